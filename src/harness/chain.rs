@@ -428,7 +428,7 @@ mod tests {
         anatomy.read(images.top()).unwrap();
         let (_, element) = anatomy.element(Part::Table, 0).unwrap();
         let trap = Attack::Trap {
-            spot: Spot { part: Part::Table, depth: 0, nth: 0 },
+            spot: Spot { part: Part::Table, depth: 0, nth: 0, inside: 0 },
             transform: Transform::Set,
             value: 7,
             reads: 1,

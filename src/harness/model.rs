@@ -22,7 +22,7 @@ use crate::disk::extent::Extent;
 use crate::disk::file_parts::{FilePart, FileParts};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::{GuestOffset, HostOffset};
-use crate::images::content::SubclusterChange;
+use crate::images::content::{CompressedContent, SubclusterChange};
 use crate::programs::journal::{Journal, JournalRecord};
 
 pub use piece::{ModelPiece, PieceState};
@@ -50,6 +50,8 @@ struct ModelLayer {
     parts: FileParts,
     /// Never empty; the first starts at 0, the last has no end.
     pieces: Vec<ModelPiece>,
+    /// The content of compressed clusters that have no shape.
+    given: Vec<u8>,
     snapshots: Vec<ModelSnapshot>,
     /// The buffers of deleted snapshots.
     spare: Vec<ModelSnapshot>,
@@ -134,6 +136,17 @@ impl Model {
     /// Returns the part of the disk from `guest` on; `None` past the end.
     pub fn at(&self, guest: u64) -> Option<Visible> {
         self.visible_in(guest..guest.saturating_add(1)).next()
+    }
+
+    /// Returns the content behind the stamp of compressed clusters of a part of the disk, without the zeros that follow.
+    pub fn compressed_content(&self, part: &Visible, content: CompressedContent) -> &[u8] {
+        match content {
+            CompressedContent::Shape(shape) => shape.behind_stamp(part.cluster_size),
+            CompressedContent::Given { start, length_bytes } => {
+                let given = &self.layers[part.depth as usize].given;
+                &given[start as usize..][..length_bytes as usize]
+            }
+        }
     }
 
     /// Computes `visible` from the layers.
@@ -227,6 +240,7 @@ impl ModelLayer {
             has_holes: false,
             parts: FileParts::TABLED,
             pieces: vec![nothing],
+            given: Vec::new(),
             snapshots: Vec::new(),
             spare: Vec::new(),
         }
@@ -240,6 +254,7 @@ impl ModelLayer {
             ImageFormat::Raw => FileParts::FLAT,
             _ => journal.parts,
         };
+        self.given.clone_from(&journal.given);
         self.spare.append(&mut self.snapshots);
         self.pieces.clear();
         self.pieces.push(ModelPiece { start: 0, state: PieceState::Unallocated });
@@ -290,8 +305,8 @@ impl ModelLayer {
             JournalRecord::Written { cluster, clusters, host, write } => {
                 self.paint(cluster, clusters, PieceState::Normal(host, write));
             }
-            JournalRecord::Compressed { cluster, shape, write, .. } => {
-                self.paint(cluster, 1, PieceState::Compressed(write, shape));
+            JournalRecord::Compressed { cluster, content, write, .. } => {
+                self.paint(cluster, 1, PieceState::Compressed(write, content));
             }
             JournalRecord::Zeroed { cluster, kept: None } => {
                 self.paint(cluster, 1, PieceState::ZeroPlain)

@@ -205,6 +205,20 @@ impl Shape {
     }
 }
 
+/// The content of a compressed cluster after its stamp: a shape, or the bytes of a program. Zeros follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CompressedContent {
+    /// A shape.
+    Shape(Shape),
+    /// A range of the bytes that the journal of the layer keeps.
+    Given {
+        /// The first byte.
+        start: u32,
+        /// The number of bytes.
+        length_bytes: u32,
+    },
+}
+
 /// The change of a subcluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubclusterChange {

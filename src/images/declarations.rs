@@ -1,6 +1,8 @@
 //! The declarations of an image: the files below it, its features, its snapshots and bitmaps. The build records the
 //! declarations that the program meant, and an oracle compares the image with them.
 
+use std::ops::Range;
+
 use crate::disk::image_format::ImageFormat;
 
 /// The declarations that an image was meant to have.
@@ -18,6 +20,49 @@ pub struct Declarations {
     pub vm_state_bytes: Vec<u64>,
     /// Each bitmap, in the order of the directory.
     pub bitmaps: Vec<BitmapDeclaration>,
+    /// The strings that the program gives.
+    pub strings: DeclaredStrings,
+}
+
+/// A string of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StringOwner {
+    /// The name of the bitmap with this index.
+    BitmapName(usize),
+    /// The id of the snapshot with this index.
+    SnapshotId(usize),
+    /// The name of the snapshot with this index.
+    SnapshotName(usize),
+    /// The body of the first header extension of this type.
+    Extension(u32),
+}
+
+/// The strings that a program gives.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeclaredStrings {
+    bytes: Vec<u8>,
+    all: Vec<(StringOwner, Range<usize>)>,
+}
+
+impl DeclaredStrings {
+    /// Adds a string.
+    pub fn add(&mut self, owner: StringOwner, string: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(string);
+        self.all.push((owner, start..self.bytes.len()));
+    }
+
+    /// Returns each string with its owner.
+    pub fn iter(&self) -> impl Iterator<Item = (StringOwner, &[u8])> {
+        let string = |range: &Range<usize>| self.bytes.get(range.clone()).unwrap_or_default();
+        self.all.iter().map(move |(owner, range)| (*owner, string(range)))
+    }
+
+    /// Removes all strings, and keeps the buffers.
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.all.clear();
+    }
 }
 
 /// The directory entry that a bitmap was meant to have.
@@ -38,6 +83,7 @@ impl Declarations {
         self.data_file_name.clear();
         self.vm_state_bytes.clear();
         self.bitmaps.clear();
+        self.strings.clear();
         (self.backing_format, self.features) = (None, [0; 3]);
     }
 }

@@ -8,7 +8,10 @@
 use crate::disk::file_parts::MAX_EXTENT_FILES;
 use crate::images::entropy::Entropy;
 
-use super::operand::{At, Base, Gap, ImageFeatures, ImageForm, Inside, Operand, OperandKind};
+use super::framing::{data_of, reframe};
+use super::operand::{
+    At, Base, BytesKind, Gap, ImageFeatures, ImageForm, Inside, Length, Operand, OperandKind,
+};
 use super::operation::{Class, OPERATION_BYTES, Operation};
 use super::program::Program;
 use super::prologue::PROLOGUE_BYTES;
@@ -79,7 +82,10 @@ pub fn generate_any(rng_seed: u64, operations: usize) -> Program {
                 operation_of(nth + usize::from(nth >= far), &mut entropy)
             }
         };
-        program.operations.extend(made.filter(|made| made.class() != Class::Attacks));
+        let made = made.filter(|made| made.class() != Class::Attacks);
+        let room = operations - program.operations.len();
+        let made = made.into_iter().flat_map(|made| with_data(made, &mut entropy));
+        program.operations.extend(made.take(room));
     }
     if program.prologue.base == Base::Vmdk {
         vary_vmdk(&mut program, &mut entropy);
@@ -90,6 +96,7 @@ pub fn generate_any(rng_seed: u64, operations: usize) -> Program {
         let made = operation_of(far, &mut entropy);
         program.operations.splice(at..=at, made);
     }
+    reframe(&mut program.operations);
     program
 }
 
@@ -212,6 +219,42 @@ fn operation_of(nth: usize, entropy: &mut Entropy) -> Option<Operation> {
     Operation::decode(&record)
 }
 
+/// Returns an operation, and random data behind it if it takes some. Its length becomes another one, mostly a short one.
+pub(crate) fn with_data(
+    operation: Operation,
+    entropy: &mut Entropy,
+) -> impl Iterator<Item = Operation> + use<> {
+    let mut bytes = Vec::new();
+    let operation = match operation {
+        Operation::Bytes { kind, .. } => {
+            let most = [4, 16, 64, 512][entropy.below(4) as usize];
+            let length = match kind {
+                BytesKind::Inside => 2,
+                _ => entropy.below(most) as usize,
+            };
+            bytes.resize(length, 0);
+            let random = entropy.one_in(3);
+            bytes.fill_with(|| match kind {
+                BytesKind::Payload | BytesKind::Extension | BytesKind::Inside => {
+                    entropy.next_u64() as u8
+                }
+                BytesKind::Name | BytesKind::Id if random => entropy.next_u64() as u8,
+                // Few letters, so that strings are equal now and then.
+                BytesKind::Name | BytesKind::Id => b'a' + entropy.below(3) as u8,
+            });
+            if kind == BytesKind::Payload && entropy.one_in(2) {
+                // The header of a zstd block of at most 31 bytes. Deflate has the type of a block at the same place.
+                let header = [(entropy.below(96) << 1) as u8, 0, 0];
+                bytes.iter_mut().zip(header).for_each(|(byte, header)| *byte = header);
+            }
+            Operation::Bytes { kind, length: Length::at_most(length) }
+        }
+        operation => operation,
+    };
+    let data: Vec<_> = data_of(&bytes).collect();
+    std::iter::once(operation).chain(data)
+}
+
 /// Generates one operation as random bytes would, but near the operations before it. Returns `None` if the opcode has
 /// no meaning.
 pub fn operation(entropy: &mut Entropy) -> Option<Operation> {
@@ -259,7 +302,9 @@ mod tests {
             let prologue = program.prologue;
             let (bits, order) = (prologue.cluster_bits.get(), prologue.refcount_order.get());
             shapes.insert((bits, order));
-            made.extend(program.operations.iter().map(Operation::name));
+            let is_data = |one: &&Operation| matches!(one, Operation::Data(_));
+            let operations = program.operations.iter().filter(|one| !is_data(one));
+            made.extend(operations.map(Operation::name));
         }
         let is_valid = |(code, _): &&(u8, &str)| {
             let class = Operation::decode(&[*code, 0, 0, 0, 0, 0, 0, 0]).unwrap().class();

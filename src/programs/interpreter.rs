@@ -8,6 +8,7 @@ mod clamped;
 mod disk;
 mod files;
 mod formats;
+mod given;
 mod payloads;
 mod question;
 mod questions;
@@ -15,7 +16,7 @@ mod requests;
 mod snapshots;
 mod writing;
 
-use crate::images::damage::{Attack, Spot};
+use crate::images::damage::Attack;
 use crate::images::limits::Limits;
 use crate::images::qcow2::{
     BuildScratch, Builder, ImagePlan, MappedCluster, Sizes, SnapshotDetails,
@@ -25,6 +26,7 @@ use super::journal::Journal;
 use super::operand::Base;
 use super::operation::Operation;
 use super::prologue::{ImageOperands, Prologue};
+use given::GivenBytes;
 use requests::Writing;
 
 pub use question::Question;
@@ -69,6 +71,7 @@ pub struct Vm {
     writing: Writing,
     /// An operation has changed the image, or the placement of clusters.
     has_built: bool,
+    given: GivenBytes,
     /// The guest cluster behind the last operation's clusters.
     last: u64,
     writes: u32,
@@ -95,6 +98,7 @@ impl Vm {
             attacks: Vec::new(),
             writing: Writing::default(),
             has_built: false,
+            given: GivenBytes::default(),
             last: 0,
             writes: 0,
             touchable: 0,
@@ -110,6 +114,7 @@ impl Vm {
         self.begin_layer(prologue.plan());
         self.questions.clear();
         self.attacks.clear();
+        self.given.clear();
         self.writing.begin(limits.request_bytes);
         self.has_built = false;
         (self.last, self.writes, self.checkpoints) = (0, 0, 0);
@@ -198,11 +203,11 @@ impl Vm {
                 self.beyond(table, distance, clusters, kind)
             }
             Patch { part, depth, nth, transform, value } => {
-                let spot = Spot { part, depth: depth.get(), nth };
+                let spot = self.spot(part, depth, nth);
                 self.attack(Attack::Patch { spot, transform, value })
             }
             Trap { part, depth, nth, transform, value, reads } => {
-                let (spot, value) = (Spot { part, depth: depth.get(), nth }, value.into());
+                let (spot, value) = (self.spot(part, depth, nth), value.into());
                 self.attack(Attack::Trap { spot, transform, value, reads })
             }
             FailRead { part, depth, reads } => {
@@ -212,6 +217,8 @@ impl Vm {
                 self.attack(Attack::Truncate { depth: depth.get(), bytes: cut.units() })
             }
             ReserveFar { gap } => self.reserve_far(gap),
+            Bytes { kind, length } => self.begin_bytes(kind, length),
+            Data(bytes) => self.add_data(bytes),
             WriteAt { .. } | ZeroAt { .. } | Sync { .. } => Effect::None,
         }
     }

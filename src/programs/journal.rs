@@ -7,7 +7,7 @@ use crate::disk::clusters::SubclusterRange;
 use crate::disk::file_parts::FileParts;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
-use crate::images::content::{Shape, SubclusterChange, WriteNumber};
+use crate::images::content::{CompressedContent, SubclusterChange, WriteNumber};
 
 /// The meaning of one operation, or of one cluster of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,8 +31,8 @@ pub enum JournalRecord {
         host: HostOffset,
         /// The length of the payload in bytes.
         length_bytes: u32,
-        /// The shape of its content.
-        shape: Shape,
+        /// Its content.
+        content: CompressedContent,
         /// The number of the write.
         write: WriteNumber,
     },
@@ -95,6 +95,8 @@ pub struct Journal {
     pub parts: FileParts,
     /// The records, in order.
     pub records: Vec<JournalRecord>,
+    /// The content of compressed clusters that have no shape.
+    pub given: Vec<u8>,
 }
 
 /// A position in a journal.
@@ -149,8 +151,9 @@ impl Journal {
         let cluster_size = ClusterSize::SMALLEST;
         let (format, parts) = (ImageFormat::Qcow2, FileParts::TABLED);
         let records = Vec::new();
+        let given = Vec::new();
         let (cell_bytes, size_bytes, has_holes) = (cluster_size.bytes(), 0, false);
-        Self { cluster_size, cell_bytes, size_bytes, format, has_holes, parts, records }
+        Self { cluster_size, cell_bytes, size_bytes, format, has_holes, parts, records, given }
     }
 
     /// Begins again, and reuses the buffer.
@@ -163,6 +166,15 @@ impl Journal {
         self.size_bytes = size_bytes;
         (self.format, self.has_holes, self.parts) = (format, false, parts);
         self.records.clear();
+        self.given.clear();
+    }
+
+    /// Keeps the content of a compressed cluster that has no shape.
+    pub fn keep_content(&mut self, bytes: &[u8]) -> CompressedContent {
+        // A program has far less than 4 GiB of payloads (`limits`).
+        let start = self.given.len() as u32;
+        self.given.extend_from_slice(bytes);
+        CompressedContent::Given { start, length_bytes: bytes.len() as u32 }
     }
 
     /// Records a cluster of a write. A cluster that continues the last record, on the disk and in the file, joins that

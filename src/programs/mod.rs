@@ -7,6 +7,7 @@
 
 mod events;
 pub(crate) mod fold;
+pub(crate) mod framing;
 pub mod generate;
 pub(crate) mod interpreter;
 pub(crate) mod journal;

@@ -4,8 +4,7 @@ use std::fmt;
 
 use arbitrary::{Arbitrary, Unstructured};
 
-use crate::disk::limits::MAX_OPERATIONS;
-
+use super::framing::{Decoder, framed, write_lines};
 use super::operation::{OPERATION_BYTES, Operation};
 use super::prologue::{PROLOGUE_BYTES, Prologue};
 
@@ -43,35 +42,33 @@ impl Program {
             return;
         }
         self.prologue = Prologue::decode(&prologue);
-        let records = records(input).filter_map(|(_, record)| Operation::decode(record));
-        self.operations.extend(records.take(MAX_OPERATIONS));
+        self.operations.extend(records(input).filter_map(|(_, _, operation)| operation));
     }
 
-    /// Returns the canonical bytes.
+    /// Returns the canonical bytes of the program, which is framed first.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes =
             Vec::with_capacity(PROLOGUE_BYTES + self.operations.len() * OPERATION_BYTES);
         bytes.push(0);
         bytes.extend(self.prologue.encode());
-        for operation in &self.operations {
-            bytes.extend(operation.encode());
-        }
+        bytes.extend(framed(&self.operations).flat_map(|operation| operation.encode()));
         bytes
     }
 }
 
-/// Returns the complete records of an input, each with its program counter: the offset of its first byte in the input.
-pub fn records(input: &[u8]) -> impl Iterator<Item = (usize, &[u8; OPERATION_BYTES])> {
+/// Returns the complete records of an input, each with its program counter (the offset of its first byte in the input)
+/// and its operation, if it has one.
+pub fn records(input: &[u8]) -> Decoder<'_> {
     let known = input.first().is_some_and(|version| *version < UNKNOWN_ENCODINGS);
     let behind = input.get(PROLOGUE_BYTES..).filter(|_| known).unwrap_or_default();
     let (records, _) = behind.as_chunks::<OPERATION_BYTES>();
-    (PROLOGUE_BYTES..).step_by(OPERATION_BYTES).zip(records)
+    Decoder::new(PROLOGUE_BYTES, records)
 }
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.prologue)?;
-        self.operations.iter().try_for_each(|operation| writeln!(f, "{operation}"))
+        write_lines(f, framed(&self.operations))
     }
 }
 
@@ -188,8 +185,8 @@ mod tests {
         let mut bytes = Program::default().encode();
         bytes.extend([0; OPERATION_BYTES + 3]);
         assert_eq!(Program::decode(&bytes).operations.len(), 1);
-        // Opcode 39 has no meaning yet.
-        bytes[PROLOGUE_BYTES] = 39;
+        // Opcode 33 has no meaning yet.
+        bytes[PROLOGUE_BYTES] = 33;
         assert_eq!(Program::decode(&bytes).operations.len(), 0);
     }
 }

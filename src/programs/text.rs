@@ -5,11 +5,12 @@ mod operands;
 
 use crate::disk::error::Error;
 
+use super::framing::parse_bytes;
 use super::operation::Operation;
 use super::program::Program;
 use super::prologue::Prologue;
 
-pub(super) use operands::{TextError, TextOperands, print_operand};
+pub(super) use operands::{Hex, TextError, TextOperands, parse_hex, print_operand};
 
 /// Assembles a program from its text.
 ///
@@ -33,6 +34,9 @@ pub fn assemble(text: &str) -> Result<Program, Error> {
             (_, false) => {
                 let what = format!("'{name}' before the image line");
                 return Err(Error::Text { line: number, what });
+            }
+            ("bytes", true) => {
+                parse_bytes(operands, &mut program.operations).map_err(located)?;
             }
             (name, true) => {
                 program.operations.push(Operation::parse(name, operands).map_err(located)?);

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
+use crate::disk::storage::Storage;
 use crate::findings::provenance::{Placed, Provenance};
 use crate::formats::anatomy::Part;
 use crate::images::damage::{Attack, Spot};
@@ -106,8 +107,8 @@ pub(super) fn run(
     vm.begin(&program.prologue, limits);
     let (mut steps, mut index) = (Vec::new(), 0);
     let mut provenance = vec![Provenance::default()];
-    for (counter, bytes) in records(input) {
-        let operation = Operation::decode(bytes).filter(|_| index < program.operations.len());
+    for (counter, bytes, operation) in records(input) {
+        let operation = operation.filter(|_| index < program.operations.len());
         let (effect, changes) = match operation.filter(|_| index < operations) {
             Some(operation) => {
                 let (effect, changes) = step(&mut vm, operation, index, &mut provenance);
@@ -294,7 +295,7 @@ pub(super) fn aim(steps: &mut [Step], images: &Images, attacks: &[Attack]) {
     let mut anatomy = LayerAnatomy::default();
     for (step, attack) in steps.iter_mut().filter(made).zip(attacks) {
         let (Attack::Patch { spot, .. } | Attack::Trap { spot, .. }) = attack else { continue };
-        let Spot { part, depth, nth } = *spot;
+        let Spot { part, depth, nth, inside } = *spot;
         let depth = usize::from(depth) % images.layers().len().max(1);
         let Some(files) = images.layers().nth(depth) else {
             continue;
@@ -303,6 +304,7 @@ pub(super) fn aim(steps: &mut [Step], images: &Images, attacks: &[Attack]) {
         if anatomy.read(files).is_ok()
             && let Some((file, element)) = anatomy.element(part, nth)
         {
+            let element = element.inside(inside.into(), files.file(file).length_bytes());
             step.changes.push(StepChange::Aimed { depth, file, part, at: element.at });
         }
     }

@@ -36,6 +36,9 @@ const ODD_SIZE: u64 = 128;
 
 fn operation_cost(operation: &Operation) -> u64 {
     let record = operation.encode();
+    if let Operation::Data(bytes) = operation {
+        return bytes.iter().map(|byte| scalar_cost(u16::from(*byte), false)).sum();
+    }
     let operands = operation.places().iter().map(|place| {
         let bytes = record.get(place.bytes()).unwrap_or_default();
         operand_cost(place.kind, bytes)

@@ -1,14 +1,20 @@
-//! Shrinks the numbers of operands: to zero, by halves, by clearing one bit, by one.
+//! Shrinks the numbers of operands: to zero, by halves, by clearing one bit, by one. Does the same with each byte of
+//! data.
 
 use crate::programs::Operation;
 use crate::programs::operand::{OperandKind, OperandPlace};
+use crate::programs::operation::OPERATION_BYTES;
 
-use super::numbers::scalars;
+use super::numbers::{plainer, scalars};
 use super::search::Search;
 
 pub(super) fn reduce(search: &mut Search) {
     for at in 0..search.best().operations.len() {
         let Some(operation) = search.best().operations.get(at).copied() else { break };
+        if matches!(operation, Operation::Data(_)) {
+            shrink_data(search, at);
+            continue;
+        }
         let mut plain = operation.encode();
         plain.iter_mut().skip(1).for_each(|byte| *byte = 0);
         if let Some(plain) = Operation::decode(&plain) {
@@ -49,6 +55,26 @@ fn shrink(search: &mut Search, at: usize, place: &OperandPlace) {
         };
         if !scalar.plainer(operand).into_iter().any(|value| set(search, value)) {
             nth += 1;
+        }
+    }
+}
+
+/// Shrinks the bytes of a record of data: all at once, then one by one.
+fn shrink_data(search: &mut Search, at: usize) {
+    search.propose_at(at, Operation::Data([0; OPERATION_BYTES]));
+    for place in 0..OPERATION_BYTES {
+        loop {
+            let Some(&Operation::Data(bytes)) = search.best().operations.get(at) else { return };
+            let Some(byte) = bytes.get(place) else { break };
+            let set = |search: &mut Search, value: u16| {
+                let mut changed = bytes;
+                let Ok(value) = u8::try_from(value) else { return false };
+                changed.get_mut(place).into_iter().for_each(|byte| *byte = value);
+                search.propose_at(at, Operation::Data(changed))
+            };
+            if !plainer(u16::from(*byte), false).into_iter().any(|value| set(search, value)) {
+                break;
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hasher};
 use std::ops::ControlFlow;
 
 use crate::findings::panics::caught;
+use crate::programs::framing::{fit_data, reframe};
 use crate::programs::{Operation, Program, Vm};
 
 use super::measure::Measure;
@@ -141,7 +142,8 @@ impl<'s> Search<'s> {
     }
 
     /// Judges a program if it is simpler. Reports whether it is the best one now.
-    pub(super) fn propose(&mut self, candidate: Program) -> bool {
+    pub(super) fn propose(&mut self, mut candidate: Program) -> bool {
+        reframe(&mut candidate.operations);
         if self.ended() || Measure::of(&candidate) >= self.measure {
             return false;
         }
@@ -160,6 +162,7 @@ impl<'s> Search<'s> {
         }
         let mut candidate = self.best.clone();
         candidate.operations.get_mut(at).into_iter().for_each(|before| *before = operation);
+        fit_data(&mut candidate.operations, at);
         self.propose(candidate)
     }
 

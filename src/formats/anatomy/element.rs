@@ -1,7 +1,8 @@
 //! The fields and the entries of images.
 //!
 //! # Arithmetic
-//! The guest range of an entry that would pass 2^64 ends there: no disk is as long.
+//! The guest range of an entry that would pass 2^64 ends there: no disk is as long. No byte of an element lies past the
+//! end of its file, unless its first one does.
 
 use std::ops::Range;
 
@@ -26,6 +27,9 @@ pub struct Element {
     pub at: HostOffset,
     /// The number of bytes: 1, 2, 4 or 8.
     pub width_bytes: u8,
+    /// The number of bytes behind the element that belong to it, and that an attack may choose in its place: those of a
+    /// compressed cluster.
+    pub behind_bytes: u64,
     /// The order of the bytes.
     pub order: ByteOrder,
     /// The unit of offsets.
@@ -81,7 +85,19 @@ impl Element {
         guest: Range<u64>,
     ) -> Self {
         let (order, unit) = (ByteOrder::BigEndian, OffsetUnit::Byte);
-        Self { part, name, at, width_bytes, order, unit, guest, seal: None, next: None }
+        let behind_bytes = 0;
+        Self {
+            part,
+            name,
+            at,
+            width_bytes,
+            behind_bytes,
+            order,
+            unit,
+            guest,
+            seal: None,
+            next: None,
+        }
     }
 
     /// Returns the same entry in a table that ends at `end`. Each entry takes `stride_bytes`, and the next one maps as
@@ -96,6 +112,15 @@ impl Element {
     /// Returns the same element with the lowest byte first.
     pub(in crate::formats) fn little_endian(self) -> Self {
         Self { order: ByteOrder::LittleEndian, ..self }
+    }
+
+    /// Returns the element in whose place an attack chooses the byte `inside`: modulo the number of bytes that belong to
+    /// the element, up to the end of the file of `file_bytes`.
+    pub fn inside(self, inside: u64, file_bytes: u64) -> Self {
+        let there =
+            file_bytes.saturating_sub(self.at.get()).min(self.behind_bytes.saturating_add(1));
+        let skipped = inside.checked_rem(there).unwrap_or(0);
+        Self { at: self.at.saturating_add(skipped), ..self }
     }
 
     /// Returns the host offsets of the element's bytes.

@@ -118,8 +118,10 @@ impl Anatomy {
                 anatomy.entry(Part::Bitmap, at.saturating_add(8), &table, guest);
             }
             if let Ok(ClusterKind::Compressed(run)) = L2Entry(word).kind(geometry) {
-                // Only one byte: if the payload is short, the next byte may belong to anything.
-                anatomy.push(Element::field(Part::Payload, "first byte", run.offset, 1, NOTHING));
+                // Only one byte: if the payload is short, the next byte may belong to another payload.
+                let first = Element::field(Part::Payload, "first byte", run.offset, 1, NOTHING);
+                anatomy
+                    .push(Element { behind_bytes: run.length_bytes().saturating_sub(1), ..first });
             }
             Ok(())
         })

@@ -2,9 +2,10 @@
 
 use crate::disk::limits::MAX_OPERATIONS;
 use crate::images::entropy::Entropy;
-use crate::programs::Program;
+use crate::programs::framing::{gap_from, reframe};
 use crate::programs::operation::OPERATION_BYTES;
 use crate::programs::prologue::PROLOGUE_BYTES;
+use crate::programs::{Operation, Program};
 
 use super::context::MutationContext;
 
@@ -33,16 +34,17 @@ pub fn crossover(one: &[u8], other: &[u8], out: &mut [u8], rng_seed: u32) -> usi
 /// Joins the first operations of `program` to operations of `other`, or replaces operations in the middle of `program`
 /// by operations of `other`.
 fn mix(program: &mut Program, other: &Program, most: usize, entropy: &mut Entropy) {
-    let mut place = |count: usize| entropy.below(count as u64 + 1) as usize;
-    let (first, end) = (place(program.operations.len()), place(program.operations.len()));
-    let (from, until) = (place(other.operations.len()), place(other.operations.len()));
+    let mut place = |all: &[Operation]| gap_from(all, entropy.below(all.len() as u64 + 1) as usize);
+    let (first, end) = (place(&program.operations), place(&program.operations));
+    let (from, until) = (place(&other.operations), place(&other.operations));
     let taken = &other.operations[from.min(until)..from.max(until)];
-    let replaced = match place(1) {
+    let replaced = match entropy.below(2) {
         0 => first..program.operations.len(),
-        _ => first..first.max(end.min(first + taken.len())),
+        _ => first..first.max(gap_from(&program.operations, end.min(first + taken.len()))),
     };
     program.operations.splice(replaced, taken.iter().copied());
     program.operations.truncate(most);
+    reframe(&mut program.operations);
 }
 
 #[cfg(test)]

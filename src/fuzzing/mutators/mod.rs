@@ -1,7 +1,8 @@
 //! Mutations of programs, one per file. Each is a pure function of the program and its entropy.
 //!
 //! libFuzzer's own mutations change bytes: mostly operands, seldom an opcode. The mutations of this module change whole
-//! operations: they add, remove, reorder and aim them. One of them changes the entries that the walker reads.
+//! operations: they add, remove, reorder and aim them. One of them changes the entries that the walker reads. Data stay
+//! data: after each mutation, the program is [framed](crate::programs::framing).
 
 mod aim;
 mod bytes;
@@ -25,6 +26,7 @@ use crate::disk::limits::MAX_OPERATIONS;
 use crate::images::entropy::Entropy;
 use crate::images::limits::Limits;
 use crate::programs::Program;
+use crate::programs::framing::reframe;
 use crate::programs::operation::OPERATION_BYTES;
 use crate::programs::prologue::PROLOGUE_BYTES;
 
@@ -152,6 +154,7 @@ fn change(program: &mut Program, context: &mut MutationContext, weights: &Weight
         if let Some(place) = context.entropy.weighted(weights.iter().copied())
             && (MUTATIONS[place].change)(program, context)
         {
+            reframe(&mut program.operations);
             changed += 1;
             used.0 |= 1 << place;
             context.sound = false;
@@ -161,6 +164,7 @@ fn change(program: &mut Program, context: &mut MutationContext, weights: &Weight
         }
     }
     program.operations.truncate(context.most);
+    reframe(&mut program.operations);
     used
 }
 

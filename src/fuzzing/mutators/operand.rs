@@ -6,7 +6,9 @@ use bytes::BufMut;
 
 use crate::formats::qcow2::geometry::Geometry;
 use crate::images::entropy::Entropy;
+use crate::programs::framing::fit_data;
 use crate::programs::operand::{Anchor, At, Operand, OperandKind};
+use crate::programs::operation::OPERATION_BYTES;
 use crate::programs::{Operation, Program};
 
 use super::context::MutationContext;
@@ -22,6 +24,11 @@ pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bo
 /// Changes one operand of the operation at index `at`.
 pub(super) fn change_at(program: &mut Program, at: usize, context: &mut MutationContext) -> bool {
     let before = program.operations[at];
+    if let Operation::Data(mut bytes) = before {
+        change_data(&mut bytes, &mut context.entropy);
+        program.operations[at] = Operation::Data(bytes);
+        return program.operations[at] != before;
+    }
     let all = before.places();
     if all.is_empty() {
         return false;
@@ -37,7 +44,21 @@ pub(super) fn change_at(program: &mut Program, at: usize, context: &mut Mutation
     }
     let changed = Operation::decode(&record).unwrap_or(before);
     program.operations[at] = context.aimed(changed, program);
+    fit_data(&mut program.operations, at);
     program.operations[at] != before
+}
+
+/// Changes a few bytes of a record of data.
+pub(super) fn change_data(bytes: &mut [u8; OPERATION_BYTES], entropy: &mut Entropy) {
+    for _ in 0..1 + entropy.below(3) {
+        let at = entropy.below(OPERATION_BYTES as u64) as usize;
+        bytes[at] = match entropy.below(4) {
+            0 => bytes[at] ^ 1 << entropy.below(8),
+            1 => bytes[at].wrapping_add(entropy.below(9) as u8).wrapping_sub(4),
+            2 => [0, 1, 0x7F, 0x80, 0xFE, 0xFF][entropy.below(6) as usize],
+            _ => entropy.next_u64() as u8,
+        };
+    }
 }
 
 /// Adds 1 to 4 to the last two bytes of an operand (or its only byte), or subtracts it. The number is little-endian and

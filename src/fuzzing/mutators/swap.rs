@@ -1,6 +1,6 @@
 //! Swaps two operations.
 
-use crate::programs::Program;
+use crate::programs::{Operation, Program};
 
 use super::context::MutationContext;
 
@@ -15,6 +15,15 @@ pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bo
         true => (one + 1) % count,
         false => context.index(count),
     };
+    let is_framed = |at: usize| match program.operations[at] {
+        Operation::Data(_) => (true, false),
+        Operation::Bytes { .. } => (false, true),
+        _ => (false, false),
+    };
+    // Data are swapped only with data, and an operation with data behind it with nothing.
+    if is_framed(one) != is_framed(other) || is_framed(one).1 {
+        return false;
+    }
     program.operations.swap(one, other);
     program.operations[one] != program.operations[other]
 }

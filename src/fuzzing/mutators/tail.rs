@@ -1,6 +1,7 @@
 //! Replaces the end of a program by new operations.
 
 use crate::programs::Program;
+use crate::programs::generate::with_data;
 
 use super::context::MutationContext;
 
@@ -10,7 +11,8 @@ pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bo
     let count = (1 + context.index(12)).min(context.room(program));
     for _ in 0..count {
         let operation = context.operation(program);
-        program.operations.push(operation);
+        let room = context.room(program);
+        program.operations.extend(with_data(operation, &mut context.entropy).take(room));
     }
     true
 }

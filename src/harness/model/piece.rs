@@ -2,7 +2,7 @@
 
 use crate::disk::extent::Mapping;
 use crate::disk::offsets::HostOffset;
-use crate::images::content::{Shape, WriteNumber};
+use crate::images::content::{CompressedContent, WriteNumber};
 
 /// The state of a piece of the disk. Host offsets are those of the piece's first byte.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,7 +18,7 @@ pub enum PieceState {
     /// The data of a write.
     Normal(HostOffset, WriteNumber),
     /// The data of a write, compressed.
-    Compressed(WriteNumber, Shape),
+    Compressed(WriteNumber, CompressedContent),
 }
 
 impl PieceState {

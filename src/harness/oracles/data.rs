@@ -39,11 +39,11 @@ pub fn check(
     for visible in model.visible() {
         let new = is_new(visible);
         if new {
-            check_visible(read, visible)?;
+            check_visible(read, model, visible)?;
         }
         match before {
             Some((before, new_before)) if before.depth != visible.depth && (new || new_before) => {
-                check_seam(read, before, visible)?;
+                check_seam(read, model, (before, visible))?;
             }
             _ => {}
         }
@@ -52,13 +52,13 @@ pub fn check(
     Ok(())
 }
 
-fn check_visible(read: &mut impl GuestRead, visible: &Visible) -> OracleResult {
+fn check_visible(read: &mut impl GuestRead, model: &Model, visible: &Visible) -> OracleResult {
     let Visible { start, end, piece, cluster_size, .. } = *visible;
     let stamp_bytes = STAMP_BYTES as u64;
     let mut edge = |at: u64| {
         // The end of the disk or a layer above can cut a piece, and its stamp with it.
         let whole = at >= start && at.saturating_add(stamp_bytes) <= end;
-        if whole { check_edge(read, visible, at) } else { Ok(()) }
+        if whole { check_edge(read, model, visible, at) } else { Ok(()) }
     };
     match piece.state {
         PieceState::Compressed(..) => {
@@ -100,7 +100,11 @@ fn too_deep(visible: &Visible, end: u64) -> bool {
 }
 
 /// Reads across the edge between two layers, half of the bytes from each.
-fn check_seam(read: &mut impl GuestRead, before: &Visible, after: &Visible) -> OracleResult {
+fn check_seam(
+    read: &mut impl GuestRead,
+    model: &Model,
+    (before, after): (&Visible, &Visible),
+) -> OracleResult {
     const HALF: usize = 8;
     let start = GuestOffset::new(after.start.saturating_sub(HALF as u64));
     let short = start.get() < before.start || after.end - after.start < HALF as u64;
@@ -111,8 +115,8 @@ fn check_seam(read: &mut impl GuestRead, before: &Visible, after: &Visible) -> O
     }
     let (mut expected, mut actual) = ([0; 2 * HALF], [POISON; 2 * HALF]);
     let (first, second) = expected.split_at_mut(HALF);
-    expect_of(before, start, first);
-    expect_of(after, GuestOffset::new(after.start), second);
+    expect_of(model, before, start, first);
+    expect_of(model, after, GuestOffset::new(after.start), second);
     if let Err(error) = read(start, &mut actual) {
         return Err(unexpected_error(ORACLE, "two layers", &error));
     }
@@ -131,7 +135,12 @@ fn check_seam(read: &mut impl GuestRead, before: &Visible, after: &Visible) -> O
     })
 }
 
-fn check_edge(read: &mut impl GuestRead, visible: &Visible, at: u64) -> OracleResult {
+fn check_edge(
+    read: &mut impl GuestRead,
+    model: &Model,
+    visible: &Visible,
+    at: u64,
+) -> OracleResult {
     let mut actual = [POISON; STAMP_BYTES];
     let guest = GuestOffset::new(at);
     let state = visible.state();
@@ -142,7 +151,7 @@ fn check_edge(read: &mut impl GuestRead, visible: &Visible, at: u64) -> OracleRe
         return Ok(());
     }
     let mut expected = [0; STAMP_BYTES];
-    expect_of(visible, guest, &mut expected);
+    expect_of(model, visible, guest, &mut expected);
     if actual == expected {
         return Ok(());
     }
@@ -222,13 +231,18 @@ pub fn check_range(
         });
     }
     for (part, there) in parts_in(model, start, length_bytes) {
-        check_part(&part, &actual[there], expected)?;
+        check_part(model, &part, &actual[there], expected)?;
     }
     Ok(())
 }
 
 /// Compares the bytes that the engine read from a part of the disk, from its start on.
-fn check_part(part: &Visible, actual: &[u8], expected: &mut Vec<u8>) -> OracleResult {
+fn check_part(
+    model: &Model,
+    part: &Visible,
+    actual: &[u8],
+    expected: &mut Vec<u8>,
+) -> OracleResult {
     // Without an early exit, the compiler compares many bytes at a time.
     let all_zeros = || actual.iter().fold(0, |sum, byte| sum | byte) == 0;
     if !has_content(&part.state()) && all_zeros() {
@@ -236,7 +250,7 @@ fn check_part(part: &Visible, actual: &[u8], expected: &mut Vec<u8>) -> OracleRe
     }
     expected.clear();
     expected.resize(actual.len(), 0);
-    expect_of(part, GuestOffset::new(part.start), expected);
+    expect_of(model, part, GuestOffset::new(part.start), expected);
     if expected == actual {
         return Ok(());
     }
@@ -267,7 +281,7 @@ fn parts_in(
 /// `into` is zeroed, and ends at the end of the disk at the latest.
 pub fn expect(model: &Model, start: GuestOffset, into: &mut [u8]) {
     for (part, there) in parts_in(model, start, into.len()) {
-        expect_of(&part, GuestOffset::new(part.start), &mut into[there]);
+        expect_of(model, &part, GuestOffset::new(part.start), &mut into[there]);
     }
 }
 
@@ -315,7 +329,7 @@ fn has_content(state: &PieceState) -> bool {
 }
 
 /// Fills `into` with the bytes that a guest reads from `start` on, within one part of the disk. `into` is zeroed.
-fn expect_of(visible: &Visible, start: GuestOffset, into: &mut [u8]) {
+fn expect_of(model: &Model, visible: &Visible, start: GuestOffset, into: &mut [u8]) {
     let Visible { piece, piece_end, cluster_size, size_bytes, .. } = *visible;
     if !has_content(&piece.state) {
         return;
@@ -351,10 +365,10 @@ fn expect_of(visible: &Visible, start: GuestOffset, into: &mut [u8]) {
                     overlay_fill(into, start, cluster, write, between_stamps(&piece));
                 }
             },
-            PieceState::Compressed(write, shape) => {
+            PieceState::Compressed(write, content) => {
                 stamp_at(at, write, into);
                 let behind = at + STAMP_BYTES as u64;
-                overlay(into, start, behind, shape.behind_stamp(cluster_size));
+                overlay(into, start, behind, model.compressed_content(visible, content));
             }
             _ => {}
         }

@@ -13,7 +13,7 @@ use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::anatomy::{Anatomy, EVERYTHING, Element, OffsetUnit, Part};
 use crate::formats::qcow2::constants::OFFSET_MASK;
-use crate::images::files::{Images, LayerFile};
+use crate::images::files::{Images, LayerFile, LayerFiles};
 use crate::images::image::Image;
 use crate::images::layer_anatomy::LayerAnatomy;
 
@@ -123,6 +123,7 @@ impl Damage {
                 let Some((file, element)) = anatomy.element(spot.part, spot.nth) else { return };
                 let Some(anatomy) = anatomy.of_file(file) else { return };
                 let image = images.at_depth_mut(depth).file(file);
+                let element = element.inside(spot.inside.into(), image.length_bytes());
                 let value = changed(anatomy, image, &element, transform, value);
                 let value = element.order.in_order(value, element.width_bytes);
                 let (range, bytes) = (element.range(), value.to_be_bytes());
@@ -155,6 +156,10 @@ impl Damage {
         let anatomies = &self.anatomies[depth];
         let Some((file, element)) = anatomies.element(spot.part, spot.nth) else { return };
         let files = images.at_depth_mut(depth);
+        let inside = |element: Element, files: &LayerFiles, file| {
+            element.inside(spot.inside.into(), files.file(file).length_bytes())
+        };
+        let element = inside(element, files, file);
         if transform != Transform::Swap {
             let Some(anatomy) = anatomies.of_file(file) else { return };
             let image = files.file_mut(file);
@@ -168,6 +173,7 @@ impl Damage {
         else {
             return;
         };
+        let other = inside(other, files, next_file);
         let one = value_of(files.file(file), &element);
         let two = value_of(files.file(next_file), &other);
         put(files.file_mut(file), &element, two, &mut self.structure);

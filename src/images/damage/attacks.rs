@@ -11,6 +11,8 @@ pub struct Spot {
     pub depth: u8,
     /// The number of the element; see [`Anatomy::element`](crate::formats::anatomy::Anatomy::element).
     pub nth: u16,
+    /// The byte of a compressed cluster that is attacked in place of the first, modulo their number.
+    pub inside: u32,
 }
 
 /// The change of an element.

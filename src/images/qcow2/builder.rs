@@ -13,7 +13,7 @@ use crate::images::qcow2::encoding::sizes::Sizes;
 
 use super::placement::{Placement, Policy};
 use super::plan::{ImagePlan, MAX_SIZE_BYTES};
-use super::state::{Bitmaps, FileState, L1, PayloadEnd, Snapshots, TablePlace};
+use super::state::{Bitmaps, FileState, Given, L1, PayloadEnd, Snapshots, TablePlace};
 use super::tables::{ClusterMapping, Extended, L2Tables, TableId};
 
 /// The largest number of clusters that stay free after a far gap, for later clusters.
@@ -33,6 +33,8 @@ pub struct Builder {
     /// Some cluster was written compressed.
     pub(super) has_compressed: bool,
     pub(super) file: FileState,
+    /// Strings and payloads from the bytes of the program.
+    pub(super) given: Given,
     /// A buffer for entries that an operation is about to remove.
     pub(super) touched: Vec<(u64, ClusterMapping)>,
 }
@@ -60,6 +62,7 @@ impl Builder {
             payload_end: None,
             has_compressed: false,
             file: FileState::default(),
+            given: Given::default(),
             touched: Vec::new(),
         }
     }
@@ -77,6 +80,7 @@ impl Builder {
         self.bitmaps.clear();
         (self.payload_end, self.has_compressed) = (None, false);
         self.file = FileState::default();
+        self.given.clear();
         self.placement.allocate(1, Policy::Append);
         // The file has room for an L1 table of every size that `limits` allows.
         let entries = plan.geometry.l1_entries_for(self.plan.size_bytes);

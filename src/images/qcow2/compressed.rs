@@ -6,7 +6,7 @@ use crate::images::content::{Shape, WriteNumber};
 use crate::images::qcow2::encoding::sizes::Sizes;
 
 use super::builder::Builder;
-use super::payload::{self, PayloadKind};
+use super::payload::{self, GivenPayload, PayloadKind};
 use super::state::PayloadEnd;
 use super::tables::{ClusterMapping, Compressed};
 
@@ -61,21 +61,39 @@ pub struct CompressedPlace {
     pub length_bytes: u32,
     /// The shape of the content. It differs from the requested shape if that does not fit.
     pub shape: Shape,
+    /// The index of the payload, if the builder has used given bytes; see [`Builder::given_content`].
+    pub given: Option<u16>,
 }
 
 impl Builder {
+    /// Returns the content behind the stamp of a given payload.
+    pub fn given_content(&self, index: u16) -> &[u8] {
+        self.given.content(index)
+    }
+
+    /// Makes a payload of the bytes of a program. They are used unchanged if the image may be malformed. Returns `None`
+    /// if no valid payload is short enough.
+    fn given_payload(&self, bytes: &[u8]) -> Option<GivenPayload> {
+        let geometry = &self.plan.geometry;
+        match self.limits.attacks {
+            0 => GivenPayload::valid(geometry, bytes),
+            _ => Some(GivenPayload::unchanged(geometry, bytes)),
+        }
+    }
+
     /// Returns the kind that the builder writes for `wanted`, and the number of bytes that it takes in the file.
     pub fn fitting_payload(&self, wanted: PayloadKind) -> (PayloadKind, u64) {
         let (kind, payload) = payload::fitting(&self.plan.geometry, wanted);
         (kind, payload.length_bytes() as u64)
     }
 
-    /// Writes a whole cluster compressed. Returns `None` if the file is full or the image has a data file; then
-    /// nothing changed.
+    /// Writes a whole cluster compressed, with a payload made of the bytes `given` if there are any. Returns `None` if
+    /// the file is full or the image has a data file; then nothing changed.
     pub fn write_compressed(
         &mut self,
         cluster: GuestCluster,
         wanted: CompressedWrite,
+        given: Option<&[u8]>,
     ) -> Option<CompressedPlace> {
         if self.plan.geometry.data_file {
             return None;
@@ -84,7 +102,9 @@ impl Builder {
         let geometry = self.plan.geometry;
         let (kind, payload) = payload::fitting(&geometry, wanted.kind);
         let PayloadFrame { around_bytes, unit_bytes } = wanted.frame;
-        let framed = payload.claimed_bytes() as u64 + around_bytes;
+        let given = given.filter(|_| self.given.has_room()).and_then(|it| self.given_payload(it));
+        let claimed = given.as_ref().map_or(payload.claimed_bytes(), |given| given.bytes.len());
+        let framed = claimed as u64 + around_bytes;
         let length_bytes = u32::try_from(framed.next_multiple_of(unit_bytes)).ok()?;
         let length = u64::from(length_bytes);
         let offset = match wanted.packing {
@@ -99,9 +119,10 @@ impl Builder {
         self.payload_end = Some(PayloadEnd { cluster: end, offset: last.saturating_add(1) });
         self.release(old);
         self.has_compressed = true;
-        let entry = Compressed { offset, length_bytes, write: wanted.write, kind };
+        let given = given.map(|given| self.given.add_payload(given));
+        let entry = Compressed { offset, length_bytes, write: wanted.write, kind, given };
         self.tables.set(table, index, ClusterMapping::Compressed(entry));
-        Some(CompressedPlace { offset, length_bytes, shape: kind.shape })
+        Some(CompressedPlace { offset, length_bytes, shape: kind.shape, given })
     }
 
     /// Allocates room after the last payload. The cluster in which that payload ends gets another reference, and the

@@ -7,11 +7,12 @@ use crate::formats::qcow2::constants::{
     INCOMPATIBLE_EXTENDED_L2,
 };
 use crate::formats::qcow2::geometry::Compression;
-use crate::images::declarations::{BitmapDeclaration, Declarations};
+use crate::images::declarations::{BitmapDeclaration, Declarations, DeclaredStrings, StringOwner};
 
 use super::builder::Builder;
 use super::header::names::Names;
 use super::header::style::HeaderFlags;
+use super::state::GivenString;
 
 impl Builder {
     /// Records the declarations that the image is meant to have.
@@ -33,6 +34,24 @@ impl Builder {
             auto: bitmap.auto,
             granularity_bits: bitmap.granularity_bits,
         }));
+        self.declare_strings(names, &mut declarations.strings);
+    }
+
+    /// Records the strings that the program gives.
+    fn declare_strings(&self, names: &Names, strings: &mut DeclaredStrings) {
+        let mut add = |owner, string: Option<GivenString>| {
+            string.into_iter().for_each(|string| strings.add(owner, self.given.string(string)));
+        };
+        for (index, bitmap) in self.bitmaps.live().iter().enumerate() {
+            add(StringOwner::BitmapName(index), bitmap.name);
+        }
+        for (index, snapshot) in self.snapshots.live().iter().enumerate() {
+            add(StringOwner::SnapshotId(index), snapshot.details.id);
+            add(StringOwner::SnapshotName(index), snapshot.details.name);
+        }
+        if let Some(kind) = self.given_extension_kind(names) {
+            add(StringOwner::Extension(kind), self.plan.extension_body);
+        }
     }
 
     /// Returns the known feature bits: incompatible, compatible, autoclear.

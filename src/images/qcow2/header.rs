@@ -24,6 +24,7 @@ use crate::images::image::Image;
 use super::builder::Builder;
 use super::refcounts::RefcountStructures;
 
+use extensions::Extension;
 use layout::HeaderLayout;
 use names::{Names, NamesTooLong};
 use style::{HeaderFlags, HeaderStyle};
@@ -77,8 +78,9 @@ impl Builder {
             }
         }
         let mut at = HostOffset::new(length);
+        let body = self.plan.extension_body.map_or(&[][..], |body| self.given.string(body));
         for extension in layout.extensions() {
-            at = extension.write(image, at, &names, self.plan.has(HeaderFlags::JUNK));
+            at = extension.write(image, at, (&names, body), self.plan.has(HeaderFlags::JUNK));
         }
         if layout.end {
             image.place(at, 8);
@@ -87,6 +89,13 @@ impl Builder {
             image.write(HostOffset::new(layout.name_offset), names.backing);
         }
         names
+    }
+
+    /// Returns the type of the extension whose body the program gives, if the header has room for it.
+    pub(super) fn given_extension_kind(&self, names: &Names) -> Option<u32> {
+        self.plan.extension_body?;
+        let layout = HeaderLayout::new(&self.plan, self.bitmaps_extension(), names).ok()?;
+        layout.extensions().find_map(Extension::given_kind)
     }
 
     fn fixed_part(

@@ -13,6 +13,7 @@ mod declare;
 mod encoding;
 mod features;
 mod file;
+mod given;
 mod header;
 mod l1;
 mod mapped;
@@ -42,4 +43,4 @@ pub use header::style::{
 pub use mapped::MappedCluster;
 pub use plan::{ImagePlan, MAX_SIZE_BYTES};
 pub use serialise::BuildScratch;
-pub use state::{FileEnd, Fill, Leaving, NewBitmap, SnapshotDetails, VmState};
+pub use state::{FileEnd, Fill, GivenString, Leaving, NewBitmap, SnapshotDetails, VmState};

@@ -3,8 +3,11 @@
 //! A payload begins with a block that stores the stamp uncompressed. The data after it were compressed ahead of time,
 //! in one of many codings.
 
+mod bits;
 mod coding;
 mod deflate;
+mod given;
+mod given_deflate;
 mod zstd;
 
 use std::sync::OnceLock;
@@ -21,6 +24,7 @@ mod tests;
 use coding::Content;
 
 pub use coding::Coding;
+pub use given::GivenPayload;
 
 /// The garbage after the end of a stream.
 const TRAILING: [u8; 77] = [0xA5; 77];

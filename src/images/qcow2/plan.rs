@@ -7,6 +7,7 @@ use super::header::style::{
     BackingPlan, DataFilePlan, HeaderFlags, HeaderOptions, HeaderStyle, NamesFormat,
 };
 use super::refcounts::RefcountPlacement;
+use super::state::GivenString;
 
 /// The size of the largest disk: whole sectors, less than 2^63 bytes.
 pub const MAX_SIZE_BYTES: u64 = (1 << 63) - 512;
@@ -22,6 +23,8 @@ pub struct ImagePlan {
     pub header: HeaderOptions,
     /// The form of the header, if the program selects one.
     pub style: Option<HeaderStyle>,
+    /// The body of the first unknown extension of that form, if the program gives it.
+    pub extension_body: Option<GivenString>,
     /// The backing file.
     pub backing: Option<BackingPlan>,
     /// The external data file.
@@ -71,6 +74,7 @@ impl ImagePlan {
             size_bytes,
             header: HeaderOptions::default(),
             style: None,
+            extension_body: None,
             backing: None,
             data_file: None,
             refcounts: RefcountPlacement::default(),

@@ -67,6 +67,9 @@ impl Builder {
             ClusterMapping::Normal(_, write) => {
                 write_whole(image, geometry.cluster_size, (guest, at), write);
             }
+            ClusterMapping::Compressed(Compressed { write, given: Some(given), .. }) => {
+                image.write_parts(at, &[&stamp(guest, write), self.given.content(given)], &[]);
+            }
             ClusterMapping::Compressed(Compressed { write, kind, .. }) => {
                 let filling = kind.shape.behind_stamp(geometry.cluster_size);
                 image.write_parts(at, &[&stamp(guest, write)], filling);

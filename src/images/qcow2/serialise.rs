@@ -194,6 +194,11 @@ impl Builder {
             ClusterMapping::Normal(host, write) => {
                 write_whole(image, self.plan.geometry.cluster_size, (guest, host), write);
             }
+            ClusterMapping::Compressed(Compressed {
+                offset, write, given: Some(given), ..
+            }) => {
+                self.given.write_payload(image, offset, given, &stamp(guest, write));
+            }
             ClusterMapping::Compressed(Compressed { offset, kind, write, .. }) => {
                 let stamp = stamp(guest, write);
                 let (parts, behind) = payload(&self.plan.geometry, kind).stamped(&stamp);

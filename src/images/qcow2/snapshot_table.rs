@@ -8,7 +8,7 @@ use crate::disk::offsets::HostOffset;
 
 use super::builder::Builder;
 use super::serialise::Writer;
-use super::state::Snapshot;
+use super::state::{Given, Snapshot, SnapshotDetails};
 
 /// The byte that fills unknown extra data.
 const UNKNOWN_EXTRA: u8 = 0xE7;
@@ -45,11 +45,16 @@ impl Snapshot {
     }
 
     /// Writes the whole entry.
-    fn write(&self, l1_offset: HostOffset, out: &mut [u8]) {
+    fn write(&self, l1_offset: HostOffset, given: &Given, out: &mut [u8]) {
         let entry = self.entry(l1_offset);
         let mut strings = entry.write(out, UNKNOWN_EXTRA);
-        write_number(&mut strings, self.number, entry.id_bytes);
-        write_number(&mut strings, self.number, entry.name_bytes);
+        let SnapshotDetails { id, name, .. } = self.details;
+        for (string, length_bytes) in [(id, entry.id_bytes), (name, entry.name_bytes)] {
+            match string {
+                Some(string) => strings.put_slice(given.string(string)),
+                None => write_number(&mut strings, self.number, length_bytes),
+            }
+        }
     }
 }
 
@@ -60,7 +65,7 @@ impl Builder {
         for snapshot in self.snapshots.live() {
             let l1_offset = self.l1_offset(&snapshot.l1);
             let length = snapshot.entry(l1_offset).length_bytes();
-            snapshot.write(l1_offset, to.files.image.place(at, length as usize));
+            snapshot.write(l1_offset, &self.given, to.files.image.place(at, length as usize));
             at = at.saturating_add(length);
             observer.event(State::Serialise, Event::Snapshot);
             self.write_l1(to, &snapshot.l1, false, observer);

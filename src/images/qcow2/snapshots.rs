@@ -122,10 +122,14 @@ impl Builder {
         if u32::try_from(snapshot.vm_state_bytes).is_err() {
             details.extra_bytes = details.extra_bytes.max(8);
         }
-        if details.id_bytes > 0 || others.iter().any(|other| other.details.id_bytes == 0) {
+        if let Some(id) = details.id {
+            details.id_bytes = id.length_bytes();
+        } else if details.id_bytes > 0 || others.iter().any(|other| other.details.id_bytes == 0) {
             details.id_bytes = details.id_bytes.max(digits);
         }
-        if details.name_bytes > 0 {
+        if let Some(name) = details.name {
+            details.name_bytes = name.length_bytes();
+        } else if details.name_bytes > 0 {
             details.name_bytes = details.name_bytes.max(digits);
         }
     }

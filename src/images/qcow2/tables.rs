@@ -40,6 +40,8 @@ pub struct Compressed {
     pub write: WriteNumber,
     /// The content and the coding.
     pub kind: super::payload::PayloadKind,
+    /// The index of the payload in the builder's list, if the program has given it.
+    pub given: Option<u16>,
 }
 
 /// An entry of an extended L2 table that is not compressed.

@@ -1,7 +1,7 @@
 //! Operations on persistent dirty bitmaps.
 
 use crate::images::qcow2::{Fill, Leaving, NewBitmap};
-use crate::programs::operand::{BitmapFlags, Few, NameLength, Number};
+use crate::programs::operand::{BitmapFlags, BytesKind, Few, NameLength, Number};
 
 use super::{Effect, Vm, effect};
 
@@ -12,12 +12,20 @@ impl Vm {
         flags: BitmapFlags,
         name: NameLength,
     ) -> Effect {
-        effect(self.builder.bitmap(NewBitmap {
+        let Self { given, builder, .. } = self;
+        let given_name = given.waiting(BytesKind::Name);
+        let given_name = given_name.and_then(|bytes| builder.bitmap_name(bytes));
+        let made = builder.bitmap(NewBitmap {
             granularity_bits: granularity.get(),
             in_use: flags.has(BitmapFlags::IN_USE),
             auto: flags.has(BitmapFlags::AUTO),
             name_bytes: name.get(),
-        }))
+            name: given_name,
+        });
+        if made {
+            given.use_up(BytesKind::Name);
+        }
+        effect(made)
     }
 
     pub(super) fn fill_bitmap(

@@ -10,7 +10,7 @@ use crate::images::qcow2::payload::PayloadKind;
 use crate::images::qcow2::placement::Policy;
 use crate::images::qcow2::{FileEnd, HeaderFlags, HeaderLength, HeaderStyle, ImagePlan, Packing};
 use crate::images::vmdk;
-use crate::programs::operand::{At, Count, FarGap, Gap, Hidden, Number};
+use crate::programs::operand::{At, BytesKind, Count, FarGap, Gap, Hidden, Number};
 
 use super::{Effect, Vm, effect, formats};
 
@@ -58,7 +58,15 @@ impl Vm {
     ) -> Effect {
         let unknown = unknown.get();
         let style = HeaderStyle { length, order, unknown, unknown_bytes, flags };
-        effect(self.builder.set_header(style))
+        let mut changed = self.builder.set_header(style);
+        if unknown > 0
+            && let Some(body) = self.given.waiting(BytesKind::Extension)
+        {
+            self.builder.set_extension_body(body);
+            self.given.use_up(BytesKind::Extension);
+            changed = true;
+        }
+        effect(changed)
     }
 
     /// Sets the end of the file.
@@ -105,7 +113,7 @@ impl Vm {
                 Hidden::Data => self.builder.write(cluster, write).is_some(),
                 Hidden::Compressed => {
                     let wanted = self.payload_of(PayloadKind::default(), Packing::Packed, write);
-                    self.builder.write_compressed(cluster, wanted).is_some()
+                    self.builder.write_compressed(cluster, wanted, None).is_some()
                 }
                 Hidden::Zeros => self.builder.zero(cluster, false).is_some(),
                 Hidden::Allocated => self.builder.preallocate(cluster).is_some(),

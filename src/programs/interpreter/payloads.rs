@@ -1,12 +1,17 @@
 //! Operations that write compressed clusters.
 
-use crate::images::content::{Shape, WriteNumber};
+use crate::disk::image_format::ImageFormat;
+use crate::images::content::{CompressedContent, NOISE_BYTES, Shape, WriteNumber};
 use crate::images::qcow2::payload::{Coding, PayloadKind};
 use crate::images::qcow2::{CompressedPlace, CompressedWrite, Packing, PayloadFrame};
 use crate::programs::journal::JournalRecord;
-use crate::programs::operand::{AnyShape, At, Count, Skew};
+use crate::programs::operand::{AnyShape, At, BytesKind, Count, Skew};
 
 use super::{Effect, Vm, formats};
+
+/// The number of bytes that a payload of given bytes counts, among those that a program may place: that of the longest
+/// content.
+const MOST_GIVEN: u64 = NOISE_BYTES as u64;
 
 impl Vm {
     /// Writes compressed clusters, in the usual coding.
@@ -70,13 +75,26 @@ impl Vm {
             Some(_) => plan.geometry.cluster_size.bytes(),
             None => 0,
         };
+        let is_qcow2 = plan.file.format == ImageFormat::Qcow2;
         self.for_clusters(at, clusters, |vm, cluster| {
             let Some(left) = vm.payload_bytes.checked_sub(inflated_bytes) else { return false };
-            let placed = vm.builder.write_compressed(cluster, wanted);
-            if let Some(CompressedPlace { offset: host, length_bytes, shape }) = placed {
+            let given =
+                vm.given.waiting(BytesKind::Payload).filter(|_| is_qcow2 && left >= MOST_GIVEN);
+            let placed = vm.builder.write_compressed(cluster, wanted, given);
+            if let Some(CompressedPlace { offset: host, length_bytes, shape, given }) = placed {
                 let (host, write) = (vm.file_offset(host), wanted.write);
+                let (content, left) = match given {
+                    Some(given) => {
+                        vm.given.use_up(BytesKind::Payload);
+                        (
+                            vm.journal.keep_content(vm.builder.given_content(given)),
+                            left - MOST_GIVEN,
+                        )
+                    }
+                    None => (CompressedContent::Shape(shape), left),
+                };
                 let record =
-                    JournalRecord::Compressed { cluster, host, length_bytes, shape, write };
+                    JournalRecord::Compressed { cluster, host, length_bytes, content, write };
                 vm.journal.records.push(record);
                 vm.payload_bytes = left;
             }

@@ -2,14 +2,19 @@
 
 use crate::images::qcow2::{SnapshotDetails, VmState};
 use crate::programs::journal::JournalRecord;
-use crate::programs::operand::{Extra, Few, Length, Number};
+use crate::programs::operand::{BytesKind, Extra, Few, Length, Number};
 
 use super::{Effect, Vm, effect};
 
 impl Vm {
     pub(super) fn snapshot(&mut self, details: SnapshotDetails) -> Effect {
-        let taken = self.builder.snapshot(details);
+        let Self { given, builder, .. } = self;
+        let id = given.waiting(BytesKind::Id).and_then(|bytes| builder.snapshot_id(bytes));
+        let name = given.waiting(BytesKind::Name).and_then(|bytes| builder.snapshot_name(bytes));
+        let taken = builder.snapshot(SnapshotDetails { id, name, ..details });
         if taken {
+            given.use_up(BytesKind::Id);
+            given.use_up(BytesKind::Name);
             self.journal.records.push(JournalRecord::SnapshotTaken);
         }
         effect(taken)
@@ -29,6 +34,7 @@ impl Vm {
             id_bytes: u16::from(id.get()),
             name_bytes: name.get(),
             timed: true,
+            ..SnapshotDetails::PLAIN
         })
     }
 

@@ -176,6 +176,14 @@ macro_rules! up_to {
         pub struct $name(u16);
 
         impl $name {
+            /// The highest value.
+            pub const HIGHEST: Self = Self($highest);
+
+            /// Returns the number for `value`, or the highest one if it is larger.
+            pub const fn at_most(value: usize) -> Self {
+                if value < $highest as usize { Self(value as u16) } else { Self::HIGHEST }
+            }
+
             /// Returns the value.
             pub const fn get(self) -> u16 {
                 self.0

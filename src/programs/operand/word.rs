@@ -84,6 +84,27 @@ pub enum SyncKind {
     Kill,
 }
 
+/// The use of the bytes in a program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BytesKind {
+    /// The payload of the next compressed cluster.
+    #[default]
+    Payload,
+    /// The name of the next bitmap or snapshot.
+    Name,
+    /// The id of the next snapshot.
+    Id,
+    /// The body of the first unknown extension of the next header that has one.
+    Extension,
+    /// The byte of a compressed cluster that the next attack on one changes: a little-endian number.
+    Inside,
+}
+
+impl BytesKind {
+    /// All uses, in the order of the encoding.
+    pub const ALL: [Self; 5] = [Self::Payload, Self::Name, Self::Id, Self::Extension, Self::Inside];
+}
+
 /// The location of an image's guest data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DataIn {
@@ -188,6 +209,17 @@ words!(
     SyncKind::Flush = "flush",
     SyncKind::Cut = "cut",
     SyncKind::Kill = "kill",
+);
+words!(
+    BytesKind,
+    Content,
+    fold 8,
+    "payload, name, id, extension or inside",
+    BytesKind::Payload = "payload",
+    BytesKind::Name = "name",
+    BytesKind::Id = "id",
+    BytesKind::Extension = "extension",
+    BytesKind::Inside = "inside",
 );
 words!(
     Policy,

@@ -24,7 +24,7 @@ macro_rules! operations {
         use bytes::{Buf, BufMut};
 
         use crate::programs::operand::{Operand, OperandPlace};
-        use crate::programs::text::{TextError, TextOperands, print_operand};
+        use crate::programs::text::{Hex, TextError, TextOperands, print_operand};
 
         use super::aliases::{CANONICAL_OPCODES, aliases};
         use super::class::Class;
@@ -34,6 +34,9 @@ macro_rules! operations {
         #[derive(Clone, Copy, Debug, PartialEq)]
         pub enum Operation {
             $($(#[$doc])* $name { $($(#[$operand_doc])* $operand: $kind),* },)+
+            /// The next bytes of the operation `bytes` before it. They are its whole record: it has no opcode, so that
+            /// only [`Program`](crate::programs::Program) decodes it.
+            Data([u8; OPERATION_BYTES]),
         }
 
         impl Operation {
@@ -61,6 +64,7 @@ macro_rules! operations {
                 let mut record = [0; OPERATION_BYTES];
                 let mut out = record.as_mut_slice();
                 match *self {
+                    Self::Data(bytes) => return bytes,
                     $(Self::$name { $($operand),* } => {
                         out.put_u8($code);
                         $(Operand::encode($operand, &mut out);)*
@@ -72,12 +76,16 @@ macro_rules! operations {
 
             /// Returns the name of the operation.
             pub fn name(&self) -> &'static str {
-                match self { $(Self::$name { .. } => $text),+ }
+                match self {
+                    Self::Data(_) => "data",
+                    $(Self::$name { .. } => $text),+
+                }
             }
 
             /// Returns the places of its operands in its record.
             pub fn places(&self) -> &'static [OperandPlace] {
                 match self {
+                    Self::Data(_) => &[],
                     $(Self::$name { .. } => {
                         const PLACES: &[OperandPlace] =
                             &OperandPlace::in_a_row(1, [$((<$kind>::KIND, <$kind>::BYTES)),*]);
@@ -89,14 +97,20 @@ macro_rules! operations {
             /// Returns the class of the operation.
             #[allow(unused_variables, reason = "the class of most operations depends on no operand")]
             pub fn class(&self) -> Class {
-                match *self { $(Self::$name { $($operand),* } => $class),+ }
+                match *self {
+                    Self::Data(_) => Class::Arranges,
+                    $(Self::$name { $($operand),* } => $class),+
+                }
             }
 
             /// Returns similar but plainer operations, the plainest first. The minimizer tries them in place of this
             /// one.
             #[allow(unused_variables, reason = "a plainer operation leaves operands out")]
             pub fn plainer(&self) -> Vec<Self> {
-                match *self { $(Self::$name { $($operand),* } => vec![$($plainer),*]),+ }
+                match *self {
+                    Self::Data(_) => Vec::new(),
+                    $(Self::$name { $($operand),* } => vec![$($plainer),*]),+
+                }
             }
 
             pub(in crate::programs) fn parse(
@@ -116,6 +130,7 @@ macro_rules! operations {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(self.name())?;
                 match *self {
+                    Self::Data(bytes) => write!(f, " {}", Hex(&bytes))?,
                     $(Self::$name { $($operand),* } => {
                         $(print_operand(f, stringify!($operand), $operand)?;)*
                     })+

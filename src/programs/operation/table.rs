@@ -13,9 +13,9 @@ use crate::images::qcow2::payload::Coding;
 use crate::images::qcow2::placement::Policy;
 use crate::images::qcow2::{FileEnd, Fill, HeaderFlags, HeaderLength, Leaving};
 use crate::programs::operand::{
-    AnyShape, At, BitmapFlags, Change, ClusterBits, Count, DataIn, Extra, FarGap, Few, Gap, Hidden,
-    ImageFeatures, ImageForm, Inside, Keep, Length, Magnitude, NameLength, Number, RefcountOrder,
-    Relative, Size, Skew, SyncKind,
+    AnyShape, At, BitmapFlags, BytesKind, Change, ClusterBits, Count, DataIn, Extra, FarGap, Few,
+    Gap, Hidden, ImageFeatures, ImageForm, Inside, Keep, Length, Magnitude, NameLength, Number,
+    RefcountOrder, Relative, Size, Skew, SyncKind,
 };
 
 use super::class::Class::{Arranges, Asks, Attacks, Builds, Checkpoints, Overlays, Requests};
@@ -346,6 +346,14 @@ operations! {
         /// Selects the moment of the cut, and the writes that it loses.
         choice: u16,
     } is Requests(synced(kind)), plainer [];
+    /// Passes bytes to the next operation that has a use for them. They follow in the next records, eight in each; the
+    /// last one ends with zeros.
+    37 "bytes" Bytes {
+        /// The use.
+        kind: BytesKind,
+        /// The number of bytes.
+        length: Length,
+    } is Arranges, plainer [];
     /// Writes whole clusters that look like the beginning or the end of a file in another format.
     38 "write_as" WriteAs {
         /// The first cluster.

@@ -33,10 +33,19 @@ impl<'a> TextOperands<'a> {
         &mut self,
         name: &'static str,
     ) -> Result<T, TextError> {
+        self.take_with(name, T::EXPECTED, T::parse)
+    }
+
+    /// Removes the operand `name`, which is required, and parses it with `parse`.
+    pub(in crate::programs) fn take_with<T>(
+        &mut self,
+        name: &'static str,
+        expected: &'static str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<T, TextError> {
         let at = self.left.iter().position(|(found, _)| *found == name);
         let (_, value) = self.left.remove(at.ok_or(TextError::Missing(name))?);
-        let expected = T::EXPECTED;
-        T::parse(value).ok_or(TextError::Operand { name, found: value.to_string(), expected })
+        parse(value).ok_or(TextError::Operand { name, found: value.to_string(), expected })
     }
 
     /// Removes and parses the operand `name`; returns `default` if it is missing.
@@ -68,4 +77,21 @@ pub(in crate::programs) fn print_operand<T: Operand>(
 ) -> fmt::Result {
     write!(f, " {name}=")?;
     value.print(f)
+}
+
+/// Bytes that are written as hexadecimal digits.
+pub(in crate::programs) struct Hex<'a>(pub &'a [u8]);
+
+impl fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// Parses hexadecimal digits, two for each byte.
+pub(in crate::programs) fn parse_hex(digits: &str) -> Option<Vec<u8>> {
+    let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
+    let digit = |digit: u8| char::from(digit).to_digit(16);
+    let byte = |[high, low]: &[u8; 2]| u8::try_from(digit(*high)? << 4 | digit(*low)?).ok();
+    rest.is_empty().then(|| pairs.iter().map(byte).collect())?
 }

@@ -1,6 +1,6 @@
 //! The declarations of an image are those that the program meant: the name and the format of the backing file, the name
 //! of the data file, the feature bits, the length of each snapshot's VM state, the flags and the granularity of each
-//! bitmap. No two snapshots have the same id, and no two bitmaps the same name. Bitmaps have no bits past the end of
+//! bitmap, and the strings that the program gives. No two snapshots have the same id, and no two bitmaps the same name. Bitmaps have no bits past the end of
 //! the disk (specification, "Bitmap data": "These bits must be zero"). A reader that maps one disk ignores most of
 //! these, so the other oracles miss errors in them.
 //!
@@ -21,11 +21,12 @@ use crate::formats::qcow2::constants::{
     AUTOCLEAR_BITMAPS, AUTOCLEAR_RAW_DATA_FILE, BITMAP_AUTO, BITMAP_FIXED_BYTES,
     COMPATIBLE_LAZY_REFCOUNTS, SNAPSHOT_FIXED_BYTES,
 };
+use crate::formats::qcow2::extension::{HeaderExtension, each_extension};
 use crate::formats::qcow2::head::{Field, Head};
 use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::{bitmap_directory, snapshot_table};
 use crate::harness::oracles::{OracleResult, violation};
-use crate::images::declarations::{BitmapDeclaration, Declarations};
+use crate::images::declarations::{BitmapDeclaration, Declarations, StringOwner};
 
 const ORACLE: &str = "declarations";
 
@@ -50,6 +51,10 @@ pub struct DeclarationReader {
     ids: Strings,
     /// The names of its bitmaps.
     names: Strings,
+    /// The names of its snapshots.
+    snapshot_names: Strings,
+    /// The body of a header extension.
+    body: Vec<u8>,
     /// Some bitmap has a bit past the end of the disk.
     bits_past_the_end: bool,
 }
@@ -65,7 +70,12 @@ impl DeclarationReader {
         if let Err(error) = self.read(head, storage) {
             return violation(ORACLE, "image", ("readable", "an error"), || error.to_string());
         }
-        let Self { declared, ids, names, bits_past_the_end } = self;
+        if let Some((owner, found)) = self.wrong_string(head, storage, meant) {
+            return violation(ORACLE, "given string", ("as meant", "different"), || {
+                format!("{owner:?}: found {}", String::from_utf8_lossy(found))
+            });
+        }
+        let Self { declared, ids, names, bits_past_the_end, .. } = self;
         let fields = [
             ("backing file's name", declared.backing_name == meant.backing_name),
             ("backing file's format", declared.backing_format == meant.backing_format),
@@ -94,12 +104,37 @@ impl DeclarationReader {
         Ok(())
     }
 
+    /// Returns the first string that differs from the one that the program gives, with its owner.
+    fn wrong_string<S: Storage + ?Sized>(
+        &mut self,
+        head: &Head,
+        storage: &S,
+        meant: &Declarations,
+    ) -> Option<(StringOwner, &[u8])> {
+        let Self { ids, names, snapshot_names, body, .. } = self;
+        let wrong = meant.strings.iter().find(|(owner, string)| match *owner {
+            StringOwner::BitmapName(index) => names.get(index) != *string,
+            StringOwner::SnapshotId(index) => ids.get(index) != *string,
+            StringOwner::SnapshotName(index) => snapshot_names.get(index) != *string,
+            StringOwner::Extension(kind) => {
+                read_extension(storage, &head.header, kind, body).is_err() || body != string
+            }
+        });
+        wrong.map(|(owner, _)| match owner {
+            StringOwner::BitmapName(index) => (owner, names.get(index)),
+            StringOwner::SnapshotId(index) => (owner, ids.get(index)),
+            StringOwner::SnapshotName(index) => (owner, snapshot_names.get(index)),
+            StringOwner::Extension(_) => (owner, body.as_slice()),
+        })
+    }
+
     fn read<S: Storage + ?Sized>(&mut self, head: &Head, storage: &S) -> Result<(), MapError> {
-        let Self { declared, ids, names, bits_past_the_end } = self;
+        let Self { declared, ids, names, snapshot_names, bits_past_the_end, .. } = self;
         *bits_past_the_end = false;
         declared.clear();
         ids.clear();
         names.clear();
+        snapshot_names.clear();
         let header = &head.header;
         read_field(storage, head.backing_name, &mut declared.backing_name)?;
         declared.backing_format = head.backing_format_in(storage)?;
@@ -115,7 +150,10 @@ impl DeclarationReader {
             declared.vm_state_bytes.push(extra.vm_state_bytes.unwrap_or(in_fixed_part));
             let before = SNAPSHOT_FIXED_BYTES as u64 + u64::from(entry.extra_bytes);
             // No file is long enough that this saturates: the entry was read from it.
-            ids.read(storage, at.saturating_add(before), entry.id_bytes)?;
+            let id = at.saturating_add(before);
+            ids.read(storage, id, entry.id_bytes)?;
+            let name = id.saturating_add(u64::from(entry.id_bytes));
+            snapshot_names.read(storage, name, entry.name_bytes)?;
             Ok(())
         })?;
         match &head.bitmaps {
@@ -166,6 +204,12 @@ impl Strings {
         storage.read_at(at, &mut self.bytes[start..])
     }
 
+    /// Returns the string with this index; an empty one if there is none.
+    fn get(&self, index: usize) -> &[u8] {
+        let range = self.ranges.get(index).cloned().unwrap_or_default();
+        self.bytes.get(range).unwrap_or_default()
+    }
+
     /// Returns the first string that equals an earlier one. There are few strings.
     fn first_twice(&self) -> Option<&[u8]> {
         let string = |range: &Range<usize>| &self.bytes[range.clone()];
@@ -174,6 +218,25 @@ impl Strings {
         };
         self.ranges.iter().enumerate().find(is_twice).map(|(_, range)| string(range))
     }
+}
+
+/// Reads the body of the first header extension of a type. Reads nothing if there is none.
+fn read_extension<S: Storage + ?Sized>(
+    storage: &S,
+    header: &Header,
+    wanted: u32,
+    into: &mut Vec<u8>,
+) -> Result<(), MapError> {
+    into.clear();
+    let mut found = None;
+    each_extension(storage, header, |HeaderExtension { kind, at, length_bytes }| {
+        let offset = HostOffset::new(at + HeaderExtension::FRONT_BYTES);
+        if kind == wanted && found.is_none() {
+            found = Some(Field { offset, length_bytes });
+        }
+        Ok(())
+    })?;
+    Ok(read_field(storage, found, into)?)
 }
 
 /// Reads a field of the first cluster. Reads nothing if there is no such field.

@@ -11,7 +11,7 @@ use crate::formats::qcow2::geometry::Version;
 use crate::images::content::WriteNumber;
 
 use super::builder::Builder;
-use super::state::{Bitmap, Bits, Fill, Leaving, NewBitmap};
+use super::state::{Bitmap, Bits, Fill, GivenString, Leaving, NewBitmap};
 
 impl Builder {
     /// Returns the number of bitmaps.
@@ -28,7 +28,7 @@ impl Builder {
     /// is full, the image has version 2, or the disk is empty: a table has at least one entry, so a valid bitmap of
     /// an empty disk does not exist.
     pub fn bitmap(&mut self, wanted: NewBitmap) -> bool {
-        let NewBitmap { granularity_bits, in_use, auto, name_bytes } = wanted;
+        let NewBitmap { granularity_bits, in_use, auto, name_bytes, name } = wanted;
         let needed = self.table_entries(granularity_bits, self.plan.size_bytes);
         if self.plan.geometry.version == Version::V2
             || self.bitmaps.live >= self.limits.bitmaps
@@ -39,7 +39,8 @@ impl Builder {
         }
         let table_entries = needed.max(1);
         let Some(table) = self.replace_place((0, 0), table_entries * 8) else { return false };
-        let name_bytes = self.bitmaps.name_bytes(name_bytes);
+        let made = self.bitmaps.name_bytes(name_bytes);
+        let name_bytes = name.map_or(made, GivenString::length_bytes);
         let bitmaps = &mut self.bitmaps;
         if bitmaps.live == bitmaps.all.len() {
             bitmaps.all.push(Bitmap::default());
@@ -54,6 +55,7 @@ impl Builder {
             in_use,
             auto,
             name_bytes,
+            name,
             table,
             table_entries,
             entries,

@@ -51,7 +51,11 @@ impl Builder {
             let table = self.host_offset(bitmap.table.0);
             let entry = bitmap.entry(table);
             let length = entry.length_bytes();
-            bitmap.write_name(entry.write(image.place(at, length as usize)));
+            let name = entry.write(image.place(at, length as usize));
+            match bitmap.name {
+                Some(given) => name.copy_from_slice(self.given.string(given)),
+                None => bitmap.write_name(name),
+            }
             at = at.saturating_add(length);
             sparse_table::write(image, table, &bitmap.entries, |bits| match bits {
                 Bits::Ones => ONES,

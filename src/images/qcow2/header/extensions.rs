@@ -26,6 +26,8 @@ pub(super) enum Extension {
     FeatureNames { unknown: bool },
     /// An unknown extension.
     Unknown { kind: u32, length_bytes: u32 },
+    /// An unknown extension with a body that the program gives.
+    Given { kind: u32, length_bytes: u16 },
     /// An unknown extension that ends at the end of the extension area, without padding.
     Filler(u32),
 }
@@ -58,7 +60,15 @@ const FILLED_BYTES: usize = 24;
 impl Extension {
     /// Reports whether an image without this extension has the same meaning.
     pub(super) fn is_optional(self) -> bool {
-        matches!(self, Self::FeatureNames { .. } | Self::Unknown { .. })
+        matches!(self, Self::FeatureNames { .. } | Self::Unknown { .. } | Self::Given { .. })
+    }
+
+    /// Returns the type, if the program gives the body.
+    pub(super) fn given_kind(self) -> Option<u32> {
+        match self {
+            Self::Given { kind, .. } => Some(kind),
+            _ => None,
+        }
     }
 
     fn kind(self) -> u32 {
@@ -67,7 +77,7 @@ impl Extension {
             Self::DataFile(_) => EXTENSION_DATA_FILE,
             Self::Bitmaps(_) => EXTENSION_BITMAPS,
             Self::FeatureNames { .. } => EXTENSION_FEATURE_NAMES,
-            Self::Unknown { kind, .. } => kind,
+            Self::Unknown { kind, .. } | Self::Given { kind, .. } => kind,
             Self::Filler(_) => FILLER_KIND,
         }
     }
@@ -81,6 +91,7 @@ impl Extension {
             Self::DataFile(length_bytes)
             | Self::Unknown { length_bytes, .. }
             | Self::Filler(length_bytes) => length_bytes,
+            Self::Given { length_bytes, .. } => u32::from(length_bytes),
             Self::FeatureNames { unknown: false } => rows(KNOWN.len()),
             Self::FeatureNames { unknown: true } => rows(KNOWN.len() + UNKNOWN.len()),
         }
@@ -91,12 +102,13 @@ impl Extension {
         8 + u64::from(self.data_bytes()).next_multiple_of(8)
     }
 
-    /// Writes the extension, and returns the offset of the next one. With `junk`, the padding is not zero.
+    /// Writes the extension, and returns the offset of the next one. `given` is the body that the program gives. With
+    /// `junk`, the padding is not zero.
     pub(super) fn write(
         self,
         image: &mut Image,
         at: HostOffset,
-        names: &Names,
+        (names, given): (&Names, &[u8]),
         junk: bool,
     ) -> HostOffset {
         let data_bytes = self.data_bytes() as usize;
@@ -109,14 +121,14 @@ impl Extension {
         out.put_u32(self.kind());
         out.put_u32(self.data_bytes());
         let (data, padding) = out.split_at_mut(written);
-        self.fill(data, names);
+        self.fill(data, names, given);
         if junk {
             padding.fill(0xC3);
         }
         at.saturating_add(self.whole_bytes())
     }
 
-    fn fill(self, mut out: &mut [u8], names: &Names) {
+    fn fill(self, mut out: &mut [u8], names: &Names, given: &[u8]) {
         match self {
             Self::BackingFormat(format) => out.put_slice(format.name().as_bytes()),
             Self::DataFile(_) => out.put_slice(names.data_file),
@@ -131,6 +143,7 @@ impl Extension {
                     row.put_slice(name.as_bytes());
                 }
             }
+            Self::Given { .. } => out.put_slice(given),
             Self::Unknown { .. } | Self::Filler(_) => out.fill(0xA5),
         }
     }

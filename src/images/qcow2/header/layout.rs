@@ -129,6 +129,10 @@ impl HeaderLayout {
         }
         let count = usize::from(style.unknown.min(HeaderStyle::MAX_UNKNOWN));
         for (kind, number) in others[..count].iter().zip(0u8..) {
+            if let Some(body) = plan.extension_body.filter(|_| number == 0) {
+                self.add(Extension::Given { kind: *kind, length_bytes: body.length_bytes() });
+                continue;
+            }
             let length = style.unknown_bytes.wrapping_add(number.wrapping_mul(11));
             self.add(Extension::Unknown { kind: *kind, length_bytes: u32::from(length) });
         }

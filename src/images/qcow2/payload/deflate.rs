@@ -9,7 +9,9 @@ use miniz_oxide::deflate::core::{
 
 use crate::images::content::{MAX_DISTANCE, STAMP_BYTES};
 
+use super::bits::BitWriter;
 use super::coding::{Coding, Content};
+use super::given_deflate;
 
 /// The numbers of zlib's strategies in miniz.
 const DEFAULT_STRATEGY: i32 = 0;
@@ -112,7 +114,7 @@ fn pieces(filled: &[u8], zeros: usize, out: &mut Vec<u8>) {
 /// Appends `rest` as one block of fixed codes with matches from as far back as possible. No match includes the stamp
 /// before it.
 fn far_matches(rest: &[u8], out: &mut Vec<u8>) {
-    let mut bits = BitWriter { out, kept: 0, count: 0 };
+    let mut bits = BitWriter::new(out);
     // The last block, fixed codes.
     bits.put(0b011, 3);
     let mut at = 0;
@@ -137,66 +139,32 @@ fn far_matches(rest: &[u8], out: &mut Vec<u8>) {
     }
     // The end of the block, and padding to a byte.
     bits.literal(256);
-    bits.put(0, 7);
+    bits.align();
 }
 
-/// A buffer of bits, filled from the lowest on (RFC 1951 §3.1.1).
-struct BitWriter<'a> {
-    out: &'a mut Vec<u8>,
-    kept: u32,
-    count: u32,
-}
-
-impl BitWriter<'_> {
-    /// Appends the lowest `count` bits, at most 16.
-    fn put(&mut self, bits: u32, count: u32) {
-        self.kept |= bits << self.count;
-        self.count += count;
-        while self.count >= 8 {
-            self.out.push((self.kept & 0xFF) as u8);
-            self.kept >>= 8;
-            self.count -= 8;
+/// Returns a payload made of `bytes`, the offset of its stamp, and its content behind the stamp, at most `room` bytes
+/// long. Zeros fill the cluster of `cluster_bytes`.
+pub(super) fn given(bytes: &[u8], room: usize, cluster_bytes: usize) -> (Vec<u8>, usize, Vec<u8>) {
+    let (mut out, mut content) = (Vec::new(), Vec::new());
+    stored_block(&[0; STAMP_BYTES], false, &mut out);
+    let stamp_at = out.len() - STAMP_BYTES;
+    let mut bits = BitWriter::new(&mut out);
+    given_deflate::write(bytes, room, &mut bits, &mut content);
+    // The last block, fixed codes.
+    bits.put(0b011, 3);
+    let mut zeros = (cluster_bytes - STAMP_BYTES - content.len()) as u32;
+    if zeros > 0 {
+        bits.literal(0);
+        zeros -= 1;
+    }
+    while zeros > 0 {
+        match zeros {
+            1 | 2 => bits.literal(0),
+            _ => bits.match_of(zeros.min(258), 1),
         }
+        zeros -= if zeros < 3 { 1 } else { zeros.min(258) };
     }
-
-    /// Appends a code, whose highest bit comes first.
-    fn code(&mut self, code: u32, count: u32) {
-        self.put(code.reverse_bits() >> (32 - count), count);
-    }
-
-    /// Appends a symbol below 288 in its fixed code (RFC 1951 §3.2.6).
-    fn literal(&mut self, symbol: u32) {
-        match symbol {
-            0..=143 => self.code(0x30 + symbol, 8),
-            144..=255 => self.code(0x190 + symbol - 144, 9),
-            256..=279 => self.code(symbol - 256, 7),
-            _ => self.code(0xC0 + symbol - 280, 8),
-        }
-    }
-
-    /// Appends a match of 3 to 258 bytes, 1 to 32,768 bytes back (RFC 1951 §3.2.5).
-    fn match_of(&mut self, length: u32, distance: u32) {
-        match length {
-            258 => self.literal(285),
-            3..=10 => self.literal(254 + length),
-            _ => {
-                let (group, extra, bits) = grouped(length - 3, 4);
-                self.literal(257 + group);
-                self.put(extra, bits);
-            }
-        }
-        let (group, extra, bits) = grouped(distance - 1, 2);
-        self.code(group, 5);
-        self.put(extra, bits);
-    }
-}
-
-/// Returns the group of a number in deflate's encoding, the extra bits, and their number. There are `per` groups for
-/// each power of two; the first groups have one number each.
-fn grouped(value: u32, per: u32) -> (u32, u32, u32) {
-    if value < per * 2 {
-        return (value, 0, 0);
-    }
-    let bits = value.ilog2() - per.ilog2();
-    (bits * per + (value >> bits), value & ((1 << bits) - 1), bits)
+    bits.literal(256);
+    bits.align();
+    (out, stamp_at, content)
 }

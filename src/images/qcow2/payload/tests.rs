@@ -1,5 +1,6 @@
 use super::*;
 use crate::formats::qcow2::geometry::Version;
+use crate::images::entropy::Entropy;
 
 fn geometry(bits: u32, compression: Compression) -> Geometry {
     Geometry {
@@ -131,4 +132,140 @@ fn codings_are_what_they_are_called() {
     assert_eq!((raw[0] & 7, raw.len()), (0b001, (64 << 10) - STAMP_BYTES + 3));
     let runs = bytes(Compression::Zstd, Shape::Zeros, Coding::Fixed);
     assert_eq!((runs[0] & 7, runs.len()), (0b011, 4));
+}
+
+/// Returns the cluster that a payload of given bytes contains, with sevens in place of its stamp. Two readers of deflate
+/// must agree about it.
+fn inflated_given(payload: &GivenPayload, geometry: &Geometry) -> Vec<u8> {
+    let mut bytes = payload.bytes.clone();
+    let stamp_at = payload.stamp_at.unwrap();
+    bytes[stamp_at..][..STAMP_BYTES].fill(7);
+    match geometry.compression {
+        Compression::Deflate => miniz_oxide::inflate::decompress_to_vec(&bytes).unwrap(),
+        Compression::Zstd => {
+            let mut out = Vec::with_capacity(geometry.cluster_size.bytes_usize());
+            zstd_safe::decompress(&mut out, &bytes).unwrap();
+            out
+        }
+    }
+}
+
+fn assert_holds(payload: &GivenPayload, geometry: &Geometry, case: &str) {
+    let mut expected = vec![0; geometry.cluster_size.bytes_usize()];
+    expected[..STAMP_BYTES].fill(7);
+    expected[STAMP_BYTES..][..payload.content.len()].copy_from_slice(&payload.content);
+    assert!(inflated_given(payload, geometry) == expected, "{case}");
+}
+
+/// Returns streams of real compressors, and what they contain: for zstd, the blocks of a frame.
+fn real_streams(geometry: &Geometry, entropy: &mut Entropy) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let room = geometry.cluster_size.bytes_usize() - STAMP_BYTES;
+    let mut content = vec![0; (room / 2).min(3000)];
+    content.fill_with(|| b'a' + entropy.below(5) as u8 * entropy.below(2) as u8);
+    let levels = 0..=10;
+    levels
+        .map(|level| {
+            let stream = match geometry.compression {
+                Compression::Deflate => miniz_oxide::deflate::compress_to_vec(&content, level),
+                Compression::Zstd => zstd::blocks_of_level(&content, i32::from(level)),
+            };
+            (stream, content.clone())
+        })
+        .collect()
+}
+
+#[test]
+fn any_bytes_become_a_payload_of_a_whole_cluster() {
+    let mut entropy = Entropy::new(1);
+    let (mut lengths, mut with_content) = (0, 0);
+    for compression in [Compression::Deflate, Compression::Zstd] {
+        for turn in 0..6000u32 {
+            let geometry = geometry(9 + turn % 6, compression);
+            let mut bytes = vec![0; entropy.below(1 << (1 + turn % 11)) as usize];
+            bytes.fill_with(|| entropy.next_u64() as u8);
+            if turn % 3 == 0 {
+                // A real stream with a few changes.
+                let mut real = real_streams(&geometry, &mut entropy);
+                bytes = real.swap_remove(entropy.below(real.len() as u64) as usize).0;
+                for _ in 0..entropy.below(4) {
+                    let at = entropy.below(bytes.len() as u64) as usize;
+                    bytes[at] = entropy.next_u64() as u8;
+                }
+            }
+            let Some(payload) = GivenPayload::valid(&geometry, &bytes) else {
+                assert!(bytes.len() > 400, "{bytes:?}");
+                continue;
+            };
+            assert_holds(&payload, &geometry, &format!("{turn} {compression:?} {bytes:02x?}"));
+            lengths += payload.bytes.len();
+            with_content += usize::from(payload.content.len() > bytes.len() / 2);
+            assert_eq!(GivenPayload::valid(&geometry, &bytes), Some(payload));
+        }
+    }
+    assert!(lengths > 1 << 20 && with_content > 4000, "{lengths} {with_content}");
+    for bits in 15..=21 {
+        for compression in [Compression::Deflate, Compression::Zstd] {
+            let geometry = geometry(bits, compression);
+            let payload = GivenPayload::valid(&geometry, &[0x4b, 1, 2, 3, 4, 5, 6]).unwrap();
+            assert_holds(&payload, &geometry, &format!("{bits} {compression:?}"));
+        }
+    }
+}
+
+#[test]
+fn real_streams_stay_as_they_are() {
+    let mut entropy = Entropy::new(2);
+    for bits in [9, 12, 16] {
+        let deflate = geometry(bits, Compression::Deflate);
+        for (stream, content) in real_streams(&deflate, &mut entropy) {
+            let payload = GivenPayload::valid(&deflate, &stream).unwrap();
+            assert_eq!(payload.content, content);
+            let start = payload.stamp_at.unwrap() + STAMP_BYTES;
+            // No block is the last: the flag in its first bit is cleared. Other blocks follow in its last byte.
+            let same = 1..stream.len().saturating_sub(1);
+            assert_eq!(payload.bytes[start..][same.clone()], stream[same]);
+        }
+        let zstd = geometry(bits, Compression::Zstd);
+        for (stream, content) in real_streams(&zstd, &mut entropy) {
+            let payload = GivenPayload::valid(&zstd, &stream).unwrap();
+            assert_eq!(payload.content, content);
+            let start = payload.stamp_at.unwrap() + STAMP_BYTES;
+            assert_eq!(payload.bytes[start + 1..][..stream.len() - 1], stream[1..]);
+        }
+    }
+}
+
+#[test]
+fn faults_in_given_bytes_are_corrected() {
+    let geometry = geometry(12, Compression::Deflate);
+    let content = |bytes: &[u8]| GivenPayload::valid(&geometry, bytes).unwrap().content;
+    // A stored block with a wrong length, and one whose length is too large.
+    assert_eq!(content(&[0, 3, 0, 0, 0, b'a', b'b', b'c']), b"abc");
+    assert_eq!(content(&[0, 9, 9, 9, 9, b'a', b'b', b'c']), b"abc");
+    assert_eq!(content(&[]), b"");
+    // A match before any content: the distance reaches the stamp.
+    let mut out = Vec::new();
+    let mut bits = bits::BitWriter::new(&mut out);
+    bits.put(0b010, 3);
+    bits.literal(u32::from(b'x'));
+    bits.match_of(5, 1);
+    bits.match_of(5, 8);
+    bits.literal(u32::from(b'y'));
+    bits.align();
+    assert_eq!(content(&out)[..6], *b"xxxxxx");
+    // In zstd, a compressed block that is none, and a block of the reserved type, become raw blocks.
+    let geometry = self::geometry(12, Compression::Zstd);
+    let content = |bytes: &[u8]| GivenPayload::valid(&geometry, bytes).unwrap().content;
+    assert_eq!(content(&[3 << 3 | 2 << 1, 0, 0, b'a', b'b', b'c']), b"abc");
+    assert_eq!(content(&[2 << 3 | 3 << 1, 0, 0, b'a', b'b', b'c']), b"ab");
+    assert_eq!(content(&[2 << 3 | 1 << 1 | 1, 0, 0, b'a', 0xff, 0xff, 0xff, b'x']), b"aax");
+}
+
+#[test]
+fn hostile_payloads_are_the_bytes() {
+    let geometry = geometry(9, Compression::Deflate);
+    let unchanged = |bytes: &[u8]| GivenPayload::unchanged(&geometry, bytes).bytes;
+    assert_eq!(unchanged(&[1, 2, 3]), [1, 2, 3]);
+    assert_eq!(unchanged(&[]), [0]);
+    assert_eq!(unchanged(&[5; 2000]), [5; 513]);
 }

@@ -1,6 +1,8 @@
 //! Payloads of zstd (RFC 8878).
 
-use zstd_safe::{CCtx, CParameter, Strategy};
+use std::cell::RefCell;
+
+use zstd_safe::{CCtx, CParameter, DCtx, Strategy};
 
 use crate::images::content::STAMP_BYTES;
 
@@ -65,6 +67,109 @@ pub(super) fn payload(content: &Content, coding: Coding) -> (Vec<u8>, usize) {
         Coding::Ended => bytes.extend(frame_of(rest, 3, true)),
     }
     (bytes, stamp_at)
+}
+
+/// Returns a payload made of `bytes`, the offset of its stamp, and its content behind the stamp, at most `room` bytes
+/// long. Zeros fill the cluster of `cluster_bytes`.
+///
+/// The bytes are read as blocks. A block becomes a block of the frame with as many bytes as there are. If it is
+/// compressed and zstd does not decompress it, or if its type has no meaning, it becomes a raw block.
+pub(super) fn given(bytes: &[u8], room: usize, cluster_bytes: usize) -> (Vec<u8>, usize, Vec<u8>) {
+    // A window of at least a block. For most clusters, it is as long as the cluster.
+    let (mut out, stamp_at) = begin(&Sized::Window(cluster_bytes.ilog2().clamp(17, 21)), false);
+    let (mut content, mut left, mut tries) = (Vec::new(), bytes, GIVEN_COMPRESSED_BLOCKS);
+    while let Some((header, behind)) = left.split_at_checked(3)
+        && content.len() < room
+    {
+        let header = header.iter().rev().fold(0u32, |header, byte| header << 8 | u32::from(*byte));
+        let (kind, size) = (header >> 1 & 0b11, (header >> 3) as usize);
+        let there = size.min(behind.len()).min(BLOCK_BYTES);
+        let unwritten = room - content.len();
+        match (kind, behind) {
+            (1, [byte, behind @ ..]) => {
+                let times = size.min(unwritten).min(BLOCK_BYTES);
+                if times > 0 {
+                    block(1, times, &[*byte], false, &mut out);
+                }
+                content.extend(std::iter::repeat_n(*byte, times));
+                left = behind;
+            }
+            (2, _) if tries > 0 => {
+                tries -= 1;
+                let block_content = behind.get(..there).unwrap_or_default();
+                match inflated(
+                    &out,
+                    stamp_at,
+                    block_content,
+                    STAMP_BYTES + content.len(),
+                    unwritten,
+                ) {
+                    Some(more) => {
+                        block(2, there, block_content, false, &mut out);
+                        content.extend(more);
+                    }
+                    None => raw_part(block_content, unwritten, &mut out, &mut content),
+                }
+                left = behind.get(there..).unwrap_or_default();
+            }
+            _ => {
+                raw_part(
+                    behind.get(..there).unwrap_or_default(),
+                    unwritten,
+                    &mut out,
+                    &mut content,
+                );
+                left = behind.get(there..).unwrap_or_default();
+            }
+        }
+    }
+    let zeros = cluster_bytes - STAMP_BYTES - content.len();
+    for at in (0..zeros).step_by(BLOCK_BYTES) {
+        let times = (zeros - at).min(BLOCK_BYTES);
+        block(1, times, &[0], false, &mut out);
+    }
+    // An empty raw block is the last one.
+    raw_block(&[], true, &mut out);
+    (out, stamp_at, content)
+}
+
+/// The number of compressed blocks that a payload made of given bytes may have. Each is decompressed to find out
+/// whether it is valid.
+const GIVEN_COMPRESSED_BLOCKS: usize = 4;
+
+/// Appends at most `room` bytes as a raw block.
+fn raw_part(bytes: &[u8], room: usize, out: &mut Vec<u8>, content: &mut Vec<u8>) {
+    let bytes = bytes.get(..room).unwrap_or(bytes);
+    if !bytes.is_empty() {
+        raw_block(bytes, false, out);
+    }
+    content.extend_from_slice(bytes);
+}
+
+/// Returns the content of a compressed block behind a frame that is not complete and has a content of `before` bytes,
+/// beginning with the stamp at `stamp_at`. Returns `None` if the block is not valid, if its content is longer than
+/// `room` bytes, or if it depends on the stamp, which is written later.
+fn inflated(
+    frame: &[u8],
+    stamp_at: usize,
+    block_content: &[u8],
+    before: usize,
+    room: usize,
+) -> Option<Vec<u8>> {
+    thread_local! {
+        static CONTEXT: RefCell<DCtx<'static>> = RefCell::new(DCtx::create());
+    }
+    let mut frame = frame.to_vec();
+    block(2, block_content.len(), block_content, true, &mut frame);
+    let mut with_stamp = |byte| {
+        frame.get_mut(stamp_at..)?.get_mut(..STAMP_BYTES)?.fill(byte);
+        let mut content = Vec::with_capacity(before + room);
+        CONTEXT.with_borrow_mut(|context| context.decompress(&mut content, &frame)).ok()?;
+        let fits = content.len() <= before + room;
+        (fits && content.len() > before).then(|| content.split_off(before))
+    };
+    let [one, other] = [0, !0].map(&mut with_stamp);
+    one.filter(|one| other.as_ref() == Some(one))
 }
 
 /// Returns a frame's header and a raw block with room for the stamp, and the offset of that room.
@@ -171,4 +276,10 @@ fn blocks_of(frame: &[u8]) -> &[u8] {
     };
     let dictionary = [0, 1, 2, 4][usize::from(descriptor & 0b11)];
     &frame[5 + window + dictionary + content_size..]
+}
+
+/// Returns the blocks of `content`, which the library compresses.
+#[cfg(test)]
+pub(super) fn blocks_of_level(content: &[u8], level: i32) -> Vec<u8> {
+    blocks_of(&frame_of(content, level, false)).to_vec()
 }

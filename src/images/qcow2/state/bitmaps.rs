@@ -5,6 +5,7 @@ use crate::formats::qcow2::constants::{BITMAP_AUTO, BITMAP_IN_USE, MAX_BITMAP_NA
 use crate::images::content::WriteNumber;
 use crate::images::qcow2::encoding::bitmaps::{BitmapFields, Directory};
 
+use super::given::GivenString;
 use super::place::TablePlace;
 
 /// The fixed properties of a bitmap.
@@ -19,6 +20,8 @@ pub struct NewBitmap {
     /// The length of the name. The name is longer if two names would be equal otherwise, and never longer than QEMU
     /// opens.
     pub name_bytes: u16,
+    /// The name, if the program gives it.
+    pub name: Option<GivenString>,
 }
 
 /// The new content of clusters of bits.
@@ -91,6 +94,8 @@ pub struct Bitmap {
     pub in_use: bool,
     pub auto: bool,
     pub name_bytes: u16,
+    /// The name, if the program gives it.
+    pub name: Option<GivenString>,
     pub table: TablePlace,
     pub table_entries: u64,
     /// The entries that are not all zeroes, sorted by index.

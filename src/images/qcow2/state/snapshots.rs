@@ -4,6 +4,7 @@ use crate::disk::offsets::HostOffset;
 use crate::formats::qcow2::constants::SNAPSHOT_V3_EXTRA_BYTES as V3_EXTRA_BYTES;
 use crate::images::content::WriteNumber;
 
+use super::given::GivenString;
 use super::l1::L1;
 use super::place::TablePlace;
 
@@ -63,6 +64,10 @@ pub struct SnapshotDetails {
     pub id_bytes: u16,
     /// The length of the name, which is the same number.
     pub name_bytes: u16,
+    /// The id, if the program gives it. Its length is `id_bytes`.
+    pub id: Option<GivenString>,
+    /// The name, if the program gives it. Its length is `name_bytes`.
+    pub name: Option<GivenString>,
     /// Date, clock and instruction count are not zero.
     pub timed: bool,
 }
@@ -74,6 +79,8 @@ impl SnapshotDetails {
         vm_state: None,
         id_bytes: 1,
         name_bytes: 1,
+        id: None,
+        name: None,
         timed: false,
     };
 }
