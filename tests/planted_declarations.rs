@@ -17,6 +17,7 @@ use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::images::Image;
 use qcowfuzz::internal::formats::qcow2::bitmap::{BitmapCluster, BitmapTableEntry, bits_for};
 use qcowfuzz::internal::formats::qcow2::constants::{BITMAP_FIXED_BYTES, SNAPSHOT_FIXED_BYTES};
+use qcowfuzz::internal::formats::qcow2::extension::{HeaderExtension, each_extension};
 use qcowfuzz::internal::formats::qcow2::geometry::Version;
 use qcowfuzz::internal::formats::qcow2::head::Head;
 use qcowfuzz::internal::formats::qcow2::{bitmap_directory, snapshot_table};
@@ -121,6 +122,43 @@ const FAULTS: &[Fault] = &[
         fingerprint: "declarations: bitmap's name, unique → duplicate",
     },
     Fault {
+        name: "another name of a bitmap",
+        plant: |it, head, image| {
+            let is_given = |at: u64| !b"b0123456789".contains(&byte_of(image, at));
+            let all = bitmap_names(head, image);
+            let (at, length) = all.into_iter().find(|(at, length)| *length > 0 && is_given(*at))?;
+            flip(it, at + u64::from(length) - 1, 1)
+        },
+        fingerprint: "declarations: given string, as meant → different",
+    },
+    Fault {
+        name: "another id of a snapshot",
+        plant: |it, head, image| flip(it, given_id(head, image)?.0, 1),
+        fingerprint: "declarations: given string, as meant → different",
+    },
+    Fault {
+        name: "another name of a snapshot",
+        plant: |it, head, image| {
+            let (id, length) = given_id(head, image)?;
+            flip(it, id + u64::from(length), 1)
+        },
+        fingerprint: "declarations: given string, as meant → different",
+    },
+    Fault {
+        name: "another body of an extension",
+        plant: |it, head, image| {
+            let mut body = None;
+            let each = each_extension(image, &head.header, |extension| {
+                let at = extension.at + HeaderExtension::FRONT_BYTES;
+                body = body.or((extension.length_bytes == 40).then_some(at));
+                Ok(())
+            });
+            each.unwrap();
+            flip(it, body? + 39, 1)
+        },
+        fingerprint: "declarations: given string, as meant → different",
+    },
+    Fault {
         name: "a bit past the end of the disk",
         plant: |it, head, image| flip(it, last_bits_of_one_bit(head, image)?.get(), 2),
         fingerprint: "declarations: bitmap, zeros past the disk → bits",
@@ -148,6 +186,21 @@ fn snapshot_ids(head: &Head, image: &Image) -> Vec<(u64, u16, u32)> {
     });
     each.unwrap();
     all
+}
+
+fn byte_of(image: &Image, at: u64) -> u8 {
+    let mut byte = [0];
+    image.read_at(HostOffset::new(at), &mut byte).unwrap();
+    byte[0]
+}
+
+/// Returns the offset and the length of the last id that the program gives, and that no number is: its snapshot has a
+/// given name, too.
+fn given_id(head: &Head, image: &Image) -> Option<(u64, u16)> {
+    let all = snapshot_ids(head, image).into_iter();
+    let ids = all
+        .map(|(at, length, extra)| (at + SNAPSHOT_FIXED_BYTES as u64 + u64::from(extra), length));
+    ids.filter(|(at, length)| *length > 0 && !byte_of(image, *at).is_ascii_digit()).last()
 }
 
 /// Returns the offset and the length of each bitmap's name.

@@ -1,6 +1,8 @@
 //! Our programs, judged by qemu: the installed qemu-img and qemu-io open, check, map and read the images of programs,
 //! and every answer must equal ours.
 
+#[path = "qemu_programs/allocator.rs"]
+mod allocator;
 #[path = "qemu_programs/exported.rs"]
 mod exported;
 #[path = "qemu_programs/files.rs"]
@@ -78,7 +80,8 @@ fn qemu_agrees_about_every_program() {
         return;
     }
     let mut cases = generated();
-    cases.extend(seeds());
+    cases.extend(seeds_of("map_extents"));
+    cases.extend(seeds_of("refcounts"));
     cases.extend(random_bytes(3, 120));
     cases.extend(headers());
     cases.extend(on_other_formats());
@@ -272,15 +275,18 @@ fn form_of(rng_seed: u64) -> ImageForm {
     ImageForm((rng_seed as u16).wrapping_mul(0x9e37))
 }
 
-/// Returns the committed seeds. Inputs that a fuzzer kept have a hash for a name, and are left out.
-fn seeds() -> Vec<Case> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/map_extents");
+/// Returns the committed seeds of a target. Inputs that a fuzzer kept have a hash for a name, and are left out.
+fn seeds_of(target: &str) -> Vec<Case> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
     let mut cases: Vec<Case> = fs::read_dir(&dir)
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .map(|path| (path.file_name().unwrap().to_string_lossy().into_owned(), path))
         .filter(|(name, _)| name.len() != 40 || name.bytes().any(|byte| !byte.is_ascii_hexdigit()))
-        .map(|(name, path)| Case { name, input: fs::read(path).unwrap() })
+        .map(|(name, path)| Case {
+            name: format!("{target}/{name}"),
+            input: fs::read(path).unwrap(),
+        })
         .collect();
     cases.sort_by(|one, other| one.name.cmp(&other.name));
     cases

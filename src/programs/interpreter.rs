@@ -217,6 +217,7 @@ impl Vm {
                 self.attack(Attack::Truncate { depth: depth.get(), bytes: cut.units() })
             }
             ReserveFar { gap } => self.reserve_far(gap),
+            SpareBlocks { blocks, distance } => self.spare_blocks(blocks, distance),
             Bytes { kind, length } => self.begin_bytes(kind, length),
             Data(bytes) => self.add_data(bytes),
             WriteAt { .. } | ZeroAt { .. } | Sync { .. } => Effect::None,

@@ -137,7 +137,7 @@ impl Prologue {
                 blocks: self.blocks,
                 table: self.table,
                 tolerance: u64::from(self.tolerance.get()),
-                spare: 0,
+                ..RefcountPlacement::default()
             },
             rng_seed: u64::from(self.rng_seed),
             ..plan

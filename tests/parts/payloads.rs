@@ -1,7 +1,8 @@
 //! Parts of compressed clusters: the coding and the length of their payloads.
 
 use qcowfuzz::internal::formats::qcow2::geometry::Compression;
-use qcowfuzz::internal::images::content::Shape;
+use qcowfuzz::internal::images::content::{CompressedContent, Shape};
+use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::qcow2::payload::Coding;
 use qcowfuzz::internal::programs::interpreter::Effect;
 use qcowfuzz::internal::programs::journal::JournalRecord;
@@ -32,6 +33,24 @@ macro_rules! coded {
 
 /// The parts of compressed clusters.
 pub const PARTS: &[Part] = &[
+    Part {
+        name: "a payload of given bytes",
+        prepare: ANYWHERE,
+        lines: |entropy| {
+            format!(
+                "bytes kind=payload data={}\ncompress at=start+3 clusters=1 shape=zeros skew=packed",
+                given(entropy)
+            )
+        },
+        had: |trace| {
+            trace.vm.journal().records.iter().any(|record| {
+                let given = |length: u32| length > 20;
+                matches!(record, JournalRecord::Compressed {
+                    content: CompressedContent::Given { length_bytes, .. }, ..
+                } if given(*length_bytes))
+            })
+        },
+    },
     coded!(
         "stored and raw blocks",
         Stored,
@@ -154,9 +173,21 @@ fn coded(trace: &Trace, compression: Compression) -> bool {
 fn compressed(trace: &Trace, wanted: fn(u64, u64, Shape) -> bool) -> bool {
     let cluster = trace.vm.builder().plan().geometry.cluster_size.bytes();
     trace.vm.journal().records.iter().any(|record| match record {
-        JournalRecord::Compressed { length_bytes, shape, .. } => {
-            wanted(u64::from(*length_bytes), cluster, *shape)
-        }
+        JournalRecord::Compressed {
+            length_bytes,
+            content: CompressedContent::Shape(shape),
+            ..
+        } => wanted(u64::from(*length_bytes), cluster, *shape),
         _ => false,
     })
+}
+
+/// Returns the digits of random bytes that begin like a block of any kind: raw, stored, or with codes.
+fn given(entropy: &mut Entropy) -> String {
+    let mut bytes = vec![0; 40 + entropy.below(200) as usize];
+    bytes.fill_with(|| entropy.next_u64() as u8);
+    // The type of the block and the length of a raw one.
+    let header = (40 + entropy.below(20)) << 3 | entropy.below(3) << 1;
+    bytes[..3].copy_from_slice(&header.to_le_bytes()[..3]);
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -95,7 +95,9 @@ pub fn compare_lists(path: &Path, snapshots: &[Listed]) -> Checked<()> {
 /// `None` if qemu-img cannot distinguish the snapshot from others.
 pub fn convert(path: &Path, raw: &Path, snapshot: &Listed) -> Checked<Option<Vec<u8>>> {
     let Some((by, value)) = snapshot.by() else { return Ok(None) };
-    convert_with(&["-f", "qcow2", "-l", &format!("snapshot.{by}={value}")], path, raw).map(Some)
+    // A comma ends the value of an option, unless it is doubled.
+    let selected = format!("snapshot.{by}={}", value.replace(',', ",,"));
+    convert_with(&["-f", "qcow2", "-l", &selected], path, raw).map(Some)
 }
 
 /// Applies the snapshot with `qemu-img snapshot -a`. Returns false if QEMU cannot do so.

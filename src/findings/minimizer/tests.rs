@@ -8,6 +8,7 @@ use crate::formats::qcow2::geometry::Version;
 use crate::images::entropy::Entropy;
 use crate::images::limits::Limits;
 use crate::programs::generate::{GenerateSettings, generate};
+use crate::programs::operand::BytesKind;
 use crate::programs::operation::OPERATION_BYTES;
 use crate::programs::text::assemble;
 use crate::programs::{JournalRecord, Operation, Program, Vm};
@@ -93,6 +94,29 @@ fn the_same_input_comes_to_the_same() {
     let [one, other] = [0, 1].map(|_| minimized(&input, SETTINGS, shows));
     assert_eq!(one, other);
     assert_eq!(Program::decode(&one.input).operations.len(), 6);
+}
+
+#[test]
+fn data_become_shorter_and_zeros() {
+    let program = assemble(
+        "image version=3 cluster_bits=9 refcount_order=0 features=none size=100<<9+0 rng_seed=0 \
+         blocks=append table=append tolerance=0
+         bytes kind=id data=00112233445566778899aabbccddeeff0011
+         bytes kind=payload data=0f0e0d0c0b0a0908070605040302017e44556677
+         write at=start+3 clusters=9
+         bytes kind=name data=",
+    );
+    // The bug needs a payload whose tenth byte has its lowest bit set, and one byte behind that.
+    let shows = |input: &[u8]| {
+        let program = Program::decode(input);
+        let mut operations = program.operations.iter();
+        let is_payload = |one: &&Operation| matches!(one, Operation::Bytes { kind: BytesKind::Payload, length } if length.get() > 10);
+        let found = operations.find(is_payload).and_then(|_| operations.nth(1));
+        matches!(found, Some(Operation::Data([_, byte, ..])) if byte & 1 == 1)
+    };
+    let minimized = minimized(&program.unwrap().encode(), SETTINGS, shows);
+    assert!(minimized.complete);
+    assert_eq!(text(&minimized)[1..], ["bytes kind=payload data=0000000000000000000100"]);
 }
 
 #[test]

@@ -171,7 +171,10 @@ fn change(program: &mut Program, context: &mut MutationContext, weights: &Weight
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::programs::Operation;
+    use crate::programs::framing::data_of;
     use crate::programs::generate::{GenerateSettings, generate};
+    use crate::programs::operand::{BytesKind, Length};
 
     fn context(rng_seed: u64, other: &Program) -> MutationContext<'_> {
         let entropy = Entropy::new(rng_seed);
@@ -205,6 +208,80 @@ mod tests {
                 "{}: {changed} of {claimed}",
                 mutation.name
             );
+        }
+    }
+
+    /// Returns a program that has three operations with data between others. All its data have the lowest bit set.
+    fn with_given_bytes(rng_seed: u64) -> Program {
+        let mut program = generate(rng_seed, GenerateSettings { operations: 8, compressed: true });
+        for (at, length) in [(6, 30), (3, 5), (0, 16)] {
+            let bytes: Vec<u8> = (0..length).map(|byte| byte << 1 | 1).collect();
+            let (kind, length) = (BytesKind::Payload, Length::at_most(bytes.len()));
+            let given = std::iter::once(Operation::Bytes { kind, length });
+            program.operations.splice(at..at, given.chain(data_of(&bytes)));
+        }
+        program
+    }
+
+    #[test]
+    fn mutations_change_data_and_never_take_them_for_operations() {
+        let other = with_given_bytes(99);
+        let (mut shorter, mut longer, mut changed) = (0, 0, 0);
+        for mutation in MUTATIONS {
+            for rng_seed in 0..300 {
+                let before = with_given_bytes(rng_seed % 7);
+                assert_eq!(Program::decode(&before.encode()), before);
+                let mut after = before.clone();
+                let mut context = context(rng_seed, &other);
+                (mutation.change)(&mut after, &mut context);
+                reframe(&mut after.operations);
+                assert!(after.operations.len() <= 64);
+                assert_eq!(Program::decode(&after.encode()), after, "{}", mutation.name);
+                let data = |program: &Program| {
+                    let all = program.operations.iter();
+                    all.filter(|it| matches!(it, Operation::Data(_))).copied().collect::<Vec<_>>()
+                };
+                let (old, new) = (data(&before), data(&after));
+                shorter += usize::from(new.len() < old.len());
+                longer += usize::from(new.len() > old.len());
+                changed += usize::from(new.len() == old.len() && new != old);
+                // These mutations add operations of random kinds, or change an opcode.
+                if matches!(mutation.name, "insert" | "tail" | "bytes" | "sniper" | "operand") {
+                    continue;
+                }
+                let mut known = [&before, &other].map(|it| it.operations.clone()).concat();
+                known.retain(|it| !matches!(it, Operation::Data(_) | Operation::Bytes { .. }));
+                for operation in &after.operations {
+                    let is_given =
+                        matches!(operation, Operation::Data(_) | Operation::Bytes { .. });
+                    let is_new = mutation.name == "payload" || mutation.name == "geometry";
+                    let is_known = known.contains(operation);
+                    assert!(is_given || is_new || is_known, "{}: {operation}", mutation.name);
+                }
+            }
+        }
+        assert!(shorter > 300 && longer > 300 && changed > 300, "{shorter} {longer} {changed}");
+    }
+
+    #[test]
+    fn bytes_in_a_row_stay_the_same_records() {
+        let other = with_given_bytes(99);
+        let frames = |program: &Program| {
+            let record = |one: &Operation| match one {
+                Operation::Bytes { length, .. } => usize::from(length.get()),
+                Operation::Data(_) => 10_000,
+                _ => 20_000,
+            };
+            program.operations.iter().map(record).collect::<Vec<_>>()
+        };
+        for rng_seed in 0..2000 {
+            let before = with_given_bytes(rng_seed % 7);
+            let mut after = before.clone();
+            bytes::change(&mut after, &mut context(rng_seed, &other));
+            // An operation may disappear, if its opcode gets no meaning. Its neighbours stay.
+            let (mut old, new) = (frames(&before), frames(&after));
+            old.retain(|record| *record < 20_000);
+            assert_eq!(new.into_iter().filter(|it| *it < 20_000).collect::<Vec<_>>(), old);
         }
     }
 

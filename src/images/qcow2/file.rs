@@ -12,6 +12,7 @@ use crate::images::image::Image;
 
 use super::builder::Builder;
 use super::placement::Placement;
+use super::refcounts::SpareBlocks;
 use super::state::{FileEnd, FileState};
 use super::tables::{ClusterMapping, Extended};
 
@@ -32,6 +33,11 @@ impl Builder {
         let entries = entries.min(self.limits.l1_entries(&self.plan.geometry));
         let more = entries > self.active.entries && self.grow_l1(entries);
         more || old != table_clusters
+    }
+
+    /// Selects the refcount blocks that count nothing. Returns false if nothing changed.
+    pub fn spare_blocks(&mut self, wanted: SpareBlocks) -> bool {
+        std::mem::replace(&mut self.plan.refcounts.spare_blocks, wanted) != wanted
     }
 
     /// Allocates a cluster without writing to it. Skips a cluster that has a host cluster or is compressed.

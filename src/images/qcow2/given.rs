@@ -5,8 +5,9 @@ use crate::formats::qcow2::constants::MAX_BITMAP_NAME_BYTES;
 use super::builder::Builder;
 use super::state::GivenString;
 
-/// The longest id and the longest name of a snapshot that are made of given bytes.
-const MAX_SNAPSHOT_STRING_BYTES: [usize; 2] = [254, 4095];
+/// The longest id and the longest name of a snapshot that are made of given bytes: `qemu-img info` prints as many. In
+/// images that may be malformed, they have any length.
+const MAX_SNAPSHOT_STRING_BYTES: [usize; 2] = [127, 255];
 
 /// The strings of an image that are unique among those of their kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +52,7 @@ impl Builder {
         number: u32,
     ) -> Option<GivenString> {
         if self.limits.attacks > 0 {
+            let most = if kind == Unique::BitmapName { most } else { bytes.len() };
             return Some(self.given.add_string(bytes, most));
         }
         let valid = String::from_utf8_lossy(bytes).replace('\0', "0");

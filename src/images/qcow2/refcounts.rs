@@ -7,6 +7,8 @@
 //! Its clusters may need new blocks, and these may need a longer table. The table grows into its tolerance or, if
 //! that is used up, moves to a longer run.
 //!
+//! Blocks that count nothing are made like the others, before the table.
+//!
 //! This ends, for these reasons. Each index gets at most one block. The table first gets its necessary length, and
 //! grows in place while the clusters after it are free. If they are not, it moves, with room for a sixteenth more. At
 //! the end of the file, the move makes the file longer by little more than the table itself, and the table by the
@@ -40,6 +42,18 @@ pub struct RefcountPlacement {
     pub tolerance: u64,
     /// The number of clusters by which the table is longer than necessary, up to the longest table that QEMU opens.
     pub spare: u64,
+    /// The blocks that the image has although they count nothing.
+    pub spare_blocks: SpareBlocks,
+}
+
+/// Refcount blocks without a cluster to count: entries of the refcount table that would be 0 otherwise. If a block of
+/// the image or a cluster of the table comes to lie in their range after all, they count it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpareBlocks {
+    /// The number of blocks.
+    pub blocks: u64,
+    /// The number of entries of the table without a block that come before the first of them.
+    pub distance: u64,
 }
 
 /// The location of an image's refcount structures.
@@ -52,6 +66,9 @@ pub struct RefcountStructures {
     table_first: u64,
     table_clusters: u64,
 }
+
+/// The number of entries of the longest refcount table that QEMU opens.
+const MAX_TABLE_ENTRIES: u64 = MAX_REFCOUNT_TABLE_BYTES / 8;
 
 impl RefcountStructures {
     /// Allocates blocks and table for all clusters of `placement`, and for themselves. `placement` must have no
@@ -73,7 +90,28 @@ impl RefcountStructures {
         self.pending.dedup();
         self.pending.reverse();
         self.allocate_blocks(placement, per_block, wanted.blocks, observer);
+        if wanted.spare_blocks.blocks > 0 {
+            self.add_spare_blocks(wanted.spare_blocks);
+            self.allocate_blocks(placement, per_block, wanted.blocks, observer);
+        }
         self.allocate_table(placement, geometry, wanted, observer);
+    }
+
+    /// Makes blocks pending that count nothing, as far as the longest table that QEMU opens has entries.
+    fn add_spare_blocks(&mut self, wanted: SpareBlocks) {
+        let SpareBlocks { blocks: mut left, distance: mut skipped } = wanted;
+        let mut first = 0;
+        let ends = self.blocks.iter().map(|(index, _)| *index).chain([MAX_TABLE_ENTRIES]);
+        for end in ends {
+            // The entries from `first` to `end` have no block. `first` is past the end if the table is longer than
+            // QEMU opens.
+            let free = end.saturating_sub(first);
+            let start = first + skipped.min(free);
+            let taken = left.min(free - (start - first));
+            self.pending.extend(start..start + taken);
+            (left, skipped, first) = (left - taken, skipped.saturating_sub(free), end + 1);
+        }
+        self.pending.reverse();
     }
 
     /// Makes every pending block, and the blocks that new blocks need.
@@ -365,15 +403,53 @@ mod tests {
                 placement.leave_gap(entropy.below(1 << magnitude));
                 placement.allocate(1 + entropy.below(100), Policy::Append);
             }
+            let magnitude = entropy.below(17);
             let wanted = RefcountPlacement {
                 blocks: policies[entropy.below(4) as usize],
                 table: policies[entropy.below(4) as usize],
                 tolerance: entropy.below(4),
                 spare: entropy.below(4),
+                spare_blocks: SpareBlocks {
+                    blocks: entropy.below(2) * entropy.below(17),
+                    distance: entropy.below(1 << magnitude),
+                },
             };
             refcounts.allocate(&mut placement, &geometry, wanted, &());
             assert_counted(&refcounts, &placement, &geometry);
         }
+    }
+
+    #[test]
+    fn blocks_that_count_nothing_have_entries_of_their_own() {
+        // A block has 256 counts, and the image clusters in the ranges of the blocks 0 and 3.
+        let geometry = geometry(9, 4);
+        let counting = |blocks, distance| {
+            let mut placement = Placement::default();
+            placement.reset(0, u64::MAX);
+            placement.allocate(100, Policy::Append);
+            placement.leave_gap(668);
+            placement.allocate(1, Policy::Append);
+            let spare_blocks = SpareBlocks { blocks, distance };
+            let wanted = RefcountPlacement { spare_blocks, ..RefcountPlacement::default() };
+            let mut refcounts = RefcountStructures::default();
+            refcounts.allocate(&mut placement, &geometry, wanted, &());
+            assert_counted(&refcounts, &placement, &geometry);
+            let counts = |index: u64| {
+                let mut runs = placement.clusters.runs().iter();
+                runs.any(|run| run.first < (index + 1) * 256 && run.end > index * 256)
+            };
+            let indices = refcounts.blocks.iter().map(|(index, _)| *index);
+            let empty: Vec<u64> = indices.filter(|index| !counts(*index)).collect();
+            (empty, refcounts.table().1)
+        };
+        assert_eq!(counting(0, 0), (vec![], 1));
+        assert_eq!(counting(1, 0), (vec![1], 1));
+        assert_eq!(counting(4, 1), (vec![2, 4, 5, 6], 1));
+        // Each cluster of the table has 64 entries.
+        assert_eq!(counting(2, 700), (vec![702, 703], 11));
+        let last = MAX_TABLE_ENTRIES - 1;
+        assert_eq!(counting(9, last - 2), (vec![last], 16_384));
+        assert_eq!(counting(9, u64::MAX), (vec![], 1));
     }
 
     #[test]
@@ -387,8 +463,13 @@ mod tests {
             placement.allocate(20, Policy::Append);
             placement.leave_gap(40_000_000);
             placement.allocate(1, Policy::Append);
-            let wanted =
-                RefcountPlacement { blocks: policy, table: policy, tolerance: 1, spare: 15 };
+            let wanted = RefcountPlacement {
+                blocks: policy,
+                table: policy,
+                tolerance: 1,
+                spare: 15,
+                ..RefcountPlacement::default()
+            };
             placement.lift_limit();
             refcounts.allocate(&mut placement, &geometry, wanted, &());
             assert_counted(&refcounts, &placement, &geometry);

@@ -21,6 +21,12 @@ impl Vm {
                 let entries = l1.units().min(limit);
                 vec![("refcount table clusters", u64::from(table.get())), ("L1 entries", entries)]
             }
+            Operation::SpareBlocks { blocks, distance } => {
+                vec![
+                    ("refcount blocks", blocks.get()),
+                    ("entries before them", u64::from(distance)),
+                ]
+            }
             Operation::FillBitmap { index, entry, entries, .. } => {
                 let index = self.bitmap_index(index);
                 let table_entries = self.builder.bitmap_table_entries(index).unwrap_or(1);

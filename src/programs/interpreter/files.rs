@@ -8,6 +8,7 @@ use crate::images::content::WriteNumber;
 use crate::images::file_plan::{ExtentForm, ExtentPlan};
 use crate::images::qcow2::payload::PayloadKind;
 use crate::images::qcow2::placement::Policy;
+use crate::images::qcow2::refcounts::SpareBlocks;
 use crate::images::qcow2::{FileEnd, HeaderFlags, HeaderLength, HeaderStyle, ImagePlan, Packing};
 use crate::images::vmdk;
 use crate::programs::operand::{At, BytesKind, Count, FarGap, Gap, Hidden, Number};
@@ -78,6 +79,12 @@ impl Vm {
     /// Makes tables longer than necessary.
     pub(super) fn spare(&mut self, table: Number<0, 15>, l1: Gap) -> Effect {
         effect(self.builder.spare(u64::from(table.get()), l1.units()))
+    }
+
+    /// Adds refcount blocks that count nothing.
+    pub(super) fn spare_blocks(&mut self, blocks: Count, distance: u16) -> Effect {
+        let blocks = SpareBlocks { blocks: blocks.get(), distance: u64::from(distance) };
+        effect(self.builder.spare_blocks(blocks))
     }
 
     /// Allocates clusters without writing data. They read as zeros.

@@ -62,6 +62,7 @@ pub(super) fn has_effect(file: &FilePlan, operation: Operation) -> bool {
         | FillBitmap { .. }
         | DeleteBitmap { .. }
         | EndFile { .. }
+        | SpareBlocks { .. }
         | Beyond { kind: Hidden::Compressed, .. } => false,
         _ => true,
     }

@@ -363,4 +363,11 @@ operations! {
         /// The thing that each cluster looks like.
         look: Look,
     } is Builds(Event::Normal), plainer [Self::Write { at, clusters }];
+    /// Adds refcount blocks that count nothing.
+    39 "spare_blocks" SpareBlocks {
+        /// The number of blocks.
+        blocks: Count,
+        /// The number of entries of the refcount table without a block that come before the first of them.
+        distance: u16,
+    } is Arranges, plainer [];
 }

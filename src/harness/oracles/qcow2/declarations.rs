@@ -70,11 +70,6 @@ impl DeclarationReader {
         if let Err(error) = self.read(head, storage) {
             return violation(ORACLE, "image", ("readable", "an error"), || error.to_string());
         }
-        if let Some((owner, found)) = self.wrong_string(head, storage, meant) {
-            return violation(ORACLE, "given string", ("as meant", "different"), || {
-                format!("{owner:?}: found {}", String::from_utf8_lossy(found))
-            });
-        }
         let Self { declared, ids, names, bits_past_the_end, .. } = self;
         let fields = [
             ("backing file's name", declared.backing_name == meant.backing_name),
@@ -100,6 +95,11 @@ impl DeclarationReader {
         }
         if *bits_past_the_end {
             return violation(ORACLE, "bitmap", ("zeros past the disk", "bits"), String::new);
+        }
+        if let Some((owner, found)) = self.wrong_string(head, storage, meant) {
+            return violation(ORACLE, "given string", ("as meant", "different"), || {
+                format!("{owner:?}: found {}", String::from_utf8_lossy(found))
+            });
         }
         Ok(())
     }
