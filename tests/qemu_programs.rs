@@ -52,8 +52,9 @@ impl fmt::Display for Case {
 }
 
 /// The counts of the test, each with its lowest value for programs of any kind and for programs with chosen parts.
-const BOUNDS: [(&str, u64, u64); 19] = [
+const BOUNDS: [(&str, u64, u64); 20] = [
     ("programs", 800, 300),
+    ("programs with given bytes", 300, 50),
     ("maps on VHDX", 30, 20),
     ("programs in other formats", 5, 0),
     ("programs with too many clusters to be checked", 1, 0),
@@ -84,6 +85,7 @@ fn qemu_agrees_about_every_program() {
     cases.extend(seeds_of("refcounts"));
     cases.extend(random_bytes(3, 120));
     cases.extend(headers());
+    cases.extend(with_given_bytes());
     cases.extend(on_other_formats());
     let tally: Tally = qemu::judge_all(&cases, Bench::new, judge);
     tally.assert_at_least(&BOUNDS.map(|(what, any, _)| (what, any)));
@@ -249,6 +251,31 @@ fn headers() -> Vec<Case> {
         Case { name: format!("generated from {rng_seed}, with a header"), input: program.encode() }
     };
     (0..182).map(case).collect()
+}
+
+/// Returns generated programs with bytes of all kinds, each before an operation that uses them.
+fn with_given_bytes() -> Vec<Case> {
+    let mut entropy = Entropy::new(37);
+    let case = |rng_seed: u64| {
+        let mut program = generate_any(rng_seed, 6);
+        for _ in 0..4 + entropy.below(8) {
+            let at = entropy.below(60);
+            let (kind, user) = match entropy.below(6) {
+                0 => ("name", "bitmap granularity=20 flags=none name=1".to_string()),
+                1 => ("name", "snapshot".to_string()),
+                2 => ("id", "snapshot".to_string()),
+                3 => ("extension", lines::header(&mut entropy)),
+                _ => (
+                    "payload",
+                    format!("compress at=start+{at} clusters=1 shape=zeros skew=packed"),
+                ),
+            };
+            let line = format!("bytes kind={kind} data={}\n{user}", lines::digits(&mut entropy));
+            program.operations.extend(lines::operations(&line));
+        }
+        Case { name: format!("generated from {rng_seed}, with bytes"), input: program.encode() }
+    };
+    (0..273).map(case).collect()
 }
 
 /// Returns programs with a qcow2 image on an image of each other format.

@@ -81,3 +81,20 @@ fn some_of(words: &[&str], entropy: &mut Entropy) -> String {
     let chosen: Vec<&str> = words.iter().copied().filter(|_| entropy.one_in(2)).collect();
     if chosen.is_empty() { "none".to_string() } else { chosen.join(",") }
 }
+
+/// Returns the digits of random bytes: any, letters, or the header of a block and any bytes behind it, which deflate and
+/// zstd read as a raw block, as codes, or as a fault.
+pub fn digits(entropy: &mut Entropy) -> String {
+    let magnitude = 2 + entropy.below(9);
+    let mut bytes = vec![0; entropy.below(1 << magnitude) as usize];
+    let letters = entropy.one_in(2);
+    bytes.fill_with(|| match letters {
+        true => b'a' + entropy.below(4) as u8,
+        false => entropy.next_u64() as u8,
+    });
+    if entropy.one_in(2) {
+        let header = (entropy.below(64) << 3 | entropy.below(4) << 1).to_le_bytes();
+        bytes.iter_mut().zip(&header[..3]).for_each(|(byte, header)| *byte = *header);
+    }
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -2,13 +2,13 @@
 
 use qcowfuzz::internal::formats::qcow2::geometry::Compression;
 use qcowfuzz::internal::images::content::{CompressedContent, Shape};
-use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::qcow2::payload::Coding;
 use qcowfuzz::internal::programs::interpreter::Effect;
 use qcowfuzz::internal::programs::journal::JournalRecord;
 use qcowfuzz::programs::Operation;
 
 use super::{ANYWHERE, Part, Trace};
+use crate::lines;
 
 /// Deflate, in one of its codings.
 pub const DEFLATE_CODINGS: &str = "deflate in codings of its own";
@@ -39,15 +39,14 @@ pub const PARTS: &[Part] = &[
         lines: |entropy| {
             format!(
                 "bytes kind=payload data={}\ncompress at=start+3 clusters=1 shape=zeros skew=packed",
-                given(entropy)
+                lines::digits(entropy)
             )
         },
         had: |trace| {
             trace.vm.journal().records.iter().any(|record| {
-                let given = |length: u32| length > 20;
                 matches!(record, JournalRecord::Compressed {
                     content: CompressedContent::Given { length_bytes, .. }, ..
-                } if given(*length_bytes))
+                } if *length_bytes > 2)
             })
         },
     },
@@ -180,14 +179,4 @@ fn compressed(trace: &Trace, wanted: fn(u64, u64, Shape) -> bool) -> bool {
         } => wanted(u64::from(*length_bytes), cluster, *shape),
         _ => false,
     })
-}
-
-/// Returns the digits of random bytes that begin like a block of any kind: raw, stored, or with codes.
-fn given(entropy: &mut Entropy) -> String {
-    let mut bytes = vec![0; 40 + entropy.below(200) as usize];
-    bytes.fill_with(|| entropy.next_u64() as u8);
-    // The type of the block and the length of a raw one.
-    let header = (40 + entropy.below(20)) << 3 | entropy.below(3) << 1;
-    bytes[..3].copy_from_slice(&header.to_le_bytes()[..3]);
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

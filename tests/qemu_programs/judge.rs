@@ -19,9 +19,11 @@ use qcowfuzz::internal::formats::qcow2::layout::Layout;
 use qcowfuzz::internal::harness::model::Model;
 use qcowfuzz::internal::harness::oracles::data::admit_inner_stamps;
 use qcowfuzz::internal::harness::oracles::data::expect;
+use qcowfuzz::internal::images::content::CompressedContent;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::export::Holes;
 use qcowfuzz::internal::programs::interpreter::Vm;
+use qcowfuzz::internal::programs::journal::JournalRecord;
 use qcowfuzz::walkers::chain::FileChain;
 
 use crate::Case;
@@ -75,6 +77,15 @@ pub fn judge(bench: &mut Bench, case: &Case) -> Checked<Tally> {
         tally.add("programs with a file that is too long to be written", 1);
         return Ok(tally);
     }
+    let journals = harness.vm().journals().flat_map(|journal| &journal.records);
+    let mut contents = journals.map(|record| match record {
+        JournalRecord::Compressed { content, .. } => Some(*content),
+        _ => None,
+    });
+    let mut strings = images.layers().map(|files| files.declarations.strings.iter().count());
+    let is_given = |content| matches!(content, Some(CompressedContent::Given { .. }));
+    let has_given = contents.any(is_given) || strings.any(|count| count > 0);
+    tally.add("programs with given bytes", u64::from(has_given));
     let path = dir.path().join("layer.qcow2");
     let holes = export_to(&path, images, &mut entropy)?;
     let files =

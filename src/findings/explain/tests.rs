@@ -96,7 +96,7 @@ fn what_comes_behind_is_listed_and_not_run() {
     assert_eq!(explanation.expected.iter().filter(there).count(), 1);
     // The explanation also lists a record without a meaning.
     let mut input = explanation.program.encode();
-    input[28] = 39;
+    input[28] = 33;
     let explanation = explain(&input, Limits::WALKED, usize::MAX, &FileNames::default());
     assert!(explanation.steps[1].operation.is_none() && explanation.steps.len() == 2);
 }

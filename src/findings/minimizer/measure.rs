@@ -30,20 +30,29 @@ impl Measure {
 /// The cost of an opcode per unit of its number: later opcodes are less plain.
 const PER_OPCODE: u64 = 4;
 
+/// The cost of a byte of data by itself. It exceeds the cost of any number of 16 bits.
+const PER_BYTE: u64 = 64;
+
 /// The extra cost of a disk that does not end at a cluster boundary. It exceeds the cost of any number of whole
 /// clusters.
 const ODD_SIZE: u64 = 128;
 
 fn operation_cost(operation: &Operation) -> u64 {
     let record = operation.encode();
-    if let Operation::Data(bytes) = operation {
-        return bytes.iter().map(|byte| scalar_cost(u16::from(*byte), false)).sum();
+    // A length that is a round number is no plainer than a shorter one.
+    let mut length_cost = 0;
+    match operation {
+        Operation::Data(bytes) => {
+            return bytes.iter().map(|byte| scalar_cost(u16::from(*byte), false)).sum();
+        }
+        Operation::Bytes { length, .. } => length_cost = u64::from(length.get()) * PER_BYTE,
+        _ => {}
     }
     let operands = operation.places().iter().map(|place| {
         let bytes = record.get(place.bytes()).unwrap_or_default();
         operand_cost(place.kind, bytes)
     });
-    u64::from(record[0]) * PER_OPCODE + operands.sum::<u64>()
+    u64::from(record[0]) * PER_OPCODE + operands.sum::<u64>() + length_cost
 }
 
 /// Returns the cost of an operand, from its canonical bytes.

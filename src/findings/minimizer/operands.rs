@@ -2,7 +2,7 @@
 //! data.
 
 use crate::programs::Operation;
-use crate::programs::operand::{OperandKind, OperandPlace};
+use crate::programs::operand::{Length, OperandKind, OperandPlace};
 use crate::programs::operation::OPERATION_BYTES;
 
 use super::numbers::{plainer, scalars};
@@ -20,6 +20,7 @@ pub(super) fn reduce(search: &mut Search) {
         if let Some(plain) = Operation::decode(&plain) {
             search.propose_at(at, plain);
         }
+        shorten(search, at);
         for place in operation.places() {
             replace(search, at, place.start, &vec![0; place.length_bytes]);
             if let OperandKind::Ranked(values) = place.kind {
@@ -56,6 +57,23 @@ fn shrink(search: &mut Search, at: usize, place: &OperandPlace) {
         if !scalar.plainer(operand).into_iter().any(|value| set(search, value)) {
             nth += 1;
         }
+    }
+}
+
+/// Shortens the data of an operation: by halves, then by one byte at a time.
+fn shorten(search: &mut Search, at: usize) {
+    let mut by_half = true;
+    while let Some(&Operation::Bytes { kind, length }) = search.best().operations.get(at) {
+        let length = usize::from(length.get());
+        let shorter = if by_half { length / 2 } else { length.saturating_sub(1) };
+        let shorter = Operation::Bytes { kind, length: Length::at_most(shorter) };
+        if search.propose_at(at, shorter) {
+            continue;
+        }
+        if !by_half {
+            return;
+        }
+        by_half = false;
     }
 }
 

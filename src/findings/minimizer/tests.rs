@@ -102,7 +102,7 @@ fn data_become_shorter_and_zeros() {
         "image version=3 cluster_bits=9 refcount_order=0 features=none size=100<<9+0 rng_seed=0 \
          blocks=append table=append tolerance=0
          bytes kind=id data=00112233445566778899aabbccddeeff0011
-         bytes kind=payload data=0f0e0d0c0b0a0908070605040302017e44556677
+         bytes kind=payload data=0f0e0d0c0b0a0908070705040302017e44556677
          write at=start+3 clusters=9
          bytes kind=name data=",
     );

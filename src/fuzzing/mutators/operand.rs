@@ -6,8 +6,8 @@ use bytes::BufMut;
 
 use crate::formats::qcow2::geometry::Geometry;
 use crate::images::entropy::Entropy;
-use crate::programs::framing::fit_data;
-use crate::programs::operand::{Anchor, At, Operand, OperandKind};
+use crate::programs::framing::{fit_data, gap_from};
+use crate::programs::operand::{Anchor, At, Length, Operand, OperandKind};
 use crate::programs::operation::OPERATION_BYTES;
 use crate::programs::{Operation, Program};
 
@@ -43,13 +43,26 @@ pub(super) fn change_at(program: &mut Program, at: usize, context: &mut Mutation
         _ => interesting(place.kind, operand, &geometry, &mut context.entropy),
     }
     let changed = Operation::decode(&record).unwrap_or(before);
+    let room = context.room(program) * OPERATION_BYTES + data_bytes(program, at);
+    let changed = match changed {
+        Operation::Bytes { kind, length } => {
+            let length = Length::at_most(usize::from(length.get()).min(room));
+            Operation::Bytes { kind, length }
+        }
+        changed => changed,
+    };
     program.operations[at] = context.aimed(changed, program);
     fit_data(&mut program.operations, at);
     program.operations[at] != before
 }
 
+/// Returns the number of bytes in the records of data behind the operation at index `at`.
+fn data_bytes(program: &Program, at: usize) -> usize {
+    (gap_from(&program.operations, at + 1) - (at + 1)) * OPERATION_BYTES
+}
+
 /// Changes a few bytes of a record of data.
-pub(super) fn change_data(bytes: &mut [u8; OPERATION_BYTES], entropy: &mut Entropy) {
+fn change_data(bytes: &mut [u8; OPERATION_BYTES], entropy: &mut Entropy) {
     for _ in 0..1 + entropy.below(3) {
         let at = entropy.below(OPERATION_BYTES as u64) as usize;
         bytes[at] = match entropy.below(4) {
