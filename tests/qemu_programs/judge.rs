@@ -77,15 +77,7 @@ pub fn judge(bench: &mut Bench, case: &Case) -> Checked<Tally> {
         tally.add("programs with a file that is too long to be written", 1);
         return Ok(tally);
     }
-    let journals = harness.vm().journals().flat_map(|journal| &journal.records);
-    let mut contents = journals.map(|record| match record {
-        JournalRecord::Compressed { content, .. } => Some(*content),
-        _ => None,
-    });
-    let mut strings = images.layers().map(|files| files.declarations.strings.iter().count());
-    let is_given = |content| matches!(content, Some(CompressedContent::Given { .. }));
-    let has_given = contents.any(is_given) || strings.any(|count| count > 0);
-    tally.add("programs with given bytes", u64::from(has_given));
+    tally.add("programs with given bytes", u64::from(has_given_bytes(harness.vm(), images)));
     let path = dir.path().join("layer.qcow2");
     let holes = export_to(&path, images, &mut entropy)?;
     let files =
@@ -278,6 +270,17 @@ fn compare_converted(
     admit_inner_stamps(model, start, ours, theirs);
     compare::same_bytes("the model's snapshot", 0, ours, theirs)
 }
+
+/// Reports whether a layer has a payload or a string that the program gives.
+fn has_given_bytes(vm: &Vm, images: &Images) -> bool {
+    let is_given = |record: &JournalRecord| {
+        let JournalRecord::Compressed { content, .. } = record else { return false };
+        matches!(content, CompressedContent::Given { .. })
+    };
+    vm.journals().any(|journal| journal.records.iter().any(is_given))
+        || images.layers().any(|files| files.declarations.strings.iter().next().is_some())
+}
+
 /// Reports whether a layer is a VHDX image.
 fn has_vhdx(images: &Images) -> bool {
     images.layers().any(|files| files.format == ImageFormat::Vhdx)
