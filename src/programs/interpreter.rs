@@ -3,6 +3,7 @@
 
 mod attacks;
 mod bitmaps;
+mod bytes;
 mod chain;
 mod clamped;
 mod disk;

@@ -110,6 +110,12 @@ pub const PARTS: &[Part] = &[
         had: |trace| header(trace).refcount_table_clusters > 3,
     },
     Part {
+        name: "refcount blocks that count nothing",
+        prepare: ANYWHERE,
+        lines: |entropy| format!("spare_blocks blocks=2 distance={}", entropy.below(300)),
+        had: |trace| trace.changed(|one| matches!(one, Operation::SpareBlocks { .. })),
+    },
+    Part {
         name: "an L1 table with spare entries",
         prepare: ANYWHERE,
         lines: |_| "spare table=3 l1=130<<0".to_string(),

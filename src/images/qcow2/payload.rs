@@ -21,7 +21,7 @@ use crate::images::content::{STAMP_BYTES, Shape};
 #[cfg(test)]
 mod tests;
 
-use coding::Content;
+use coding::{Content, max_claimed_bytes};
 
 pub use coding::Coding;
 pub use given::GivenPayload;
@@ -82,12 +82,6 @@ impl Payload {
     fn fits(&self) -> bool {
         !self.bytes.is_empty()
     }
-}
-
-/// Returns the largest length that a descriptor can hold for a payload that begins anywhere in a sector:
-/// 2^(cluster_bits - 8) sectors.
-fn max_claimed_bytes(cluster_size: ClusterSize) -> usize {
-    2 * cluster_size.bytes_usize() - 511
 }
 
 /// The content and the coding of a payload.

@@ -68,7 +68,7 @@ pub struct RefcountStructures {
 }
 
 /// The number of entries of the longest refcount table that QEMU opens.
-const MAX_TABLE_ENTRIES: u64 = MAX_REFCOUNT_TABLE_BYTES / 8;
+const MAX_REFCOUNT_TABLE_ENTRIES: u64 = MAX_REFCOUNT_TABLE_BYTES / 8;
 
 impl RefcountStructures {
     /// Allocates blocks and table for all clusters of `placement`, and for themselves. `placement` must have no
@@ -101,7 +101,7 @@ impl RefcountStructures {
     fn add_spare_blocks(&mut self, wanted: SpareBlocks) {
         let SpareBlocks { blocks: mut left, distance: mut skipped } = wanted;
         let mut first = 0;
-        let ends = self.blocks.iter().map(|(index, _)| *index).chain([MAX_TABLE_ENTRIES]);
+        let ends = self.blocks.iter().map(|(index, _)| *index).chain([MAX_REFCOUNT_TABLE_ENTRIES]);
         for end in ends {
             // The entries from `first` to `end` have no block. `first` is past the end if the table is longer than
             // QEMU opens.
@@ -447,7 +447,7 @@ mod tests {
         assert_eq!(counting(4, 1), (vec![2, 4, 5, 6], 1));
         // Each cluster of the table has 64 entries.
         assert_eq!(counting(2, 700), (vec![702, 703], 11));
-        let last = MAX_TABLE_ENTRIES - 1;
+        let last = MAX_REFCOUNT_TABLE_ENTRIES - 1;
         assert_eq!(counting(9, last - 2), (vec![last], 16_384));
         assert_eq!(counting(9, u64::MAX), (vec![], 1));
     }

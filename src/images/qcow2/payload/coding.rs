@@ -1,5 +1,6 @@
 //! The codings of compressed clusters, and their content.
 
+use crate::disk::clusters::ClusterSize;
 use crate::images::content::STAMP_BYTES;
 
 /// The coding of a compressed cluster. Each value has a meaning for deflate (RFC 1951) and one for zstd (RFC 8878).
@@ -63,4 +64,10 @@ impl Content<'_> {
     pub(super) fn cluster_bytes(&self) -> usize {
         STAMP_BYTES + self.rest.len()
     }
+}
+
+/// Returns the largest length that a descriptor can hold for a payload that begins anywhere in a sector:
+/// 2^(cluster_bits - 8) sectors.
+pub(super) fn max_claimed_bytes(cluster_size: ClusterSize) -> usize {
+    2 * cluster_size.bytes_usize() - 511
 }

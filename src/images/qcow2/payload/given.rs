@@ -3,7 +3,8 @@
 use crate::formats::qcow2::geometry::{Compression, Geometry};
 use crate::images::content::{NOISE_BYTES, STAMP_BYTES};
 
-use super::{deflate, max_claimed_bytes, zstd};
+use super::coding::max_claimed_bytes;
+use super::{deflate, zstd};
 
 /// A payload made of the bytes of a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -11,7 +11,7 @@ const MAX_CODE_BITS: usize = 15;
 const LENGTH_ORDER: [usize; 19] =
     [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15];
 /// The symbol that ends a block.
-const END: u16 = 256;
+const END_OF_BLOCK: u16 = 256;
 /// The number of literals and lengths that have a meaning, and of distances.
 const LITERALS: usize = 286;
 const DISTANCES: usize = 30;
@@ -38,7 +38,7 @@ pub(super) fn write(bytes: &[u8], room: usize, out: &mut BitWriter, content: &mu
             0 => stored(&mut input, room, out, content),
             1 => {
                 out.put(0b010, 3);
-                let end = |out: &mut BitWriter| out.literal(END.into());
+                let end = |out: &mut BitWriter| out.literal(END_OF_BLOCK.into());
                 symbols(&mut input, &FIXED, room, out, content, end);
             }
             2 => match dynamic(&mut input) {
@@ -99,8 +99,8 @@ fn symbols(
         let before = *input;
         let Some(symbol) = literals.symbol(input) else { break };
         match symbol {
-            0..END if content.len() < room => content.push(symbol as u8),
-            0..=END => break,
+            0..END_OF_BLOCK if content.len() < room => content.push(symbol as u8),
+            0..=END_OF_BLOCK => break,
             _ => {
                 let Some((length, distance)) = matched(symbol, distances, input) else { break };
                 // A match may not reach the stamp before the content.
@@ -165,7 +165,7 @@ fn dynamic(input: &mut BitReader) -> Option<([Codes; 2], (u32, u32))> {
         return None;
     }
     let (literals, distances) = all.split_at(literals);
-    let end = usize::from(END);
+    let end = usize::from(END_OF_BLOCK);
     let of_distances = Codes::new(distances);
     let of_distances = match (distances, of_distances.counts) {
         // There are no distances (a single code of zero bits), or there is one (a single code of one bit).
