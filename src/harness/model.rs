@@ -138,7 +138,7 @@ impl Model {
         self.visible_in(guest..guest.saturating_add(1)).next()
     }
 
-    /// Returns the content behind the stamp of compressed clusters of a part of the disk, without the zeros that follow.
+    /// Returns the content behind the stamps of the compressed clusters in a part of the disk, without the last zeros.
     pub fn compressed_content(&self, part: &Visible, content: CompressedContent) -> &[u8] {
         match content {
             CompressedContent::Shape(shape) => shape.behind_stamp(part.cluster_size),

@@ -219,7 +219,7 @@ fn operation_of(nth: usize, entropy: &mut Entropy) -> Option<Operation> {
     Operation::decode(&record)
 }
 
-/// Returns an operation, and random data behind it if it takes some. Its length becomes another one, mostly a short one.
+/// Returns an operation, and random data behind it if it takes some. Its length becomes another one, mostly short.
 pub(crate) fn with_data(
     operation: Operation,
     entropy: &mut Entropy,

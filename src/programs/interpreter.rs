@@ -203,19 +203,8 @@ impl Vm {
             Beyond { table, distance, clusters, kind } => {
                 self.beyond(table, distance, clusters, kind)
             }
-            Patch { part, depth, nth, transform, value } => {
-                let spot = self.spot(part, depth, nth);
-                self.attack(Attack::Patch { spot, transform, value })
-            }
-            Trap { part, depth, nth, transform, value, reads } => {
-                let (spot, value) = (self.spot(part, depth, nth), value.into());
-                self.attack(Attack::Trap { spot, transform, value, reads })
-            }
-            FailRead { part, depth, reads } => {
-                self.attack(Attack::FailRead { part, depth: depth.get(), reads })
-            }
-            Truncate { depth, cut } => {
-                self.attack(Attack::Truncate { depth: depth.get(), bytes: cut.units() })
+            Patch { .. } | Trap { .. } | FailRead { .. } | Truncate { .. } => {
+                self.step_attack(operation)
             }
             ReserveFar { gap } => self.reserve_far(gap),
             SpareBlocks { blocks, distance } => self.spare_blocks(blocks, distance),

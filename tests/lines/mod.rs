@@ -82,8 +82,8 @@ fn some_of(words: &[&str], entropy: &mut Entropy) -> String {
     if chosen.is_empty() { "none".to_string() } else { chosen.join(",") }
 }
 
-/// Returns the digits of random bytes: any, letters, or the header of a block and any bytes behind it, which deflate and
-/// zstd read as a raw block, as codes, or as a fault.
+/// Returns the digits of random bytes: any, letters, or the header of a block and any bytes behind it. Deflate and zstd
+/// read it as a raw block, as codes, or as a fault.
 pub fn digits(entropy: &mut Entropy) -> String {
     let magnitude = 2 + entropy.below(9);
     let mut bytes = vec![0; entropy.below(1 << magnitude) as usize];

@@ -114,7 +114,7 @@ impl Element {
         Self { order: ByteOrder::LittleEndian, ..self }
     }
 
-    /// Returns the element in whose place an attack chooses the byte `inside`: modulo the number of bytes that belong to
+    /// Returns the byte `inside` of the element, which an attack chooses: modulo the number of bytes that belong to
     /// the element, up to the end of the file of `file_bytes`.
     pub fn inside(self, inside: u64, file_bytes: u64) -> Self {
         let there =

@@ -3,6 +3,7 @@
 use crate::formats::anatomy::Part;
 use crate::images::damage::{Attack, Spot};
 use crate::programs::operand::{BytesKind, Number};
+use crate::programs::operation::Operation;
 
 use super::{Effect, Vm, effect};
 
@@ -12,8 +13,29 @@ impl Vm {
         &self.attacks
     }
 
+    /// Runs an operation that attacks the files.
+    pub(super) fn step_attack(&mut self, operation: Operation) -> Effect {
+        match operation {
+            Operation::Patch { part, depth, nth, transform, value } => {
+                let spot = self.spot(part, depth, nth);
+                self.attack(Attack::Patch { spot, transform, value })
+            }
+            Operation::Trap { part, depth, nth, transform, value, reads } => {
+                let (spot, value) = (self.spot(part, depth, nth), value.into());
+                self.attack(Attack::Trap { spot, transform, value, reads })
+            }
+            Operation::FailRead { part, depth, reads } => {
+                self.attack(Attack::FailRead { part, depth: depth.get(), reads })
+            }
+            Operation::Truncate { depth, cut } => {
+                self.attack(Attack::Truncate { depth: depth.get(), bytes: cut.units() })
+            }
+            _ => Effect::None,
+        }
+    }
+
     /// Returns the element that an attack names. If that is a payload, the bytes that wait select a byte of it.
-    pub(super) fn spot(&mut self, part: Part, depth: Number<0, 3>, nth: u16) -> Spot {
+    fn spot(&mut self, part: Part, depth: Number<0, 3>, nth: u16) -> Spot {
         let mut inside = 0;
         if part == Part::Payload {
             let bytes = self.given.waiting(BytesKind::Inside).unwrap_or_default().iter();
@@ -25,7 +47,7 @@ impl Vm {
 
     /// Records an attack, if the target allows attacks and their number is below the limit. The attack finds its
     /// element only when it is applied.
-    pub(super) fn attack(&mut self, attack: Attack) -> Effect {
+    fn attack(&mut self, attack: Attack) -> Effect {
         let room = self.attacks.len() < self.limits.attacks;
         self.attacks.extend(room.then_some(attack));
         effect(room)

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::programs::operand::{BytesKind, Length};
 use crate::programs::operation::OPERATION_BYTES;
 
-/// The bytes of a program that wait for an operation with a use for them. Of each kind, the last ones wait.
+/// The bytes of a program that wait for an operation with a use for them: the last ones of each kind.
 #[derive(Debug, Default)]
 pub(super) struct GivenBytes {
     bytes: Vec<u8>,

@@ -1,8 +1,8 @@
 //! The declarations of an image are those that the program meant: the name and the format of the backing file, the name
 //! of the data file, the feature bits, the length of each snapshot's VM state, the flags and the granularity of each
-//! bitmap, and the strings that the program gives. No two snapshots have the same id, and no two bitmaps the same name. Bitmaps have no bits past the end of
-//! the disk (specification, "Bitmap data": "These bits must be zero"). A reader that maps one disk ignores most of
-//! these, so the other oracles miss errors in them.
+//! bitmap, and the strings that the program gives. No two snapshots have the same id, and no two bitmaps the same name.
+//! Bitmaps have no bits past the end of the disk (specification, "Bitmap data": "These bits must be zero"). A reader
+//! that maps one disk ignores most of these, so the other oracles miss errors in them.
 //!
 //! Does not check fields that may have any value: dates, clocks, other bits of bitmaps, unknown feature bits and
 //! extensions, the names of features. It looks for bits past the end of the disk in the first 16 bytes of a bitmap's

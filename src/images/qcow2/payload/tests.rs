@@ -134,8 +134,7 @@ fn codings_are_what_they_are_called() {
     assert_eq!((runs[0] & 7, runs.len()), (0b011, 4));
 }
 
-/// Returns the cluster that a payload of given bytes contains, with sevens in place of its stamp. Two readers of deflate
-/// must agree about it.
+/// Returns the cluster that a payload of given bytes contains, with sevens in place of its stamp.
 fn inflated_given(payload: &GivenPayload, geometry: &Geometry) -> Vec<u8> {
     let mut bytes = payload.bytes.clone();
     let stamp_at = payload.stamp_at.unwrap();
