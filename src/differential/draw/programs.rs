@@ -52,6 +52,12 @@ impl Draft {
         let (least, more) = OPERATIONS;
         let count = least + self.entropy.below(more);
         let mut program = generate_any(self.entropy.next_u64(), count as usize);
+        if !is_damaged {
+            // A campaign runs all programs as those of `hostile`, which use given bytes unchanged.
+            program
+                .operations
+                .retain(|one| !matches!(one, Operation::Bytes { .. } | Operation::Data(_)));
+        }
         let attacks = if is_damaged { 1 + self.entropy.below(2) } else { 0 };
         let mut added = 0;
         while added < attacks {
