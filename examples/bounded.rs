@@ -63,8 +63,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         corpus.add("", &fs::read(seed?.path())?)?;
     }
     let build = "bounded".to_string();
+    let inputs = kind.definition().inputs;
     let (limits, claims) = (kind.limits(), Claims::ALL);
-    let settings = FuzzSettings { rng_seed: 1, limits, claims, max_operations: 60, build };
+    let settings = FuzzSettings { rng_seed: 1, inputs, limits, claims, max_operations: 60, build };
     let subject = Bounded { target, recorder };
     let mut fuzzer = Fuzzer::begin(subject, settings, corpus, folder("artifacts")?)?;
     for _ in 0..runs.parse()? {

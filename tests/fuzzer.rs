@@ -11,6 +11,7 @@ use qcowfuzz::fuzzing::corpus::Folder;
 use qcowfuzz::fuzzing::embedded::{FuzzSettings, Fuzzer, RunReply, Subject};
 use qcowfuzz::fuzzing::feedback::Recorder;
 use qcowfuzz::harness::claims::Claims;
+use qcowfuzz::harness::target::Inputs;
 use qcowfuzz::harness::{Checks, Harness, Outcome, Walker};
 use qcowfuzz::images::Limits;
 use qcowfuzz::internal::disk::files;
@@ -54,8 +55,8 @@ impl Subject for Changed {
 
 fn settings() -> FuzzSettings {
     let build = "a test".to_string();
-    let (limits, claims) = (Limits::WALKED, Claims::ALL);
-    FuzzSettings { rng_seed: 2, limits, claims, max_operations: 60, build }
+    let (inputs, limits, claims) = (Inputs::Programs, Limits::WALKED, Claims::ALL);
+    FuzzSettings { rng_seed: 2, inputs, limits, claims, max_operations: 60, build }
 }
 
 fn folder(dir: &Path, name: &str) -> Folder {

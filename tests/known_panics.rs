@@ -18,6 +18,7 @@ use qcowfuzz::harness::chain::Chain;
 use qcowfuzz::harness::claims::Claims;
 use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
 use qcowfuzz::harness::implementation::Implementation;
+use qcowfuzz::harness::target::Inputs;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, KnownFindings, Walker, WalkerDisk};
 use qcowfuzz::images::{FileNames, Limits};
@@ -141,6 +142,7 @@ fn the_runner_and_the_loop_count_a_known_panic_and_go_on() {
     let folder = |name: &str| Folder::new(dir.path().join(name), dir.path().join("scratch"));
     let settings = FuzzSettings {
         rng_seed: 1,
+        inputs: Inputs::Programs,
         limits: Limits::WALKED,
         claims: Claims::ALL,
         max_operations: 60,

@@ -43,6 +43,9 @@ campaign writes the first input that shows it, and each input that is shorter th
 A known finding, which the implementation or --known lists, is counted, and it is no finding of the \
 campaign. The summary lists the known findings apart from new ones, and names those that did not occur.
 
+The inputs of raw_image are files. Without a corpus, a campaign of it begins from empty disks; it reads \
+the seeds that lie in corpus/raw_image.
+
 With --jobs 1 and --runs, the same corpus and the same --rng-seed give the same campaign.
 
 Exit codes: 0 nothing new was found; 1 a violation was found; 2 a file could not be read or written, or \
@@ -101,7 +104,9 @@ pub struct Arguments {
 /// Runs a campaign.
 pub fn run(under_test: &UnderTest<impl Implementation>, arguments: &Arguments) -> ExitResult {
     let Arguments { target, dir, .. } = arguments;
-    target::reject_files(*target, "--target")?;
+    if arguments.check_each {
+        target::reject_files(*target, "--check-each")?;
+    }
     let jobs = match arguments.jobs {
         Some(jobs) => usize::from(jobs),
         None => available_parallelism().map_or(1, NonZero::get),

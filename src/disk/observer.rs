@@ -275,7 +275,7 @@ closed! {
     Vital {
         /// Extents of the whole walk.
         Extents = "extents",
-        /// Reads while the walker opens the image and walks the whole disk.
+        /// Reads while the engine opens the image and walks the whole disk; without a walk, until it has read the data.
         Reads = "reads",
         /// Bytes that these reads returned.
         ReadBytes = "bytes read",
@@ -311,6 +311,27 @@ closed! {
         FileReads = "file reads",
         /// Its writes to the file at the top.
         FileWrites = "file writes",
+        /// Steps of the whole walk per step that it may take, in 16,384ths. The highest value is 16,384.
+        FuelUsed = "fuel used",
+        /// Bytes that the reads of [`Vital::Reads`] returned per byte of tables, in sixteenths. In a damaged image or a
+        /// file of any content, each stored byte may belong to a table.
+        TableReads = "bytes read per byte of tables",
+        /// Extents of the whole walk per entry, which has eight bytes of tables as in [`Vital::TableReads`], in
+        /// sixteenths.
+        EntryExtents = "extents per entry",
+        /// [`Vital::FileReads`] and [`Vital::FileWrites`] per request to an engine that writes, in sixteenths.
+        RequestAccesses = "accesses per request",
+    }
+}
+
+impl Vital {
+    /// Returns the unit of a ratio: its value 1 is one part of so many. Other vitals are no ratios.
+    pub const fn parts(self) -> Option<u64> {
+        match self {
+            Self::FuelUsed => Some(1 << 14),
+            Self::TableReads | Self::EntryExtents | Self::RequestAccesses => Some(16),
+            _ => None,
+        }
     }
 }
 
@@ -366,6 +387,15 @@ pub trait Observer {
     #[inline(always)]
     fn vital(&self, vital: Vital, value: u64) {
         let _ = (vital, value);
+    }
+
+    /// Receives a ratio as a measured value, in the unit of `vital`. Without a denominator there is no value.
+    #[inline]
+    fn ratio(&self, vital: Vital, numerator: u64, denominator: u64) {
+        debug_assert!(vital.parts().is_some(), "{} is no ratio", vital.name());
+        // A numerator that is held makes a value of the highest magnitude, as the true one would.
+        let parts = numerator.saturating_mul(vital.parts().unwrap_or(1));
+        parts.checked_div(denominator).into_iter().for_each(|value| self.vital(vital, value));
     }
 
     /// Receives an answer of another implementation.

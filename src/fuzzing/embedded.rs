@@ -1,20 +1,24 @@
 //! The embedded loop: a fuzzer that needs neither a nightly compiler nor instrumentation. Its only feedback is the
 //! record of events in the VM, the allocator and the walker ([`crate::fuzzing::feedback`]).
 //!
-//! Each step chooses a parent (`pool`), breeds a child with `fuzzing::mutators`, runs it, and scores its
-//! coverage (`scoring`). The loop chooses mutations more often if their children were kept (`credit`). If a child is
+//! Each step chooses a parent (`pool`), breeds a child (`breeder`), runs it, and scores its coverage and its `measures`
+//! (`scoring`). The loop chooses mutations more often if their children were kept (`credit`). If a child is
 //! interesting, the loop runs it once more after other inputs. It keeps the child only if the second run has the same
 //! result and no other kept input has the same coverage. All state counts steps, never time: the same seed and the same
 //! corpus give the same campaign, even if it is interrupted and resumed (`state`).
 
+pub(crate) mod breeder;
 pub(crate) mod credit;
 pub mod findings;
 pub(crate) mod job_report;
+pub(crate) mod measures;
 pub(crate) mod pool;
 pub(crate) mod scoring;
+pub(crate) mod settings;
 pub(crate) mod state;
 pub mod subject;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -30,25 +34,19 @@ use crate::fuzzing::corpus::Folder;
 use crate::fuzzing::feedback::Counter;
 use crate::fuzzing::feedback::coverage::CoverageFeatures;
 use crate::fuzzing::feedback::layout::tally;
-use crate::fuzzing::mutators::{Breeding, breed};
-use crate::harness::claims::Claims;
 use crate::harness::oracles::Violation;
+use crate::harness::target::Inputs;
 use crate::images::entropy::Entropy;
-use crate::images::limits::Limits;
-use crate::programs::Program;
-use crate::programs::generate::{generate_any, generate_writes};
-use crate::programs::operation::OPERATION_BYTES;
-use crate::programs::prologue::PROLOGUE_BYTES;
 
+use breeder::Breeder;
 use credit::Credit;
+use measures::Measures;
 use pool::{Pool, PoolEntry};
-use scoring::{INTERESTING, Lineage, SeenFeatures};
+use scoring::{INTERESTING, Lineage, ScoredParent, SeenFeatures};
 
 pub use findings::{SavedFinding, SavedFindings};
+pub use settings::FuzzSettings;
 pub use subject::{RunReply, Subject};
-
-/// The number of operations of a generated program.
-const GENERATED_OPERATIONS: usize = 12;
 
 /// The origin of an input.
 enum Origin {
@@ -56,7 +54,7 @@ enum Origin {
     File,
     /// A mutation of the entry at this place in the pool.
     Parent(usize),
-    /// A generated program; or the empty program, with which a campaign begins if its corpus is empty.
+    /// A generated input, or one with which a campaign begins if its corpus is empty.
     Nothing,
 }
 
@@ -67,21 +65,6 @@ impl Origin {
             Self::File | Self::Nothing => None,
         }
     }
-}
-
-/// The settings of a campaign, which do not change while it runs.
-#[derive(Clone, Debug)]
-pub struct FuzzSettings {
-    /// The seed of all random choices.
-    pub rng_seed: u64,
-    /// The limits of the target.
-    pub limits: Limits,
-    /// The claims of the engine under test: inputs are folded into the features that it knows.
-    pub claims: Claims,
-    /// The highest number of operations of a child.
-    pub max_operations: usize,
-    /// The name of the code that is fuzzed. In the same build, the same input has the same coverage.
-    pub build: String,
 }
 
 /// The progress of a campaign.
@@ -118,11 +101,14 @@ pub struct Fuzzer<S> {
     seen: BTreeSet<OsString>,
     /// The coverage of the last run.
     features: CoverageFeatures,
-    programs: [Program; 2],
+    /// The measures of the last run.
+    measures: Measures,
+    breeder: Breeder,
 }
 
 impl<S: Subject> Fuzzer<S> {
-    /// Begins a campaign from the inputs in `corpus`. If there are none, begins from the empty program.
+    /// Begins a campaign from the inputs in `corpus`. If there are none, begins from the empty program, or from files
+    /// of several formats.
     ///
     /// # Errors
     /// A file cannot be read or written.
@@ -134,14 +120,18 @@ impl<S: Subject> Fuzzer<S> {
     ) -> Result<Self, Error> {
         let mut fuzzer = Self::empty(subject, settings, corpus, artifacts);
         fuzzer.import()?;
-        let nothing = Program::default().encode();
-        if fuzzer.pool.entries().is_empty() {
-            fuzzer.consider(&nothing, &Origin::Nothing)?;
+        if !fuzzer.pool.entries().is_empty() {
+            return Ok(fuzzer);
+        }
+        let first = fuzzer.breeder.first(fuzzer.settings.inputs);
+        for input in &first {
+            fuzzer.consider(input, &Origin::Nothing)?;
         }
         if fuzzer.pool.entries().is_empty() {
-            // Perhaps every program triggers a bug. The loop still needs a parent, so it keeps this one.
-            let features = std::mem::take(&mut fuzzer.features);
-            fuzzer.keep(&nothing, &Origin::Nothing, features, false)?;
+            // Perhaps every input triggers a bug. The loop still needs a parent, so it keeps this one.
+            let input = first.first().map_or(&[][..], Vec::as_slice);
+            let run = (std::mem::take(&mut fuzzer.features), std::mem::take(&mut fuzzer.measures));
+            fuzzer.keep(input, &Origin::Nothing, run, false)?;
         }
         Ok(fuzzer)
     }
@@ -150,7 +140,7 @@ impl<S: Subject> Fuzzer<S> {
         let entropy = Entropy::new(settings.rng_seed);
         let (pool, known, credit, found) = Default::default();
         let (contents, coverages, seen) = Default::default();
-        let (features, programs) = Default::default();
+        let (features, measures, breeder) = Default::default();
         Self {
             subject,
             settings,
@@ -166,7 +156,8 @@ impl<S: Subject> Fuzzer<S> {
             coverages,
             seen,
             features,
-            programs,
+            measures,
+            breeder,
         }
     }
 
@@ -210,19 +201,9 @@ impl<S: Subject> Fuzzer<S> {
         let place = self.pool.choose(&mut self.entropy);
         let entries = self.pool.entries();
         let other = &entries[self.entropy.below(entries.len() as u64) as usize];
-        let parent = &entries[place];
-        let [program, partner] = &mut self.programs;
-        program.decode_from(&parent.input);
-        partner.decode_from(&other.input);
-        let breeding = Breeding {
-            other: partner,
-            weights: &self.credit.weights(),
-            limits: self.settings.limits,
-            max_operations: self.settings.max_operations,
-            sound: parent.sound,
-        };
-        let used = breed(program, &breeding, self.entropy.next_u64());
-        let child = program.encode();
+        let (parents, weights) = ((&entries[place], other), self.credit.weights());
+        let rng_seed = self.entropy.next_u64();
+        let (child, used) = self.breeder.child(&self.settings, parents, &weights, rng_seed);
         self.runs += 1;
         let kept = self.consider(&child, &Origin::Parent(place))?;
         self.pool.bred(place, kept, &self.known);
@@ -230,40 +211,24 @@ impl<S: Subject> Fuzzer<S> {
         Ok(())
     }
 
-    /// Generates a program of any operations, or of random bytes, and runs it. Unlike a child, it depends on no input.
+    /// Generates a program of any operations, the file of such a program, or random bytes, and runs it. Unlike a child, it
+    /// depends on no input.
     ///
     /// # Errors
     /// A file cannot be written.
     pub fn step_generated(&mut self) -> Result<(), Error> {
-        let program = match self.entropy.one_in(2) {
-            true => self.generated().encode(),
-            false => {
-                let operations = 4 + self.entropy.below(40) as usize;
-                let length = PROLOGUE_BYTES + operations * OPERATION_BYTES;
-                let mut bytes: Vec<u8> =
-                    (0..length).map(|_| self.entropy.next_u64() as u8).collect();
-                // The encoding of this version.
-                bytes[0] = 0;
-                bytes
-            }
-        };
+        let input = self.breeder.generated(&self.settings, &mut self.entropy);
         self.runs += 1;
-        self.consider(&program, &Origin::Nothing)?;
+        self.consider(&input, &Origin::Nothing)?;
         Ok(())
-    }
-
-    /// Generates a program, with requests if the target has them.
-    fn generated(&mut self) -> Program {
-        let rng_seed = self.entropy.next_u64();
-        match self.settings.limits.requests {
-            0 => generate_any(rng_seed, GENERATED_OPERATIONS),
-            _ => generate_writes(rng_seed, GENERATED_OPERATIONS),
-        }
     }
 
     /// Runs an input and keeps it if it is interesting and no duplicate. Reports whether the loop kept it.
     fn consider(&mut self, input: &[u8], origin: &Origin) -> Result<bool, Error> {
-        let input = &*self.settings.claims.fold(input);
+        let input = &*match self.settings.inputs {
+            Inputs::Programs => self.settings.claims.fold(input),
+            Inputs::Files => Cow::Borrowed(input),
+        };
         let answer = self.run(input);
         if !matches!(answer, RunReply::Skipped) {
             self.subject.met().iter().for_each(|fingerprint| self.found.add_known(fingerprint));
@@ -292,15 +257,18 @@ impl<S: Subject> Fuzzer<S> {
             return Ok(false);
         }
         let parent = origin.parent();
-        let entry = parent.map(|place| &self.pool.entries()[place]);
-        let lineage = entry.map(|entry| (&entry.lineage, &entry.watermarks));
+        let scored = parent.map(|place| {
+            let PoolEntry { lineage, watermarks, measures, .. } = &self.pool.entries()[place];
+            ScoredParent { lineage, watermarks, measures }
+        });
         let first = self.pool.entries().is_empty();
-        if !first && self.known.score(&self.features, lineage) < INTERESTING {
+        if !first && self.known.score(&self.features, &self.measures, scored) < INTERESTING {
             if let Some(place) = parent {
-                self.shorten(place, input)?;
+                self.simplify(place, input)?;
             }
             return Ok(false);
         }
+        let measures = self.measures.clone();
         let features = std::mem::take(&mut self.features);
         if let Some((finding, whose)) = self.contradiction(input, &answer, &features) {
             self.record(&finding, &whose)?;
@@ -309,7 +277,7 @@ impl<S: Subject> Fuzzer<S> {
         if self.coverages.contains(&coverage_name(&features)) {
             return Ok(false);
         }
-        self.keep(input, origin, features, true)?;
+        self.keep(input, origin, (features, measures), true)?;
         Ok(true)
     }
 
@@ -317,6 +285,11 @@ impl<S: Subject> Fuzzer<S> {
         self.subject.recorder().begin_run();
         let answer = self.subject.run(input);
         self.features.refill(self.subject.recorder());
+        let operations = match &answer {
+            RunReply::Sound(outcome) => outcome.operations,
+            RunReply::Found(_) | RunReply::KnownPanic | RunReply::Skipped => 0,
+        };
+        self.measures = Measures::of(self.subject.recorder(), operations);
         answer
     }
 
@@ -358,7 +331,7 @@ impl<S: Subject> Fuzzer<S> {
         &mut self,
         input: &[u8],
         origin: &Origin,
-        features: CoverageFeatures,
+        (features, measures): (CoverageFeatures, Measures),
         sound: bool,
     ) -> Result<(), Error> {
         if !matches!(origin, Origin::File) {
@@ -378,6 +351,8 @@ impl<S: Subject> Fuzzer<S> {
             watermarks: scoring::watermarks(&features, from.map(|entry| &entry.watermarks)),
             weight: 0,
             lineage: Lineage::of(from.map(|entry| &entry.lineage), &features),
+            changes: from.map_or_else(Vec::new, |entry| measures.changes_from(&entry.measures)),
+            measures,
             features,
         };
         self.remember(&entry);
@@ -387,20 +362,22 @@ impl<S: Subject> Fuzzer<S> {
 
     /// Records the coverage and the content of an entry that is about to be added to the pool.
     fn remember(&mut self, entry: &PoolEntry) {
-        self.known.commit(&entry.features);
+        self.known.commit(&entry.features, &entry.changes);
         self.contents.insert(entry.input.clone(), self.pool.entries().len());
         self.coverages.insert(coverage_name(&entry.features));
     }
 
-    /// Replaces the parent at `place` by `input` if that is shorter and has the same coverage. The parent's file stays,
-    /// because it may be the user's.
-    fn shorten(&mut self, place: usize, input: &[u8]) -> Result<(), Error> {
+    /// Replaces the parent at `place` by `input` if that has the same coverage and is shorter, or as long and less work.
+    /// The parent's file stays, because it may be the user's.
+    fn simplify(&mut self, place: usize, input: &[u8]) -> Result<(), Error> {
         let parent = &self.pool.entries()[place];
-        if input.len() < parent.input.len() && self.features == parent.features {
+        let (own, before) = (&self.measures, &parent.measures);
+        let is_simpler = (input.len(), own.work) < (parent.input.len(), before.work);
+        if is_simpler && self.features == parent.features {
             let file = self.corpus.add("", input)?;
             self.seen.insert(file.into());
             self.contents.insert(input.to_vec(), place);
-            self.pool.shorten(place, input.to_vec());
+            self.pool.simplify(place, input.to_vec(), self.measures.clone());
         }
         Ok(())
     }

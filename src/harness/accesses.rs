@@ -41,11 +41,11 @@ impl AccessReport {
         }
     }
 
-    /// Ends the trace on `meter`, and reports the accesses to the files of `images` to `observer`.
-    pub(super) fn end<O: Observer>(&mut self, images: &Images, meter: &Meter, observer: &O) {
+    /// Ends the trace on `meter`, and reports the accesses to the files of `images` to `observer`. Returns their number.
+    pub(super) fn end<O: Observer>(&mut self, images: &Images, meter: &Meter, observer: &O) -> u64 {
         let mut accesses = meter.end_trace().peekable();
         if !O::OBSERVES || accesses.peek().is_none() {
-            return;
+            return 0;
         }
         self.take_apart(images);
         observer.begin(State::FileReads);
@@ -63,6 +63,7 @@ impl AccessReport {
         let [reads, writes] = counts;
         observer.vital(Vital::FileReads, reads);
         observer.vital(Vital::FileWrites, writes);
+        reads + writes
     }
 
     /// Finds the structures of all files.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::disk::extent::{Extent, Window};
-use crate::disk::observer::{Event, Observer, State, Vital};
+use crate::disk::observer::{Event, Observer, State};
 use crate::harness::claims::{CostPolicy, SizePolicy};
 use crate::harness::engine::{Engine, EngineEnd, OpenDisk};
 use crate::harness::idle::QuestionKind;
@@ -14,6 +14,8 @@ use crate::harness::oracles::collector::Collector;
 use crate::harness::oracles::data::inside;
 use crate::harness::oracles::known::VerifiedParts;
 use crate::harness::oracles::memory::MemoryMeter;
+use crate::harness::oracles::observed;
+use crate::harness::oracles::observed::WalkWork;
 use crate::harness::oracles::{OracleResult, Violation};
 use crate::images::entropy::Entropy;
 use crate::programs::Question;
@@ -207,6 +209,7 @@ impl Judge {
         context: &CaseContext<O>,
         entropy: &mut Entropy,
     ) -> Result<Option<u64>, Box<Violation>> {
+        let reads_are_feedback = engine.accesses_are_feedback();
         let opened = engine.open(chain);
         let opened = opened.map_err(|error| oracles::unexpected_error("open", "image", &error));
         let Some(mut disk) = self.verdicts.judge(opened)? else { return Ok(None) };
@@ -234,6 +237,12 @@ impl Judge {
             self.judge_inside(disk, entropy)?;
         }
         let reads = walk_reads.unwrap_or_else(|| context.meter.reads());
+        if walk_reads.is_none() && reads_are_feedback {
+            // An engine without a walk has the work of its other answers.
+            let (bytes, table_bytes) = (context.meter.bytes(), context.tables.active);
+            let work = WalkWork { reads, bytes, extents: 0, table_bytes };
+            observed::work(&work, context.observer);
+        }
         self.judge_questions(disk, context)?;
         if context.case.in_full {
             oracles::info::check(disk, context.case, &mut self.verdicts)?;
@@ -300,7 +309,7 @@ impl Judge {
         let open_bytes = meter.bytes();
         let mut collector = Collector::new(whole, fuel);
         let walked = disk.map(Window::ALL, &mut collector);
-        let exhausted = collector.exhausted();
+        let (exhausted, fuel_left) = (collector.exhausted(), collector.fuel_left());
         let reads = meter.reads();
         // Threads of an engine may lose counts: then it has read nothing.
         let read_bytes = meter.bytes().saturating_sub(open_bytes);
@@ -318,9 +327,11 @@ impl Judge {
         // This oracle runs before the model, which would report a missed merge only as a wrong length.
         oracles::maximal::check(whole, &case.file_edges())?;
         oracles::model::check(expected, whole)?;
-        observer.vital(Vital::Reads, reads);
-        observer.vital(Vital::ReadBytes, open_bytes + read_bytes);
-        oracles::observed::extents(whole, case.table_span_bits, observer);
+        let (bytes, table_bytes) = (open_bytes + read_bytes, tables.active);
+        let work = WalkWork { reads, bytes, extents: whole.len(), table_bytes };
+        observed::work(&work, observer);
+        observed::fuel(fuel, fuel_left, observer);
+        observed::extents(whole, case.table_span_bits, observer);
         Ok(reads)
     }
 }

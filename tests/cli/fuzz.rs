@@ -57,9 +57,30 @@ fn the_same_seed_gives_the_same_campaign_even_in_pieces() {
     assert!(all[0] != all[3], "another seed gave the same campaign");
 }
 
+/// Files instead of programs, from the committed seeds.
+#[test]
+fn a_campaign_of_files_is_the_same_in_pieces() {
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/raw_image");
+    let run = |pieces: &[&str]| {
+        let dir = tempfile::tempdir().unwrap();
+        let into = dir.path().join("corpus/raw_image");
+        fs::create_dir_all(&into).unwrap();
+        for name in ["standard", "vpc_bitmaps", "vmdk_esx", "snapshots"] {
+            fs::copy(seeds.join(name), into.join(name)).unwrap();
+        }
+        for runs in pieces {
+            campaign(dir.path(), &["--target", "raw_image", "--jobs", "1", "--runs", runs]);
+        }
+        everything(dir.path())
+    };
+    let whole = run(&["400"]);
+    assert!(whole.len() > 30, "{}", whole.len());
+    assert!(whole == run(&["150", "250"]), "in pieces it is another campaign");
+}
+
 #[test]
 fn every_target_is_fuzzed_and_its_finds_are_inputs() {
-    for target in ["map_extents", "hostile", "refcounts"] {
+    for target in ["map_extents", "hostile", "refcounts", "raw_image"] {
         let dir = tempfile::tempdir().unwrap();
         let runs = ["--target", target, "--jobs", "2", "--runs", "301"];
         let summary = campaign(dir.path(), &runs);
@@ -270,8 +291,8 @@ fn a_campaign_that_cannot_resume_prints_the_reason() {
     };
     let seed = refused(&["--rng-seed", "4"]);
     assert!(seed.ends_with("has --rng-seed 3, expected the same value or --restart"), "{seed}");
-    let raw = refused(&["--target", "raw_image"]);
-    assert!(raw.starts_with("--target: raw_image reads image files"), "{raw}");
+    let raw = refused(&["--target", "raw_image", "--check-each"]);
+    assert!(raw.starts_with("--check-each: raw_image reads image files"), "{raw}");
     // A file that is not a state.
     let state = dir.join("state/map_extents/job-0.json");
     let whole = fs::read(&state).unwrap();

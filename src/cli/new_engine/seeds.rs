@@ -1,8 +1,7 @@
 //! The seeds of a new crate: the plain qcow2 images of the self-test as programs, as programs that damage them, and as
 //! files.
 
-use crate::disk::offsets::HostOffset;
-use crate::disk::storage::Storage;
+use crate::fuzzing::embedded::breeder::built_file;
 use crate::harness::selftest::IMAGES;
 use crate::harness::targets::TargetKind;
 use crate::harness::{Harness, Walker};
@@ -36,19 +35,8 @@ fn file(text: &str) -> Option<Vec<u8>> {
     let bits = if text.contains("extended_l2") { "14" } else { "12" };
     let text = text.replace("cluster_bits=16", &format!("cluster_bits={bits}"));
     let text = text.replace("<<16", &format!("<<{bits}"));
-    let mut harness = Harness::new(Walker::default());
-    harness.build(&assemble(&text).ok()?.encode());
-    let files = harness.images().top();
-    if harness.images().layers().len() > 1 || files.has_data_file {
-        return None;
-    }
-    let length_bytes = files.image.length_bytes();
-    if length_bytes > MAX_SEED_BYTES {
-        return None;
-    }
-    let mut bytes = vec![0; usize::try_from(length_bytes).ok()?];
-    files.image.read_at(HostOffset::ZERO, &mut bytes).ok()?;
-    Some(bytes)
+    let program = assemble(&text).ok()?.encode();
+    built_file(&mut Harness::new(Walker::default()), &program, MAX_SEED_BYTES)
 }
 
 #[cfg(test)]

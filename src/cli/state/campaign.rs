@@ -22,7 +22,8 @@ impl CampaignReport {
     /// Reads the state of a campaign under `dir`, and keeps the `most` inputs of each job that are chosen most often.
     pub fn of(dir: &Path, target: TargetKind, most: usize) -> Result<Self, Error> {
         let states = Places::saved_states(dir, target)?;
-        let mut jobs: Vec<_> = states.iter().map(JobReport::of).collect();
+        let inputs = target.definition().inputs;
+        let mut jobs: Vec<_> = states.iter().map(|state| JobReport::of(state, inputs)).collect();
         jobs.iter_mut().for_each(|job| job.parents.truncate(most));
         Ok(Self { jobs })
     }
@@ -43,15 +44,20 @@ fn print_job(number: usize, job: &JobReport, out: &mut impl Write) -> io::Result
     )?;
     writeln!(
         out,
-        "\n{:>8} {:>9} {:>6} {:>7} {:>10}  {:40}  parent",
-        "chosen", "children", "kept", "barren", "ancestors", "input"
+        "\n{:>8} {:>9} {:>6} {:>7} {:>10} {:>8} {:>10}  {:40}  parent",
+        "chosen", "children", "kept", "barren", "ancestors", "work", "complexity", "input"
     )?;
-    for ParentReport { input, parent, depth, chosen_percent, children, kept, barren } in parents {
+    for one in parents {
+        let ParentReport { input, parent, depth, chosen_percent, children, kept, .. } = one;
+        let ParentReport { barren, work, complexity, changes, .. } = one;
         let parent = parent.as_deref().unwrap_or("none");
         writeln!(
             out,
-            "{chosen_percent:>7.2}% {children:>9} {kept:>6} {barren:>7} {depth:>10}  {input:40}  {parent}"
+            "{chosen_percent:>7.2}% {children:>9} {kept:>6} {barren:>7} {depth:>10} {work:>8} {complexity:>10}  {input:40}  {parent}"
         )?;
+        if !changes.is_empty() {
+            writeln!(out, "{:>9}{}", "", changes.join(", "))?;
+        }
     }
     writeln!(out, "\n{:>8} {:>9} {:>8} {:>8}  mutation", "chosen", "children", "kept", "credit")?;
     for MutationWorth { mutation, chosen_percent, children, kept, credit } in mutations {

@@ -176,6 +176,7 @@ fn fuzzer<I: Implementation>(
         Supervised::new(implementation, job.target, open, killers?, counter).verified(job.checks);
     let settings = FuzzSettings {
         rng_seed: job.rng_seed,
+        inputs: job.target.definition().inputs,
         limits: job.target.limits(),
         claims: job.target.claims_of(&implementation.engine(&())),
         max_operations: job.max_operations,

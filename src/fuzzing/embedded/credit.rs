@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::fuzzing::mutators::{MUTATIONS, Used, Weights};
+use crate::harness::target::Inputs;
 
 /// The number of children after which all earlier counts are halved.
 const HALF_LIFE: u64 = 1 << 13;
@@ -55,10 +56,11 @@ impl Credit {
         weights
     }
 
-    /// Returns the worth of each mutation, the one that is worth most first.
-    pub fn worth(&self) -> Vec<MutationWorth> {
+    /// Returns the worth of each mutation of these inputs, the one that is worth most first.
+    pub fn worth(&self, inputs: Inputs) -> Vec<MutationWorth> {
         let weights = self.weights();
-        let all: u64 = weights.iter().sum();
+        let of_inputs = |place: &(usize, u64)| MUTATIONS[place.0].inputs() == inputs;
+        let all: u64 = weights.into_iter().enumerate().filter(of_inputs).map(|(_, it)| it).sum();
         let worth = |(place, weight): (usize, u64)| MutationWorth {
             mutation: MUTATIONS[place].name,
             chosen_percent: 100.0 * weight as f64 / all as f64,
@@ -66,7 +68,8 @@ impl Credit {
             kept: self.kept[place] as f64 / KEPT as f64,
             credit: weight as f64 / (MUTATIONS[place].weight * EVEN) as f64,
         };
-        let mut mutations: Vec<_> = weights.into_iter().enumerate().map(worth).collect();
+        let mut mutations: Vec<_> =
+            weights.into_iter().enumerate().filter(of_inputs).map(worth).collect();
         mutations.sort_by(|one, other| other.credit.total_cmp(&one.credit));
         mutations
     }

@@ -3,8 +3,10 @@
 use serde::Serialize;
 
 use crate::fuzzing::corpus::name;
+use crate::harness::target::Inputs;
 
 use super::credit::MutationWorth;
+use super::measures::ParentChange;
 use super::state::{CampaignState, Saved};
 
 /// The state of a job, for people and scripts.
@@ -41,14 +43,24 @@ pub struct ParentReport {
     pub kept: u32,
     /// The number of children since the last one that was kept.
     pub barren: u32,
+    /// The work of its run.
+    pub work: u64,
+    /// The complexity of its image.
+    pub complexity: u32,
+    /// The changes of its vitals against its parent when it was kept.
+    pub changes: Vec<String>,
 }
 
 impl JobReport {
-    /// Summarizes the state of a job.
-    pub fn of(state: &CampaignState) -> Self {
+    /// Summarizes the state of a job with these inputs.
+    pub fn of(state: &CampaignState, inputs: Inputs) -> Self {
         let entries = state.entries();
         let all: u64 = entries.iter().map(|entry| entry.weight).sum();
         let named = |entry: &Saved| name(&entry.input);
+        let changes = |entry: &Saved| {
+            let changes = entry.changes.iter().filter_map(|index| ParentChange::at(*index));
+            changes.map(|change| change.to_string()).collect()
+        };
         let report = |entry: &Saved| ParentReport {
             input: named(entry),
             parent: entry.parent.and_then(|place| entries.get(place)).map(named),
@@ -57,6 +69,9 @@ impl JobReport {
             children: entry.picks,
             kept: entry.kept,
             barren: entry.barren,
+            work: entry.work,
+            complexity: entry.complexity,
+            changes: changes(entry),
         };
         let mut parents: Vec<_> = entries.iter().map(report).collect();
         parents.sort_by(|one, other| other.chosen_percent.total_cmp(&one.chosen_percent));
@@ -66,7 +81,7 @@ impl JobReport {
             without_parent: entries.iter().filter(|entry| entry.parent.is_none()).count(),
             greatest_depth: entries.iter().map(|entry| entry.depth).max().unwrap_or(0),
             parents,
-            mutations: state.credit().worth(),
+            mutations: state.credit().worth(inputs),
         }
     }
 }

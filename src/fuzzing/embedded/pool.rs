@@ -3,6 +3,7 @@
 use crate::fuzzing::feedback::coverage::CoverageFeatures;
 use crate::images::entropy::Entropy;
 
+use super::measures::Measures;
 use super::scoring::{self, Lineage, SeenFeatures, Watermarks};
 
 /// An input that is kept.
@@ -30,6 +31,10 @@ pub struct PoolEntry {
     pub features: CoverageFeatures,
     /// The counters that it and its ancestors cover.
     pub lineage: Lineage,
+    /// The vitals, the work and the complexity of its run.
+    pub measures: Measures,
+    /// The changes of its vitals against its parent when it was kept: the index of each.
+    pub changes: Vec<u16>,
 }
 
 /// The number of children in a row that were not kept, after which the parent's watermarks decay.
@@ -81,14 +86,15 @@ impl Pool {
         entry.weight = weight(entry, known);
     }
 
-    /// Replaces the input at `place` by a shorter one with the same coverage.
-    pub fn shorten(&mut self, place: usize, input: Vec<u8>) {
-        self.entries[place].input = input;
+    /// Replaces the input at `place` by a simpler one with the same coverage.
+    pub fn simplify(&mut self, place: usize, input: Vec<u8>, measures: Measures) {
+        let entry = &mut self.entries[place];
+        (entry.input, entry.measures) = (input, measures);
     }
 }
 
-/// Returns the weight of an entry. Rare counters, kept children and many ancestors raise it. Children that were not
-/// kept, and the length of the input, lower it.
+/// Returns the weight of an entry. Rare counters, kept children, many ancestors and a complex image raise it. Children
+/// that were not kept, the length of the input, and the work of its run lower it.
 fn weight(entry: &PoolEntry, known: &SeenFeatures) -> u64 {
     let shares = entry.features.iter().map(|it| known.inputs(it.counter()).max(1));
     let rarity: u64 = shares.map(|inputs| RARITY / u64::from(inputs)).sum();
@@ -96,16 +102,24 @@ fn weight(entry: &PoolEntry, known: &SeenFeatures) -> u64 {
     let depth = 16 + u64::from(entry.depth.min(16));
     let sterility = 64 + u64::from(entry.barren);
     let size = 256 + entry.input.len() as u64;
-    // At most 2^12 * 2^14 * 2^4 * 2^5: far from 64 bits.
-    1 + rarity * fertility * depth * 64 / (sterility * size)
+    let complexity = 16 + u64::from(entry.measures.complexity().min(16));
+    let effort = EASY + entry.measures.work.min(MAX_EFFORT);
+    // At most 2^12 * 2^14 * 2^4 * 2^5 * 2^5, times 2^10: far from 64 bits.
+    let worth = rarity * fertility * depth * complexity;
+    1 + worth * 64 * (EASY / 16) / (sterility * size * effort)
 }
+
+/// The work of a run that halves the weight of its input. Most programs of one layer do less.
+const EASY: u64 = 256;
+/// The highest work that counts. It divides the weight by 17, so that no input is never chosen.
+const MAX_EFFORT: u64 = 16 * EASY;
 
 const RARITY: u64 = 1 << 12;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::observer::{Observer, Rare};
+    use crate::disk::observer::{Observer, Rare, Vital};
     use crate::fuzzing::feedback::Recorder;
 
     fn entry(rare: &[Rare]) -> PoolEntry {
@@ -123,6 +137,8 @@ mod tests {
             watermarks: Watermarks::default(),
             weight: 0,
             lineage: Lineage::of(None, &features),
+            measures: Measures::default(),
+            changes: Vec::new(),
             features,
         }
     }
@@ -131,7 +147,7 @@ mod tests {
         let (mut pool, mut known) = (Pool::default(), SeenFeatures::default());
         for rare in [&[Rare::NoHole][..], &[Rare::NoHole], &[Rare::NoHole, Rare::LongTable]] {
             let entry = entry(rare);
-            known.commit(&entry.features);
+            known.commit(&entry.features, &entry.changes);
             pool.add(entry, &known);
         }
         (0..3).for_each(|place| pool.bred(place, false, &known));
@@ -139,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn rare_fertile_deep_and_short_inputs_weigh_more() {
+    fn rare_fertile_deep_complex_short_and_easy_inputs_weigh_more() {
         let (mut pool, known) = pool();
         assert_eq!(pool.entries[0].weight, pool.entries[1].weight);
         assert!(pool.entries[2].weight > pool.entries[0].weight);
@@ -153,6 +169,11 @@ mod tests {
         assert!(weigh(|entry| entry.depth = 1) > unchanged);
         assert!(weigh(|entry| entry.barren = 100) < unchanged);
         assert!(weigh(|entry| entry.input = vec![0; 500]) < unchanged);
+        assert!(weigh(|entry| entry.measures.operations = 10) > unchanged);
+        assert!(weigh(|entry| entry.measures.vitals[Vital::Layers.index()] = 3) > unchanged);
+        assert!(weigh(|entry| entry.measures.vitals[Vital::Extents.index()] = 9) > unchanged);
+        assert!(weigh(|entry| entry.measures.work = EASY) <= unchanged.div_ceil(2) + 1);
+        assert!(weigh(|entry| entry.measures.work = u64::MAX) > unchanged / 20);
         let before = pool.entries[0].weight;
         (0..1000).for_each(|_| pool.bred(0, false, &known));
         assert!(pool.entries[0].weight < before / 8);

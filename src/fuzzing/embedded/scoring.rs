@@ -5,6 +5,8 @@ use crate::fuzzing::feedback::Counter;
 use crate::fuzzing::feedback::coverage::{CoverageFeature, CoverageFeatures, FEATURES};
 use crate::fuzzing::feedback::layout::{COUNTERS, vital_index};
 
+use super::measures::{CHANGES, Measures};
+
 /// The lowest score with which an input is kept.
 pub const INTERESTING: u32 = 10;
 
@@ -17,9 +19,17 @@ const NEW_TO_LINEAGE: u32 = 1;
 const FEW: u32 = 4;
 /// The score of a vital above its watermark in the lineage.
 const ABOVE_WATERMARK: u32 = 1;
+/// The score of a change of a vital against the parent that no kept input has.
+const NEW_CHANGE: u32 = 2;
+/// The score of a complexity above the parent's.
+const MORE_COMPLEX: u32 = 1;
 /// The highest score for coverage that is new to the lineage only. It is below [`INTERESTING`], because a crossover
 /// makes such children by the thousand.
 const MOST_RELATIVE: u32 = 5;
+/// A run that does more than this many times the work of its parent scores nothing for what is new to its lineage only.
+const TOO_MUCH_WORK: u64 = 8;
+/// The work that every run may do.
+const LITTLE_WORK: u64 = 256;
 
 /// The magnitude of each vital that a child has to exceed.
 pub type Watermarks = [u8; Vital::COUNT];
@@ -33,20 +43,39 @@ const CLAMP: u8 = 2;
 pub struct SeenFeatures {
     features: Vec<u32>,
     counters: Vec<u32>,
+    /// The number of kept inputs that have each change against their parent.
+    changes: Vec<u32>,
+}
+
+/// The parent of an input, as its score takes it into account.
+#[derive(Clone, Copy, Debug)]
+pub struct ScoredParent<'p> {
+    /// The counters of the parent and of its ancestors.
+    pub lineage: &'p Lineage,
+    /// The magnitudes that the child's vitals have to exceed.
+    pub watermarks: &'p Watermarks,
+    /// The vitals, the work and the complexity of the parent.
+    pub measures: &'p Measures,
 }
 
 impl Default for SeenFeatures {
     fn default() -> Self {
-        Self { features: vec![0; FEATURES], counters: vec![0; COUNTERS] }
+        Self { features: vec![0; FEATURES], counters: vec![0; COUNTERS], changes: vec![0; CHANGES] }
     }
 }
 
 impl SeenFeatures {
-    /// Adds the coverage of an input.
-    pub fn commit(&mut self, features: &CoverageFeatures) {
+    /// Adds the coverage of an input, and the indices of its changes against its parent.
+    pub fn commit(&mut self, features: &CoverageFeatures, changes: &[u16]) {
         for feature in features.iter() {
             self.features[feature.index()] += 1;
             self.counters[feature.counter()] += 1;
+        }
+        for change in changes {
+            // A saved state may hold any number.
+            if let Some(inputs) = self.changes.get_mut(usize::from(*change)) {
+                *inputs += 1;
+            }
         }
     }
 
@@ -61,22 +90,32 @@ impl SeenFeatures {
         reached.filter_map(|(index, _)| Counter::at(index))
     }
 
-    /// Returns the score of an input that covers `features`, and changes nothing.
+    /// Returns the score of an input that covers `features` and has `measures`, and changes nothing.
     pub fn score(
         &self,
         features: &CoverageFeatures,
-        lineage: Option<(&Lineage, &Watermarks)>,
+        measures: &Measures,
+        parent: Option<ScoredParent>,
     ) -> u32 {
         let mut score = 0;
         for feature in features.iter() {
             score += self.novelty(feature);
         }
-        let Some((lineage, watermarks)) = lineage else { return score };
+        let Some(parent) = parent else { return score };
+        let ScoredParent { lineage, watermarks, measures: before } = parent;
+        if measures.work / TOO_MUCH_WORK > before.work.max(LITTLE_WORK) {
+            return score;
+        }
         let few = |counter: &usize| (1..=FEW).contains(&self.counters[*counter]);
         let missing = lineage.missing(features).filter(few).count();
         let magnitudes = magnitudes(features);
         let above = magnitudes.iter().zip(watermarks).filter(|(one, mark)| one > mark).count();
-        let relative = NEW_TO_LINEAGE * missing as u32 + ABOVE_WATERMARK * above as u32;
+        let changes = measures.changes(before).filter(|it| self.changes[it.index()] == 0).count();
+        let complex = u32::from(measures.complexity() > before.complexity());
+        let relative = NEW_TO_LINEAGE * missing as u32
+            + ABOVE_WATERMARK * above as u32
+            + NEW_CHANGE * changes as u32
+            + MORE_COMPLEX * complex;
         score + relative.min(MOST_RELATIVE)
     }
 
@@ -96,7 +135,7 @@ impl SeenFeatures {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lineage(Vec<u16>);
 
-const _: () = assert!(COUNTERS <= 1 << u16::BITS);
+const _: () = assert!(COUNTERS <= 1 << u16::BITS && CHANGES <= 1 << u16::BITS);
 
 impl Lineage {
     /// Returns the lineage of a child of `parent` that covers `features`.
@@ -160,19 +199,66 @@ mod tests {
         CoverageFeatures::of(&recorder)
     }
 
+    /// Returns the measures of a run that does not matter to a test.
+    fn same() -> Measures {
+        Measures::default()
+    }
+
+    fn parent_of<'p>(
+        lineage: &'p Lineage,
+        watermarks: &'p Watermarks,
+        measures: &'p Measures,
+    ) -> ScoredParent<'p> {
+        ScoredParent { lineage, watermarks, measures }
+    }
+
+    /// A child with known coverage scores for what is new against its parent only.
+    #[test]
+    fn changes_against_the_parent_complexity_and_work_score() {
+        let mut known = SeenFeatures::default();
+        let known_coverage = features(&[Event::Normal], 1);
+        known.commit(&known_coverage, &[]);
+        let (lineage, marks) =
+            (Lineage::of(None, &known_coverage), watermarks(&known_coverage, None));
+        let measures = |extents: u64, work: u64| {
+            let mut measures = Measures { work, ..Measures::default() };
+            measures.vitals[Vital::Extents.index()] = extents;
+            measures
+        };
+        let before = measures(4, 300);
+        let score = |known: &SeenFeatures, after: &Measures| {
+            known.score(&known_coverage, after, Some(parent_of(&lineage, &marks, &before)))
+        };
+        assert_eq!(score(&known, &before), 0);
+        assert_eq!(score(&known, &measures(3, 300)), NEW_CHANGE);
+        assert_eq!(score(&known, &measures(9, 300)), NEW_CHANGE + MORE_COMPLEX);
+        assert_eq!(score(&known, &measures(9, 300 * TOO_MUCH_WORK)), NEW_CHANGE + MORE_COMPLEX);
+        assert_eq!(score(&known, &measures(9, 301 * TOO_MUCH_WORK)), 0);
+        // A kept input has the change now. The opposite one is another.
+        let changes: Vec<u16> =
+            measures(9, 300).changes(&before).map(|it| it.index() as u16).collect();
+        known.commit(&known_coverage, &changes);
+        assert_eq!(score(&known, &measures(9, 300)), MORE_COMPLEX);
+        assert_eq!(score(&known, &measures(3, 300)), NEW_CHANGE);
+        // New coverage scores whatever it costs.
+        let new = features(&[Event::Bitmap], 1);
+        let parent = Some(parent_of(&lineage, &marks, &before));
+        assert!(known.score(&new, &measures(9, u64::MAX), parent) >= INTERESTING);
+    }
+
     #[test]
     fn new_coverage_scores_and_known_coverage_does_not() {
         let mut known = SeenFeatures::default();
         let first = features(&[Event::Normal], 1);
-        assert!(known.score(&first, None) >= NEW_COUNTER * 2);
-        known.commit(&first);
-        assert_eq!(known.score(&first, None), 0);
+        assert!(known.score(&first, &same(), None) >= NEW_COUNTER * 2);
+        known.commit(&first, &[]);
+        assert_eq!(known.score(&first, &same(), None), 0);
         // First a new edge, then a known edge with a higher hit count.
         let edge = features(&[Event::Normal, Event::Compressed], 1);
-        assert_eq!(known.score(&edge, None), NEW_COUNTER);
-        known.commit(&features(&[Event::Normal, Event::Normal], 1));
+        assert_eq!(known.score(&edge, &same(), None), NEW_COUNTER);
+        known.commit(&features(&[Event::Normal, Event::Normal], 1), &[]);
         let often = features(&[Event::Normal, Event::Normal, Event::Normal], 1);
-        assert_eq!(known.score(&often, None), NEW_CLASS);
+        assert_eq!(known.score(&often, &same(), None), NEW_CLASS);
     }
 
     #[test]
@@ -181,17 +267,23 @@ mod tests {
         let (parent, child) =
             (features(&[Event::Normal], 1), features(&[Event::Normal, Event::Compressed], 1));
         let (lineage, marks) = (Lineage::of(None, &parent), watermarks(&parent, None));
-        known.commit(&parent);
+        known.commit(&parent, &[]);
         for inputs in 1..=FEW + 1 {
-            known.commit(&child);
+            known.commit(&child, &[]);
             let expected = if inputs <= FEW { NEW_TO_LINEAGE } else { 0 };
-            assert_eq!(known.score(&child, Some((&lineage, &marks))), expected);
+            assert_eq!(
+                known.score(&child, &same(), Some(parent_of(&lineage, &marks, &same()))),
+                expected
+            );
         }
         // Many counters that are new to the lineage do not make an input interesting.
         let events = [Event::Bitmap, Event::Resized, Event::Table, Event::Walk, Event::InPlace];
         let wild = features(&[&events[..], &[Event::Read, Event::Lookup]].concat(), 1);
-        known.commit(&wild);
-        assert_eq!(known.score(&wild, Some((&lineage, &marks))), MOST_RELATIVE);
+        known.commit(&wild, &[]);
+        assert_eq!(
+            known.score(&wild, &same(), Some(parent_of(&lineage, &marks, &same()))),
+            MOST_RELATIVE
+        );
         let lineage = Lineage::of(Some(&lineage), &child);
         assert_eq!(lineage.missing(&child).count(), 0);
         assert_eq!(lineage.missing(&parent).count(), 0);
@@ -205,10 +297,10 @@ mod tests {
         let extents = Vital::Extents.index();
         assert_eq!((low[extents], marks[extents]), (1, 1 + CLAMP));
         let mut known = SeenFeatures::default();
-        known.commit(&parent);
-        known.commit(&wild);
+        known.commit(&parent, &[]);
+        known.commit(&wild, &[]);
         let lineage = Lineage::of(Some(&Lineage::of(None, &parent)), &wild);
-        let score = |marks| known.score(&wild, Some((&lineage, marks)));
+        let score = |marks| known.score(&wild, &same(), Some(parent_of(&lineage, marks, &same())));
         assert_eq!((score(&marks), score(&watermarks(&wild, None))), (ABOVE_WATERMARK, 0));
         decay(&mut marks);
         assert_eq!(marks[extents], CLAMP);

@@ -41,6 +41,11 @@ pub(super) struct Saved {
     pub(super) barren: u32,
     watermarks: Watermarks,
     pub(super) weight: u64,
+    /// The changes of its vitals against its parent when it was kept.
+    pub(super) changes: Vec<u16>,
+    /// For reports: a run of the input restores them.
+    pub(super) work: u64,
+    pub(super) complexity: u32,
 }
 
 impl CampaignState {
@@ -97,6 +102,9 @@ impl<S: Subject> Fuzzer<S> {
             barren: entry.barren,
             watermarks: entry.watermarks,
             weight: entry.weight,
+            changes: entry.changes.clone(),
+            work: entry.measures.work,
+            complexity: entry.measures.complexity(),
         };
         let state = CampaignState {
             build: self.settings.build.clone(),
@@ -137,8 +145,8 @@ impl<S: Subject> Fuzzer<S> {
 
     /// Runs a saved input again, compares its coverage with the saved name, and adds it to the pool.
     fn restore(&mut self, saved: Saved, same_build: bool) -> Result<(), Error> {
-        let Saved { input, coverage, parent, depth, picks, kept, barren, watermarks, weight } =
-            saved;
+        let Saved { input, coverage, parent, depth, picks, kept, barren, .. } = saved;
+        let Saved { watermarks, weight, changes, .. } = saved;
         let answer = self.run(&input);
         let sound = matches!(answer, RunReply::Sound(_));
         if let RunReply::Found(finding) = &answer {
@@ -161,6 +169,8 @@ impl<S: Subject> Fuzzer<S> {
             weight,
             features,
             lineage,
+            measures: self.measures.clone(),
+            changes,
         };
         self.remember(&entry);
         self.pool.restore(entry);

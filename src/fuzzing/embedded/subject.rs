@@ -15,6 +15,7 @@ use crate::harness::Outcome;
 /// use qcowfuzz::findings::runner::Finding;
 /// use qcowfuzz::fuzzing::embedded::{FuzzSettings, Fuzzer, RunReply, Subject};
 /// use qcowfuzz::harness::claims::Claims;
+/// use qcowfuzz::harness::target::Inputs;
 /// use qcowfuzz::images::Limits;
 ///
 /// type Observed = Rc<Recorder>;
@@ -48,8 +49,8 @@ use crate::harness::Outcome;
 /// # let dir = dir.path();
 /// let folder = |name: &str| Folder::new(dir.join(name), dir.join("scratch"));
 /// let build = String::new();
-/// let (limits, claims) = (Limits::WALKED, Claims::ALL);
-/// let settings = FuzzSettings { rng_seed: 1, limits, claims, max_operations: 60, build };
+/// let (inputs, limits, claims) = (Inputs::Programs, Limits::WALKED, Claims::ALL);
+/// let settings = FuzzSettings { rng_seed: 1, inputs, limits, claims, max_operations: 60, build };
 /// let mut fuzzer = Fuzzer::begin(subject, settings, folder("corpus")?, folder("artifacts")?)?;
 /// for _ in 0..50 {
 ///     fuzzer.step()?;

@@ -22,7 +22,14 @@ pub struct Recorder {
     vitals: [Cell<u64>; Vital::COUNT],
     before: [Cell<u64>; Vital::COUNT],
     images: Cell<u32>,
+    /// The sum of [`WORK`] over all images.
+    work: Cell<u64>,
 }
+
+/// The vitals that count the work of a run. A byte counts less than the others: see [`WORK_BYTES`].
+const WORK: [Vital; 4] = [Vital::Reads, Vital::Extents, Vital::FileReads, Vital::FileWrites];
+/// The number of bytes read that are as much work as a read.
+const WORK_BYTES: u64 = 64;
 
 impl Recorder {
     /// Creates a recorder whose counters are all 0.
@@ -33,6 +40,7 @@ impl Recorder {
             vitals: Default::default(),
             before: Default::default(),
             images: Cell::new(0),
+            work: Cell::new(0),
         }
     }
 
@@ -42,6 +50,20 @@ impl Recorder {
         self.previous.iter().for_each(|previous| previous.set(BROKEN));
         self.vitals.iter().chain(&self.before).for_each(|vital| vital.set(0));
         self.images.set(0);
+        self.work.set(0);
+    }
+
+    /// Returns the vitals of the last image of the run.
+    #[cfg(feature = "fuzzer")]
+    pub(crate) fn last_vitals(&self) -> [u64; Vital::COUNT] {
+        std::array::from_fn(|index| self.before[index].get())
+    }
+
+    /// Returns the work of the run: 1 for each read, each extent, each access to a file by an engine that reports no
+    /// events, and each 64 bytes read, in all images. The work depends on the input alone, and on no clock.
+    #[cfg(feature = "fuzzer")]
+    pub(crate) fn work(&self) -> u64 {
+        self.work.get()
     }
 
     /// Returns a counter's value, at most 255.
@@ -133,6 +155,11 @@ impl Observer for Recorder {
     }
 
     fn measured(&self) {
+        let of = |vital: Vital| self.vitals[vital.index()].get();
+        let bytes = of(Vital::ReadBytes) / WORK_BYTES;
+        // Work that is held is more than any limit on it.
+        let work = WORK.into_iter().map(of).fold(bytes, u64::saturating_add);
+        self.work.set(self.work.get().saturating_add(work));
         let later = self.images.replace(self.images.get().saturating_add(1)) > 0;
         for ((vital, value), before) in Vital::ALL.iter().zip(&self.vitals).zip(&self.before) {
             let (vital, value) = (*vital, value.replace(0));

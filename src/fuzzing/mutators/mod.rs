@@ -1,4 +1,4 @@
-//! Mutations of programs, one per file. Each is a pure function of the program and its entropy.
+//! Mutations of programs and of files, one per file. Each is a pure function of the input and its entropy.
 //!
 //! libFuzzer's own mutations change bytes: mostly operands, seldom an opcode. The mutations of this module change whole
 //! operations: they add, remove, reorder and aim them. One of them changes the entries that the walker reads. Data stay
@@ -9,6 +9,8 @@ mod bytes;
 mod context;
 mod crossover;
 mod delete;
+mod file;
+mod file_context;
 mod generated;
 mod geometry;
 mod insert;
@@ -23,6 +25,8 @@ mod swap;
 mod tail;
 
 use crate::disk::limits::MAX_OPERATIONS;
+use crate::harness::target::Inputs;
+use crate::images::checksums;
 use crate::images::entropy::Entropy;
 use crate::images::limits::Limits;
 use crate::programs::Program;
@@ -33,6 +37,7 @@ use crate::programs::prologue::PROLOGUE_BYTES;
 pub use crossover::crossover;
 
 use context::MutationContext;
+use file_context::FileContext;
 
 /// A mutation.
 #[derive(Clone, Copy)]
@@ -43,24 +48,74 @@ pub struct Mutation {
     pub weight: u64,
     /// libFuzzer has an equivalent mutation, so [`mutate`] does not choose this one.
     libfuzzers: bool,
-    /// Changes a program. Returns false if there is nothing to change.
-    change: fn(&mut Program, &mut MutationContext) -> bool,
+    /// Changes an input. Returns false if there is nothing to change.
+    change: Change,
+}
+
+/// The function of a mutation.
+#[derive(Clone, Copy)]
+enum Change {
+    Program(fn(&mut Program, &mut MutationContext) -> bool),
+    File(fn(&mut Vec<u8>, &mut FileContext) -> bool),
+}
+
+impl Change {
+    fn is_of_files(self) -> bool {
+        matches!(self, Self::File(_))
+    }
+
+    fn is_of_programs(self) -> bool {
+        matches!(self, Self::Program(_))
+    }
+}
+
+impl Mutation {
+    /// Returns the kind of inputs that it changes.
+    pub fn inputs(&self) -> Inputs {
+        match self.change {
+            Change::Program(_) => Inputs::Programs,
+            Change::File(_) => Inputs::Files,
+        }
+    }
+
+    const fn of_programs(
+        (name, weight): (&'static str, u64),
+        change: fn(&mut Program, &mut MutationContext) -> bool,
+    ) -> Self {
+        Self { name, weight, libfuzzers: false, change: Change::Program(change) }
+    }
+
+    const fn of_files(
+        (name, weight): (&'static str, u64),
+        change: fn(&mut Vec<u8>, &mut FileContext) -> bool,
+    ) -> Self {
+        Self { name, weight, libfuzzers: true, change: Change::File(change) }
+    }
+
+    const fn of_libfuzzer(self) -> Self {
+        Self { libfuzzers: true, ..self }
+    }
 }
 
 /// All mutations. Each weight is a guess. Their joint effect was measured (`docs/performance.md`).
 pub const MUTATIONS: &[Mutation] = &[
-    Mutation { name: "insert", weight: 4, libfuzzers: false, change: insert::change },
-    Mutation { name: "delete", weight: 2, libfuzzers: false, change: delete::change },
-    Mutation { name: "repeat", weight: 1, libfuzzers: false, change: repeat::change },
-    Mutation { name: "swap", weight: 1, libfuzzers: false, change: swap::change },
-    Mutation { name: "splice", weight: 1, libfuzzers: false, change: splice::change },
-    Mutation { name: "payload", weight: 1, libfuzzers: false, change: payload::change },
-    Mutation { name: "operand", weight: 6, libfuzzers: false, change: operand::change },
-    Mutation { name: "geometry", weight: 2, libfuzzers: false, change: geometry::change },
-    Mutation { name: "tail", weight: 1, libfuzzers: false, change: tail::change },
-    Mutation { name: "sniper", weight: 2, libfuzzers: false, change: sniper::change },
-    Mutation { name: "bytes", weight: 4, libfuzzers: true, change: bytes::change },
-    Mutation { name: "crossover", weight: 4, libfuzzers: true, change: crossover::change },
+    Mutation::of_programs(("insert", 4), insert::change),
+    Mutation::of_programs(("delete", 2), delete::change),
+    Mutation::of_programs(("repeat", 1), repeat::change),
+    Mutation::of_programs(("swap", 1), swap::change),
+    Mutation::of_programs(("splice", 1), splice::change),
+    Mutation::of_programs(("payload", 1), payload::change),
+    Mutation::of_programs(("operand", 6), operand::change),
+    Mutation::of_programs(("geometry", 2), geometry::change),
+    Mutation::of_programs(("tail", 1), tail::change),
+    Mutation::of_programs(("sniper", 2), sniper::change),
+    Mutation::of_programs(("bytes", 4), bytes::change).of_libfuzzer(),
+    Mutation::of_programs(("crossover", 4), crossover::change).of_libfuzzer(),
+    Mutation::of_files(("file bytes", 4), file::bytes::change),
+    Mutation::of_files(("file word", 6), file::word::change),
+    Mutation::of_files(("file range", 2), file::range::change),
+    Mutation::of_files(("file length", 1), file::length::change),
+    Mutation::of_files(("file mix", 2), file::mix::change),
 ];
 
 /// The weight of each of [`MUTATIONS`].
@@ -74,6 +129,10 @@ impl Used {
     /// Returns their places in [`MUTATIONS`], in ascending order.
     pub fn iter(self) -> impl Iterator<Item = usize> {
         (0..MUTATIONS.len()).filter(move |place| self.0 & 1 << place != 0)
+    }
+
+    fn add(&mut self, place: usize) {
+        self.0 |= 1 << place;
     }
 }
 
@@ -141,22 +200,76 @@ pub fn breed(program: &mut Program, breeding: &Breeding, rng_seed: u64) -> Used 
     )
 }
 
+/// One child of this many keeps the checksums that the mutations left wrong.
+const WRONG_ONE_IN: u64 = 8;
+
+/// The parameters of a child, except its parent.
+#[derive(Clone, Copy)]
+pub struct FileBreeding<'b> {
+    /// A file from which the child may take bytes.
+    pub other: &'b [u8],
+    /// The weight of each mutation.
+    pub weights: &'b Weights,
+    /// The highest number of bytes of the child, at least that of its parent.
+    pub max_bytes: usize,
+}
+
+/// Turns a file into a child of it, and returns the mutations that did so. The same `rng_seed` gives the same child.
+pub fn breed_file(file: &mut Vec<u8>, breeding: &FileBreeding, rng_seed: u64) -> Used {
+    let FileBreeding { other, weights, max_bytes } = *breeding;
+    let mut context = FileContext { entropy: Entropy::new(rng_seed), other, max_bytes };
+    let wanted = wanted(&mut context.entropy);
+    let (mut changed, mut used) = (0, Used::default());
+    for _ in 0..wanted * 8 {
+        let Some(place) = choose(&mut context.entropy, weights, Change::is_of_files) else { break };
+        if let Change::File(change) = MUTATIONS[place].change
+            && change(file, &mut context)
+        {
+            changed += 1;
+            used.add(place);
+        }
+        if changed == wanted {
+            break;
+        }
+    }
+    if !context.entropy.one_in(WRONG_ONE_IN) {
+        checksums::correct(file);
+    }
+    used
+}
+
+/// Returns the number of mutations of a child: one, two or four.
+fn wanted(entropy: &mut Entropy) -> usize {
+    1 << entropy.below(3).min(entropy.below(3))
+}
+
+/// Chooses one of the mutations that `wanted` accepts by its weight, and returns its place in [`MUTATIONS`].
+fn choose(
+    entropy: &mut Entropy,
+    weights: &Weights,
+    wanted: impl Fn(Change) -> bool + Clone,
+) -> Option<usize> {
+    let all = weights.iter().zip(MUTATIONS);
+    entropy.weighted(all.map(|(weight, it)| if wanted(it.change) { *weight } else { 0 }))
+}
+
 /// Applies one, two or four mutations to a program, and returns those that changed it.
 fn change(program: &mut Program, context: &mut MutationContext, weights: &Weights) -> Used {
     if program.operations.len() > context.most {
         delete::to_length(program, context);
         context.sound = false;
     }
-    let wanted = 1 << context.entropy.below(3).min(context.entropy.below(3));
+    let wanted = wanted(&mut context.entropy);
     let (mut changed, mut used) = (0, Used::default());
     // The bound suffices: some mutation changes any program (each has a geometry).
     for _ in 0..wanted * 8 {
-        if let Some(place) = context.entropy.weighted(weights.iter().copied())
-            && (MUTATIONS[place].change)(program, context)
+        if let Some(place) = choose(&mut context.entropy, weights, Change::is_of_programs)
+            && let Change::Program(change) = MUTATIONS[place].change
+            && change(program, context)
         {
             reframe(&mut program.operations);
             changed += 1;
-            used.0 |= 1 << place;
+            used.add(place);
             context.sound = false;
         }
         if changed == wanted {
@@ -191,16 +304,17 @@ mod tests {
     fn each_mutation_changes_most_programs_and_keeps_the_rest() {
         let other = generate(77, GenerateSettings { operations: 20, compressed: true });
         for mutation in MUTATIONS {
+            let Change::Program(change) = mutation.change else { continue };
             let (mut changed, mut claimed) = (0, 0);
             for rng_seed in 0..200 {
                 let before =
                     generate(rng_seed, GenerateSettings { operations: 20, compressed: true });
                 let mut after = before.clone();
-                claimed += u32::from((mutation.change)(&mut after, &mut context(rng_seed, &other)));
+                claimed += u32::from(change(&mut after, &mut context(rng_seed, &other)));
                 changed += u32::from(after != before);
                 assert!(after.operations.len() <= 64);
                 let mut again = before.clone();
-                (mutation.change)(&mut again, &mut context(rng_seed, &other));
+                change(&mut again, &mut context(rng_seed, &other));
                 assert_eq!(again, after, "{}", mutation.name);
             }
             assert!(
@@ -316,5 +430,68 @@ mod tests {
             shorter += usize::from((length - PROLOGUE_BYTES).is_multiple_of(OPERATION_BYTES));
         }
         assert!(shorter > 25, "{shorter}");
+    }
+
+    fn of_files() -> impl Iterator<Item = &'static Mutation> {
+        MUTATIONS.iter().filter(|mutation| mutation.change.is_of_files())
+    }
+
+    /// Returns a file with numbers between zeros.
+    fn some_file(rng_seed: u64) -> Vec<u8> {
+        let mut entropy = Entropy::new(rng_seed);
+        let mut file = vec![0; 1 + entropy.below(3000) as usize];
+        for _ in 0..20 {
+            let at = entropy.below(file.len() as u64) as usize;
+            file[at] = entropy.next_u64() as u8;
+        }
+        file
+    }
+
+    #[test]
+    fn each_mutation_changes_most_files_and_stays_within_bounds() {
+        assert_eq!(of_files().count(), 5);
+        for mutation in of_files() {
+            let Change::File(change) = mutation.change else { unreachable!() };
+            let mut changed = 0;
+            for rng_seed in 0..300 {
+                let (before, other) = (some_file(rng_seed), some_file(!rng_seed));
+                let max_bytes = before.len().max(2000);
+                let context =
+                    || FileContext { entropy: Entropy::new(rng_seed), other: &other, max_bytes };
+                let (mut after, mut again) = (before.clone(), before.clone());
+                let claimed = change(&mut after, &mut context());
+                change(&mut again, &mut context());
+                assert_eq!(again, after, "{}", mutation.name);
+                assert!((1..=max_bytes).contains(&after.len()), "{}", mutation.name);
+                assert_eq!(claimed, after != before, "{}", mutation.name);
+                changed += u32::from(claimed);
+            }
+            assert!(changed > 150, "{}: {changed}", mutation.name);
+        }
+    }
+
+    #[test]
+    fn an_empty_file_has_children() {
+        for mutation in of_files() {
+            let Change::File(change) = mutation.change else { unreachable!() };
+            for rng_seed in 0..50 {
+                let entropy = Entropy::new(rng_seed);
+                let mut file = Vec::new();
+                change(&mut file, &mut FileContext { entropy, other: &[1, 2, 3], max_bytes: 9 });
+                assert!(file.len() <= 9, "{}", mutation.name);
+            }
+        }
+        let weights = [1; MUTATIONS.len()];
+        let breeding = FileBreeding { other: &[7; 600], weights: &weights, max_bytes: 1000 };
+        let bred = |rng_seed| {
+            let mut file = Vec::new();
+            let used = breed_file(&mut file, &breeding, rng_seed);
+            (file, used)
+        };
+        assert!((0..50).any(|rng_seed| !bred(rng_seed).0.is_empty()));
+        for rng_seed in 0..50 {
+            assert_eq!(bred(rng_seed), bred(rng_seed));
+            assert!(bred(rng_seed).1.iter().all(|place| MUTATIONS[place].change.is_of_files()));
+        }
     }
 }

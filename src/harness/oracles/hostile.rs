@@ -57,7 +57,8 @@ pub fn check<E: Engine, O: Observer>(
 ) -> Result<RawOutcome, Box<Violation>> {
     let HostileBuffers { whole, other, clipped, refusals, meter } = buffers;
     let chain = Chain::damaged(case.images, case.damage, meter);
-    let fuel = Fuel::of_chain(case.images.written_bytes(), chain.layers().len());
+    let table_bytes = case.images.written_bytes();
+    let fuel = Fuel::of_chain(table_bytes, chain.layers().len());
     whole.clear();
     case.damage.refusals(case.images, refusals);
     let refused = match refusals.is_empty() {
@@ -78,7 +79,8 @@ pub fn check<E: Engine, O: Observer>(
     } else {
         let may_fail_to_read = case.damage.may_change_identities(case.images);
         let may_split_grains = case.damage.may_split_grains();
-        let measured = MeasuredChain { chain: &chain, meter, span_bits: case.table_span_bits };
+        let span_bits = case.table_span_bits;
+        let measured = MeasuredChain { chain: &chain, meter, span_bits, table_bytes };
         Answers { whole, other, fuel, may_fail_to_read, may_split_grains, observer, verdicts }
             .judge(engine, &measured, entropy)?
     };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::disk::extent::{Extent, Window};
 use crate::disk::image_format::ImageFormat;
-use crate::disk::observer::{Event, Observer, State, Vital};
+use crate::disk::observer::{Event, Observer, State};
 use crate::disk::offsets::GuestOffset;
 use crate::harness::chain::Chain;
 use crate::harness::engine::{Engine, EngineError, ErrorKind, OpenDisk};
@@ -22,6 +22,7 @@ use crate::images::entropy::Entropy;
 use crate::images::files::Images;
 
 use super::collector::{Collector, Fuel};
+use super::observed::WalkWork;
 use super::{Violation, bounds, flags, lookup, maximal, observed, partition, refusal, window};
 
 /// The result of a run on a file.
@@ -99,7 +100,8 @@ impl RawJudge {
         let Self { whole, other, meter, .. } = self;
         self.file.become_file(format, input, extents);
         let chain = Chain::metered(&self.file, meter);
-        let measured = MeasuredChain { chain: &chain, meter, span_bits: u64::BITS - 1 };
+        let (span_bits, table_bytes) = (u64::BITS - 1, input.len() as u64);
+        let measured = MeasuredChain { chain: &chain, meter, span_bits, table_bytes };
         let may_fail_to_read = false;
         let answers =
             Answers { whole, other, fuel, may_fail_to_read, may_split_grains, observer, verdicts };
@@ -140,6 +142,8 @@ pub(super) struct MeasuredChain<'a> {
     pub(super) meter: &'a Meter,
     /// Each table of the disk maps `1 << span_bits` bytes.
     pub(super) span_bits: u32,
+    /// The number of bytes that tables may have.
+    pub(super) table_bytes: u64,
 }
 
 /// The buffers and the fuel for judging answers without a model.
@@ -183,7 +187,7 @@ impl<O: Observer> Answers<'_, O> {
     ) -> Result<RawOutcome, Box<Violation>> {
         let Self { whole, other, fuel, may_fail_to_read, may_split_grains, observer, verdicts } =
             self;
-        let MeasuredChain { chain, meter, span_bits } = *measured;
+        let MeasuredChain { chain, meter, span_bits, table_bytes } = *measured;
         whole.clear();
         meter.restart(u64::MAX);
         let opened = engine.open(chain);
@@ -192,8 +196,8 @@ impl<O: Observer> Answers<'_, O> {
         };
         let size = disk.virtual_size_bytes();
         let (outcome, complete) = judged_walk(&mut disk, whole, fuel, observer, verdicts)?;
-        observer.vital(Vital::Reads, meter.reads());
-        observer.vital(Vital::ReadBytes, meter.bytes());
+        let (reads, bytes, extents) = (meter.reads(), meter.bytes(), whole.len());
+        observed::work(&WalkWork { reads, bytes, extents, table_bytes }, observer);
         verdicts.judge(flags::check(whole))?;
         // Damage may change the place where the next file begins.
         if chain.layers().iter().all(|layer| layer.extents.is_empty()) {
@@ -250,6 +254,7 @@ pub(super) fn walk<O: Observer>(
     let mut collector = Collector::new(whole, fuel.steps).stopping_after(MAX_EXTENTS);
     let walked = disk.map(Window::ALL, &mut collector);
     let exhausted = collector.exhausted();
+    observed::fuel(fuel.steps, collector.fuel_left(), observer);
     if let Err(error) = &walked
         && error.kind() == ErrorKind::NotAsked
     {

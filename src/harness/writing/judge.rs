@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::disk::extent::{Extent, Window};
 use crate::disk::image_format::ImageFormat;
-use crate::disk::observer::{Event, Observer, State};
+use crate::disk::observer::{Event, Observer, State, Vital};
 use crate::harness::accesses::AccessReport;
 use crate::harness::case::Case;
 use crate::harness::chain::Chain;
@@ -88,7 +88,9 @@ impl WriterJudge {
         };
         AccessReport::begin(engine, &self.meter, observer);
         let ran = self.sessions(engine, case, &chain, observer, verdicts);
-        self.accesses.end(images.as_ref().unwrap_or(case.images), &self.meter, observer);
+        let images = images.as_ref().unwrap_or(case.images);
+        let accesses = self.accesses.end(images, &self.meter, observer);
+        observer.ratio(Vital::RequestAccesses, accesses, case.requests.len() as u64);
         let written = chain.into_written();
         let judged = match ran {
             Ok(true) => {

@@ -1,0 +1,154 @@
+//! Makes the inputs of a campaign: children of kept ones, generated ones, and those with which a campaign without a
+//! corpus begins. Inputs are programs or files.
+
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::Storage;
+use crate::fuzzing::mutators::{Breeding, FileBreeding, Used, Weights, breed, breed_file};
+use crate::harness::target::Inputs;
+use crate::harness::{Harness, Walker};
+use crate::images::entropy::Entropy;
+use crate::programs::Program;
+use crate::programs::generate::{generate_any, generate_writes};
+use crate::programs::operand::Base;
+use crate::programs::operation::OPERATION_BYTES;
+use crate::programs::prologue::PROLOGUE_BYTES;
+
+use super::pool::PoolEntry;
+use super::settings::FuzzSettings;
+
+/// The number of operations of a generated program.
+const GENERATED_OPERATIONS: usize = 12;
+/// The longest file that the loop makes: as long as those of libFuzzer (`fuzz/options/raw_image.options`). A child may
+/// be as long as its parent.
+const MAX_FILE_BYTES: u64 = 256 << 10;
+/// The number of programs that are tried until one builds a file that is short enough.
+const TRIES: usize = 16;
+/// The formats of the files with which a campaign begins. A VHDX image of a program has some MiB, so that such files come
+/// only from the corpus.
+const BASES: [Base; 3] = [Base::Qcow2, Base::Vpc, Base::Vmdk];
+
+/// Makes inputs, with buffers that are reused.
+#[derive(Debug, Default)]
+pub(super) struct Breeder {
+    programs: [Program; 2],
+    /// Builds files. A campaign with programs has none.
+    builder: Option<Box<Harness<Walker>>>,
+}
+
+impl Breeder {
+    /// Returns a child of `parent`, which may have parts of `other`, and the mutations that made it.
+    pub(super) fn child(
+        &mut self,
+        settings: &FuzzSettings,
+        (parent, other): (&PoolEntry, &PoolEntry),
+        weights: &Weights,
+        rng_seed: u64,
+    ) -> (Vec<u8>, Used) {
+        match settings.inputs {
+            Inputs::Programs => {
+                let [program, partner] = &mut self.programs;
+                program.decode_from(&parent.input);
+                partner.decode_from(&other.input);
+                let breeding = Breeding {
+                    other: partner,
+                    weights,
+                    limits: settings.limits,
+                    max_operations: settings.max_operations,
+                    sound: parent.sound,
+                };
+                let used = breed(program, &breeding, rng_seed);
+                (program.encode(), used)
+            }
+            Inputs::Files => {
+                let mut file = parent.input.clone();
+                let max_bytes = file.len().max(MAX_FILE_BYTES as usize);
+                let breeding = FileBreeding { other: &other.input, weights, max_bytes };
+                let used = breed_file(&mut file, &breeding, rng_seed);
+                (file, used)
+            }
+        }
+    }
+
+    /// Returns a generated input, which depends on no other: half of them have random bytes.
+    pub(super) fn generated(&mut self, settings: &FuzzSettings, entropy: &mut Entropy) -> Vec<u8> {
+        match (entropy.one_in(2), settings.inputs) {
+            (true, Inputs::Programs) => program(settings, entropy).encode(),
+            (true, Inputs::Files) => {
+                let mut files = (0..TRIES).map(|_| self.file(&program(settings, entropy)));
+                files.find_map(|file| file).unwrap_or_default()
+            }
+            (false, inputs) => {
+                let operations = 4 + entropy.below(40) as usize;
+                let length = PROLOGUE_BYTES + operations * OPERATION_BYTES;
+                let mut bytes: Vec<u8> = (0..length).map(|_| entropy.next_u64() as u8).collect();
+                if inputs == Inputs::Programs {
+                    // The encoding of this version.
+                    bytes[0] = 0;
+                }
+                bytes
+            }
+        }
+    }
+
+    /// Returns the inputs with which a campaign begins if its corpus is empty: the empty program, or an empty disk in
+    /// the formats that have short files.
+    pub(super) fn first(&mut self, inputs: Inputs) -> Vec<Vec<u8>> {
+        match inputs {
+            Inputs::Programs => vec![Program::default().encode()],
+            Inputs::Files => BASES.into_iter().filter_map(|base| self.first_of(base)).collect(),
+        }
+    }
+
+    fn first_of(&mut self, base: Base) -> Option<Vec<u8>> {
+        let mut program = Program::default();
+        program.prologue.base = base;
+        self.file(&program)
+    }
+
+    fn file(&mut self, program: &Program) -> Option<Vec<u8>> {
+        let builder = self.builder.get_or_insert_with(|| Box::new(Harness::new(Walker::default())));
+        built_file(builder, &program.encode(), MAX_FILE_BYTES)
+    }
+}
+
+/// Generates a program, with requests if the target has them.
+fn program(settings: &FuzzSettings, entropy: &mut Entropy) -> Program {
+    let rng_seed = entropy.next_u64();
+    match settings.limits.requests {
+        0 => generate_any(rng_seed, GENERATED_OPERATIONS),
+        _ => generate_writes(rng_seed, GENERATED_OPERATIONS),
+    }
+}
+
+/// Returns the file of a program's image, if it is the only file and has at most `max_bytes`.
+pub(crate) fn built_file(
+    harness: &mut Harness<Walker>,
+    program: &[u8],
+    max_bytes: u64,
+) -> Option<Vec<u8>> {
+    harness.build(program);
+    let files = harness.images().top();
+    let is_alone = harness.images().layers().len() == 1 && files.extents.all().is_empty();
+    let length_bytes = files.image.length_bytes();
+    if !is_alone || files.has_data_file || length_bytes > max_bytes {
+        return None;
+    }
+    let mut bytes = vec![0; usize::try_from(length_bytes).ok()?];
+    files.image.read_at(HostOffset::ZERO, &mut bytes).ok()?;
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::image_format::ImageFormat;
+    use crate::formats::probe::probe;
+
+    #[test]
+    fn a_campaign_begins_with_files_of_several_formats() {
+        let files = Breeder::default().first(Inputs::Files);
+        let formats: Vec<_> = files.iter().map(|file| probe(&file.as_slice()).unwrap()).collect();
+        assert_eq!(formats, [ImageFormat::Qcow2, ImageFormat::Vpc, ImageFormat::Vmdk]);
+        assert_eq!(Breeder::default().first(Inputs::Programs), [Program::default().encode()]);
+    }
+}
