@@ -43,8 +43,7 @@ campaign writes the first input that shows it, and each input that is shorter th
 A known finding, which the implementation or --known lists, is counted, and it is no finding of the \
 campaign. The summary lists the known findings apart from new ones, and names those that did not occur.
 
-The inputs of raw_image are files. Without a corpus, a campaign of it begins from empty disks; it reads \
-the seeds that lie in corpus/raw_image.
+The inputs of raw_image are files. Without a corpus, a campaign of it begins from small images.
 
 With --jobs 1 and --runs, the same corpus and the same --rng-seed give the same campaign.
 

@@ -7,8 +7,8 @@ use std::ops::Range;
 use crate::disk::clusters::ClusterSize;
 use crate::disk::file_parts::FilePart;
 use crate::disk::offsets::HostOffset;
-use crate::programs::JournalRecord;
 use crate::programs::journal::{Journal, Mark};
+use crate::programs::{JournalRecord, Placed};
 
 /// The mappings that the operations of a program made in one layer, in order.
 #[derive(Clone, Debug, Default)]
@@ -27,45 +27,6 @@ struct Trace {
     /// False if the program applied a snapshot that does not contain the mapping. A later mapping of the same guest
     /// bytes leaves this true: the last mapping in effect counts.
     in_effect: bool,
-}
-
-/// The guest clusters that a record maps, and the bytes of the file that hold their data.
-#[derive(Clone, Debug)]
-pub(crate) struct Placed {
-    pub(crate) guest: Range<u64>,
-    pub(crate) host: Option<Range<u64>>,
-}
-
-impl Placed {
-    /// Returns the guest and host bytes that `record` maps, or `None` if it changes the disk as a whole.
-    pub(crate) fn of(record: &JournalRecord, cluster_size: ClusterSize) -> Option<Self> {
-        let cluster_bytes = cluster_size.bytes();
-        let (cluster, clusters, host) = match *record {
-            JournalRecord::Written { cluster, clusters, host, .. } => {
-                (cluster, clusters, Some((host, cluster_size.saturating_bytes(clusters))))
-            }
-            JournalRecord::Compressed { cluster, host, length_bytes, .. } => {
-                (cluster, 1, Some((host, u64::from(length_bytes))))
-            }
-            JournalRecord::Zeroed { cluster, kept } => {
-                (cluster, 1, kept.map(|host| (host, cluster_bytes)))
-            }
-            JournalRecord::Subclusters { cluster, host, .. } => {
-                (cluster, 1, host.map(|host| (host, cluster_bytes)))
-            }
-            JournalRecord::Discarded { cluster } => (cluster, 1, None),
-            JournalRecord::Resized { .. }
-            | JournalRecord::SnapshotTaken
-            | JournalRecord::SnapshotDeleted { .. }
-            | JournalRecord::SnapshotApplied { .. } => return None,
-        };
-        // The build accepts only clusters of a disk of at most 2^61 bytes, and host offsets of 56 bits, so no sum
-        // saturates.
-        let start = cluster_size.guest_offset(cluster).get();
-        let guest = start..start.saturating_add(cluster_size.saturating_bytes(clusters));
-        let host = host.map(|(host, length)| host.get()..host.saturating_add(length).get());
-        Some(Self { guest, host })
-    }
 }
 
 impl Provenance {

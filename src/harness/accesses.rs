@@ -7,9 +7,11 @@ use crate::disk::storage::Storage;
 use crate::formats::anatomy::{Anatomy, Part};
 use crate::images::files::{Images, LayerFile};
 use crate::images::layer_anatomy::LayerAnatomy;
+use crate::programs::Journal;
 
 use super::engine::Engine;
 use super::meter::{FileAccess, Meter};
+use super::origins::DataOrigins;
 
 /// The smallest unit of the structures of formats without clusters: a sector.
 const SECTOR_BYTES: u64 = 512;
@@ -19,6 +21,7 @@ const SECTOR_BYTES: u64 = 512;
 pub(super) struct AccessReport {
     anatomy: LayerAnatomy,
     structures: Vec<StructureRange>,
+    origins: DataOrigins,
 }
 
 /// A range of a file that belongs to a part of the image.
@@ -41,13 +44,20 @@ impl AccessReport {
         }
     }
 
-    /// Ends the trace on `meter`, and reports the accesses to the files of `images` to `observer`. Returns their number.
-    pub(super) fn end<O: Observer>(&mut self, images: &Images, meter: &Meter, observer: &O) -> u64 {
+    /// Ends the trace on `meter`, and reports the accesses to the files of `images` to `observer`. `journals` are those
+    /// of its layers, from the top down; a file of unknown origin has none. Returns the number of accesses.
+    pub(super) fn end<O: Observer>(
+        &mut self,
+        (images, journals): (&Images, &[&Journal]),
+        meter: &Meter,
+        observer: &O,
+    ) -> u64 {
         let mut accesses = meter.end_trace().peekable();
         if !O::OBSERVES || accesses.peek().is_none() {
             return 0;
         }
         self.take_apart(images);
+        self.origins.take(journals);
         observer.begin(State::FileReads);
         observer.begin(State::FileWrites);
         let (mut depth, mut counts) = (0, [0u64; 2]);
@@ -68,7 +78,7 @@ impl AccessReport {
 
     /// Finds the structures of all files.
     fn take_apart(&mut self, images: &Images) {
-        let Self { anatomy, structures } = self;
+        let Self { anatomy, structures, .. } = self;
         structures.clear();
         for (depth, files) in images.layers().enumerate() {
             // The structures of a damaged image are those that were found before the damage.
@@ -107,7 +117,7 @@ impl AccessReport {
         let is_inside = files.is_some_and(|it| offset < it.file(access.file).length_bytes());
         match access.file {
             _ if !is_inside => Event::PastFile,
-            LayerFile::Image => Event::Normal,
+            LayerFile::Image => self.origins.event(access.depth, offset),
             LayerFile::DataFile => Event::DataFile,
             LayerFile::Extent(_) => Event::Extent,
         }

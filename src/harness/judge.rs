@@ -158,7 +158,7 @@ impl Judge {
         }
         AccessReport::begin(engine, meter, observer);
         let answered = self.judge_answers(engine, &chain, &context, entropy);
-        self.accesses.end(case.images, meter, observer);
+        self.accesses.end((case.images, &case.journals), meter, observer);
         let Some(reads) = answered? else {
             // A known finding: the engine does not open the image.
             return Ok(());

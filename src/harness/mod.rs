@@ -24,6 +24,7 @@ pub(crate) mod known;
 pub(crate) mod meter;
 pub(crate) mod model;
 pub(crate) mod oracles;
+mod origins;
 mod pipeline;
 pub mod prelude;
 #[cfg(feature = "fuzzer")]

@@ -11,7 +11,7 @@ use crate::programs::Program;
 use crate::programs::generate::{generate_any, generate_writes};
 use crate::programs::operand::Base;
 use crate::programs::operation::OPERATION_BYTES;
-use crate::programs::prologue::PROLOGUE_BYTES;
+use crate::programs::prologue::{PROLOGUE_BYTES, Prologue};
 
 use super::pool::PoolEntry;
 use super::settings::FuzzSettings;
@@ -90,8 +90,8 @@ impl Breeder {
         }
     }
 
-    /// Returns the inputs with which a campaign begins if its corpus is empty: the empty program, or an empty disk in
-    /// the formats that have short files.
+    /// Returns the inputs with which a campaign begins if its corpus is empty: the empty program, or files of the
+    /// formats that have short ones.
     pub(super) fn first(&mut self, inputs: Inputs) -> Vec<Vec<u8>> {
         match inputs {
             Inputs::Programs => vec![Program::default().encode()],
@@ -99,10 +99,15 @@ impl Breeder {
         }
     }
 
+    /// Returns the file of a program in this format, with the smallest clusters.
     fn first_of(&mut self, base: Base) -> Option<Vec<u8>> {
-        let mut program = Program::default();
-        program.prologue.base = base;
-        self.file(&program)
+        let program = |rng_seed| {
+            let mut program = generate_any(rng_seed, GENERATED_OPERATIONS);
+            let cluster_bits = Prologue::default().cluster_bits;
+            program.prologue = Prologue { base, cluster_bits, ..program.prologue };
+            program
+        };
+        (0..TRIES as u64).find_map(|rng_seed| self.file(&program(rng_seed)))
     }
 
     fn file(&mut self, program: &Program) -> Option<Vec<u8>> {

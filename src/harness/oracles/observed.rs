@@ -72,3 +72,40 @@ pub fn error<O: Observer>(error: &EngineError, observer: &O) {
         observer.reason(&error.to_string());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Vitals(RefCell<Vec<(Vital, u64)>>);
+
+    impl Observer for Vitals {
+        fn vital(&self, vital: Vital, value: u64) {
+            self.0.borrow_mut().push((vital, value));
+        }
+    }
+
+    #[test]
+    fn ratios_have_units_and_need_a_denominator() {
+        let ratios = |measured: WalkWork, (fuel, left): (u64, u64)| {
+            let vitals = Vitals::default();
+            work(&measured, &vitals);
+            super::fuel(fuel, left, &vitals);
+            let all = vitals.0.into_inner();
+            all.into_iter().filter(|(vital, _)| vital.parts().is_some()).collect::<Vec<_>>()
+        };
+        let measured = WalkWork { reads: 3, bytes: 1000, extents: 6, table_bytes: 400 };
+        let of = [(Vital::TableReads, 40), (Vital::EntryExtents, 1), (Vital::FuelUsed, 1 << 12)];
+        assert_eq!(ratios(measured, (1000, 750)), of);
+        assert_eq!(ratios(measured, (1000, 0))[2].1, 1 << 14);
+        assert_eq!(ratios(WalkWork { table_bytes: 0, ..measured }, (0, 0)), []);
+        // Less than an entry.
+        let few = ratios(WalkWork { table_bytes: 7, ..measured }, (1, 1));
+        assert_eq!(few, [(Vital::TableReads, 2285), (Vital::FuelUsed, 0)]);
+        let held = ratios(WalkWork { bytes: u64::MAX, table_bytes: 1, ..measured }, (1, 1));
+        assert_eq!(held[0], (Vital::TableReads, u64::MAX));
+    }
+}

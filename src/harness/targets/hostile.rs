@@ -110,7 +110,7 @@ impl<E: Engine, O: Observer> Target for Hostile<E, O> {
             let meter = buffers.renewed_meter();
             AccessReport::begin(engine, &meter, observer);
             let judged = hostile::check(engine, damaged, &mut entropy, observer, buffers, verdicts);
-            accesses.end(case.images, &meter, observer);
+            accesses.end((case.images, &case.journals), &meter, observer);
             let judged = verdicts.judge_end(engine.take_end(), judged, RawOutcome::Failed)?;
             verdicts.judge(memory.check(engine.policy().memory))?;
             match judged {

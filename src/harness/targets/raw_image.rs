@@ -121,7 +121,7 @@ impl<E: Engine, O: Observer> Target for RawImage<E, O> {
         let meter = judge.renewed_meter();
         AccessReport::begin(engine, &meter, observer);
         let judged = judge.judge(engine, &file, observer, verdicts);
-        accesses.end(judge.images(), &meter, observer);
+        accesses.end((judge.images(), &[]), &meter, observer);
         let judged = verdicts.judge_end(engine.take_end(), judged, RawOutcome::Failed);
         let judged = judged.and_then(|outcome| {
             verdicts.judge(memory.check(engine.policy().memory))?;

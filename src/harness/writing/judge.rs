@@ -88,8 +88,12 @@ impl WriterJudge {
         };
         AccessReport::begin(engine, &self.meter, observer);
         let ran = self.sessions(engine, case, &chain, observer, verdicts);
-        let images = images.as_ref().unwrap_or(case.images);
-        let accesses = self.accesses.end(images, &self.meter, observer);
+        // Nothing is known about the origin of data in an image that the engine has created.
+        let files = match &images {
+            Some(images) => (images, &[][..]),
+            None => (case.images, &case.journals[..]),
+        };
+        let accesses = self.accesses.end(files, &self.meter, observer);
         observer.ratio(Vital::RequestAccesses, accesses, case.requests.len() as u64);
         let written = chain.into_written();
         let judged = match ran {
