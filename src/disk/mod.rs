@@ -17,3 +17,4 @@ pub mod offsets;
 pub(crate) mod ranges;
 mod second_answer;
 pub mod storage;
+mod vital;

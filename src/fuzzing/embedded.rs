@@ -211,8 +211,8 @@ impl<S: Subject> Fuzzer<S> {
         Ok(())
     }
 
-    /// Generates a program of any operations, the file of such a program, or random bytes, and runs it. Unlike a child, it
-    /// depends on no input.
+    /// Generates a program of any operations, the file of such a program, or random bytes, and runs it. Unlike a child,
+    /// it depends on no input.
     ///
     /// # Errors
     /// A file cannot be written.
@@ -367,8 +367,8 @@ impl<S: Subject> Fuzzer<S> {
         self.coverages.insert(coverage_name(&entry.features));
     }
 
-    /// Replaces the parent at `place` by `input` if that has the same coverage and is shorter, or as long and less work.
-    /// The parent's file stays, because it may be the user's.
+    /// Replaces the parent at `place` by `input` if that has the same coverage and is shorter, or as long and less
+    /// work. The parent's file stays, because it may be the user's.
     fn simplify(&mut self, place: usize, input: &[u8]) -> Result<(), Error> {
         let parent = &self.pool.entries()[place];
         let (own, before) = (&self.measures, &parent.measures);

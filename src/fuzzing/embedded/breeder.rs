@@ -20,11 +20,11 @@ use super::settings::FuzzSettings;
 const GENERATED_OPERATIONS: usize = 12;
 /// The longest file that the loop makes: as long as those of libFuzzer (`fuzz/options/raw_image.options`). A child may
 /// be as long as its parent.
-const MAX_FILE_BYTES: u64 = 256 << 10;
+const MAX_MADE_FILE_BYTES: u64 = 256 << 10;
 /// The number of programs that are tried until one builds a file that is short enough.
-const TRIES: usize = 16;
-/// The formats of the files with which a campaign begins. A VHDX image of a program has some MiB, so that such files come
-/// only from the corpus.
+const FILE_TRIES: usize = 16;
+/// The formats of the files with which a campaign begins. A VHDX image of a program has some MiB, so that such files
+/// come only from the corpus.
 const BASES: [Base; 3] = [Base::Qcow2, Base::Vpc, Base::Vmdk];
 
 /// Makes inputs, with buffers that are reused.
@@ -61,7 +61,7 @@ impl Breeder {
             }
             Inputs::Files => {
                 let mut file = parent.input.clone();
-                let max_bytes = file.len().max(MAX_FILE_BYTES as usize);
+                let max_bytes = file.len().max(MAX_MADE_FILE_BYTES as usize);
                 let breeding = FileBreeding { other: &other.input, weights, max_bytes };
                 let used = breed_file(&mut file, &breeding, rng_seed);
                 (file, used)
@@ -74,7 +74,7 @@ impl Breeder {
         match (entropy.one_in(2), settings.inputs) {
             (true, Inputs::Programs) => program(settings, entropy).encode(),
             (true, Inputs::Files) => {
-                let mut files = (0..TRIES).map(|_| self.file(&program(settings, entropy)));
+                let mut files = (0..FILE_TRIES).map(|_| self.file(&program(settings, entropy)));
                 files.find_map(|file| file).unwrap_or_default()
             }
             (false, inputs) => {
@@ -107,12 +107,12 @@ impl Breeder {
             program.prologue = Prologue { base, cluster_bits, ..program.prologue };
             program
         };
-        (0..TRIES as u64).find_map(|rng_seed| self.file(&program(rng_seed)))
+        (0..FILE_TRIES as u64).find_map(|rng_seed| self.file(&program(rng_seed)))
     }
 
     fn file(&mut self, program: &Program) -> Option<Vec<u8>> {
         let builder = self.builder.get_or_insert_with(|| Box::new(Harness::new(Walker::default())));
-        built_file(builder, &program.encode(), MAX_FILE_BYTES)
+        built_file(builder, &program.encode(), MAX_MADE_FILE_BYTES)
     }
 }
 

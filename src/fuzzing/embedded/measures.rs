@@ -33,7 +33,7 @@ pub struct ParentChange {
 }
 
 /// The number of different changes.
-pub const CHANGES: usize = 2 * Vital::COUNT * MAGNITUDES;
+pub const PARENT_CHANGES: usize = 2 * Vital::COUNT * MAGNITUDES;
 
 impl Measures {
     /// Returns the measures of the run that `recorder` observed, of a program with this many operations.
@@ -72,7 +72,7 @@ impl ParentChange {
         Some(Self { vital, falls: row % 2 == 1, magnitude: magnitude as u8 })
     }
 
-    /// Returns the index of the change, less than [`CHANGES`].
+    /// Returns the index of the change, less than [`PARENT_CHANGES`].
     pub fn index(self) -> usize {
         let rows = 2 * self.vital.index() + usize::from(self.falls);
         rows * MAGNITUDES + usize::from(self.magnitude)
@@ -109,11 +109,11 @@ mod tests {
         let again = child.changes_from(&parent).into_iter().filter_map(ParentChange::at);
         assert!(again.eq(expected));
         assert_eq!(expected[1].to_string(), "reads fall by 16 to 31");
-        assert_eq!(ParentChange::at(CHANGES as u16), None);
+        assert_eq!(ParentChange::at(PARENT_CHANGES as u16), None);
         let mut indices: Vec<_> = expected.iter().map(|change| change.index()).collect();
         let others = [change(Vital::Extents, true, 2), change(Vital::RequestAccesses, true, 15)];
         indices.extend(others.map(ParentChange::index));
-        assert!(indices.iter().all(|index| *index < CHANGES), "{indices:?}");
+        assert!(indices.iter().all(|index| *index < PARENT_CHANGES), "{indices:?}");
         indices.sort_unstable();
         indices.dedup();
         assert_eq!(indices.len(), 4);

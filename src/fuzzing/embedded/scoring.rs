@@ -5,7 +5,7 @@ use crate::fuzzing::feedback::Counter;
 use crate::fuzzing::feedback::coverage::{CoverageFeature, CoverageFeatures, FEATURES};
 use crate::fuzzing::feedback::layout::{COUNTERS, vital_index};
 
-use super::measures::{CHANGES, Measures};
+use super::measures::{Measures, PARENT_CHANGES};
 
 /// The lowest score with which an input is kept.
 pub const INTERESTING: u32 = 10;
@@ -60,7 +60,11 @@ pub struct ScoredParent<'p> {
 
 impl Default for SeenFeatures {
     fn default() -> Self {
-        Self { features: vec![0; FEATURES], counters: vec![0; COUNTERS], changes: vec![0; CHANGES] }
+        Self {
+            features: vec![0; FEATURES],
+            counters: vec![0; COUNTERS],
+            changes: vec![0; PARENT_CHANGES],
+        }
     }
 }
 
@@ -135,7 +139,7 @@ impl SeenFeatures {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lineage(Vec<u16>);
 
-const _: () = assert!(COUNTERS <= 1 << u16::BITS && CHANGES <= 1 << u16::BITS);
+const _: () = assert!(COUNTERS <= 1 << u16::BITS && PARENT_CHANGES <= 1 << u16::BITS);
 
 impl Lineage {
     /// Returns the lineage of a child of `parent` that covers `features`.
@@ -240,7 +244,7 @@ mod tests {
         known.commit(&known_coverage, &changes);
         assert_eq!(score(&known, &measures(9, 300)), MORE_COMPLEX);
         assert_eq!(score(&known, &measures(3, 300)), NEW_CHANGE);
-        // New coverage scores whatever it costs.
+        // New coverage scores at any cost.
         let new = features(&[Event::Bitmap], 1);
         let parent = Some(parent_of(&lineage, &marks, &before));
         assert!(known.score(&new, &measures(9, u64::MAX), parent) >= INTERESTING);

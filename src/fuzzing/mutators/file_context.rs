@@ -24,17 +24,18 @@ impl FileContext<'_> {
     pub(super) fn range(&mut self, length_bytes: usize) -> Range<usize> {
         let wanted = 1 << self.entropy.below(MAX_RANGE_BITS + 1);
         let start = self.index(length_bytes);
-        let start = if wanted < SECTOR_BYTES { start } else { start & !(SECTOR_BYTES - 1) };
+        let start =
+            if wanted < FIRST_SECTOR_BYTES { start } else { start & !(FIRST_SECTOR_BYTES - 1) };
         start..(start + wanted).min(length_bytes)
     }
 
     /// Returns a random byte of a file that is not empty. Half of them lie in its first sector, where headers are.
     pub(super) fn place(&mut self, length_bytes: usize) -> usize {
-        let first = if self.entropy.one_in(2) { SECTOR_BYTES } else { length_bytes };
+        let first = if self.entropy.one_in(2) { FIRST_SECTOR_BYTES } else { length_bytes };
         self.index(first.min(length_bytes))
     }
 }
 
 /// log2 of the length of the longest range.
 const MAX_RANGE_BITS: u64 = 16;
-const SECTOR_BYTES: usize = 512;
+const FIRST_SECTOR_BYTES: usize = 512;

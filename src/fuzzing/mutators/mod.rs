@@ -49,17 +49,17 @@ pub struct Mutation {
     /// libFuzzer has an equivalent mutation, so [`mutate`] does not choose this one.
     libfuzzers: bool,
     /// Changes an input. Returns false if there is nothing to change.
-    change: Change,
+    change: MutationChange,
 }
 
 /// The function of a mutation.
 #[derive(Clone, Copy)]
-enum Change {
+enum MutationChange {
     Program(fn(&mut Program, &mut MutationContext) -> bool),
     File(fn(&mut Vec<u8>, &mut FileContext) -> bool),
 }
 
-impl Change {
+impl MutationChange {
     fn is_of_files(self) -> bool {
         matches!(self, Self::File(_))
     }
@@ -73,8 +73,8 @@ impl Mutation {
     /// Returns the kind of inputs that it changes.
     pub fn inputs(&self) -> Inputs {
         match self.change {
-            Change::Program(_) => Inputs::Programs,
-            Change::File(_) => Inputs::Files,
+            MutationChange::Program(_) => Inputs::Programs,
+            MutationChange::File(_) => Inputs::Files,
         }
     }
 
@@ -82,14 +82,14 @@ impl Mutation {
         (name, weight): (&'static str, u64),
         change: fn(&mut Program, &mut MutationContext) -> bool,
     ) -> Self {
-        Self { name, weight, libfuzzers: false, change: Change::Program(change) }
+        Self { name, weight, libfuzzers: false, change: MutationChange::Program(change) }
     }
 
     const fn of_files(
         (name, weight): (&'static str, u64),
         change: fn(&mut Vec<u8>, &mut FileContext) -> bool,
     ) -> Self {
-        Self { name, weight, libfuzzers: true, change: Change::File(change) }
+        Self { name, weight, libfuzzers: true, change: MutationChange::File(change) }
     }
 
     const fn of_libfuzzer(self) -> Self {
@@ -111,8 +111,8 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation::of_programs(("sniper", 2), sniper::change),
     Mutation::of_programs(("bytes", 4), bytes::change).of_libfuzzer(),
     Mutation::of_programs(("crossover", 4), crossover::change).of_libfuzzer(),
-    Mutation::of_files(("file bytes", 4), file::bytes::change),
-    Mutation::of_files(("file word", 6), file::word::change),
+    Mutation::of_files(("file bytes", 4), |file, context| file::bytes::change(file, context)),
+    Mutation::of_files(("file word", 6), |file, context| file::word::change(file, context)),
     Mutation::of_files(("file range", 2), file::range::change),
     Mutation::of_files(("file length", 1), file::length::change),
     Mutation::of_files(("file mix", 2), file::mix::change),
@@ -221,8 +221,10 @@ pub fn breed_file(file: &mut Vec<u8>, breeding: &FileBreeding, rng_seed: u64) ->
     let wanted = wanted(&mut context.entropy);
     let (mut changed, mut used) = (0, Used::default());
     for _ in 0..wanted * 8 {
-        let Some(place) = choose(&mut context.entropy, weights, Change::is_of_files) else { break };
-        if let Change::File(change) = MUTATIONS[place].change
+        let Some(place) = choose(&mut context.entropy, weights, MutationChange::is_of_files) else {
+            break;
+        };
+        if let MutationChange::File(change) = MUTATIONS[place].change
             && change(file, &mut context)
         {
             changed += 1;
@@ -247,7 +249,7 @@ fn wanted(entropy: &mut Entropy) -> usize {
 fn choose(
     entropy: &mut Entropy,
     weights: &Weights,
-    wanted: impl Fn(Change) -> bool + Clone,
+    wanted: impl Fn(MutationChange) -> bool + Clone,
 ) -> Option<usize> {
     let all = weights.iter().zip(MUTATIONS);
     entropy.weighted(all.map(|(weight, it)| if wanted(it.change) { *weight } else { 0 }))
@@ -263,8 +265,8 @@ fn change(program: &mut Program, context: &mut MutationContext, weights: &Weight
     let (mut changed, mut used) = (0, Used::default());
     // The bound suffices: some mutation changes any program (each has a geometry).
     for _ in 0..wanted * 8 {
-        if let Some(place) = choose(&mut context.entropy, weights, Change::is_of_programs)
-            && let Change::Program(change) = MUTATIONS[place].change
+        if let Some(place) = choose(&mut context.entropy, weights, MutationChange::is_of_programs)
+            && let MutationChange::Program(change) = MUTATIONS[place].change
             && change(program, context)
         {
             reframe(&mut program.operations);
@@ -304,7 +306,7 @@ mod tests {
     fn each_mutation_changes_most_programs_and_keeps_the_rest() {
         let other = generate(77, GenerateSettings { operations: 20, compressed: true });
         for mutation in MUTATIONS {
-            let Change::Program(change) = mutation.change else { continue };
+            let MutationChange::Program(change) = mutation.change else { continue };
             let (mut changed, mut claimed) = (0, 0);
             for rng_seed in 0..200 {
                 let before =
@@ -451,7 +453,7 @@ mod tests {
     fn each_mutation_changes_most_files_and_stays_within_bounds() {
         assert_eq!(of_files().count(), 5);
         for mutation in of_files() {
-            let Change::File(change) = mutation.change else { unreachable!() };
+            let MutationChange::File(change) = mutation.change else { unreachable!() };
             let mut changed = 0;
             for rng_seed in 0..300 {
                 let (before, other) = (some_file(rng_seed), some_file(!rng_seed));
@@ -473,7 +475,7 @@ mod tests {
     #[test]
     fn an_empty_file_has_children() {
         for mutation in of_files() {
-            let Change::File(change) = mutation.change else { unreachable!() };
+            let MutationChange::File(change) = mutation.change else { unreachable!() };
             for rng_seed in 0..50 {
                 let entropy = Entropy::new(rng_seed);
                 let mut file = Vec::new();

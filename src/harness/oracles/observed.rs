@@ -42,7 +42,7 @@ pub fn work<O: Observer>(work: &WalkWork, observer: &O) {
     observer.vital(Vital::Reads, reads);
     observer.vital(Vital::ReadBytes, bytes);
     observer.ratio(Vital::TableReads, bytes, table_bytes);
-    observer.ratio(Vital::EntryExtents, extents as u64, table_bytes / ENTRY_BYTES);
+    observer.ratio(Vital::EntryExtents, extents as u64, table_bytes / BYTES_PER_ENTRY);
 }
 
 /// Reports how much of the `fuel` of a walk is used, when `left` is left.
@@ -51,7 +51,7 @@ pub fn fuel<O: Observer>(fuel: u64, left: u64, observer: &O) {
 }
 
 /// The bytes of an entry, as in most tables of qcow2 and VHDX.
-const ENTRY_BYTES: u64 = 8;
+const BYTES_PER_ENTRY: u64 = 8;
 
 /// Reports that the engine opens a damaged image, or why it does not. Returns the disk, if it does.
 pub fn opened<D, O: Observer>(answer: Result<D, EngineError>, observer: &O) -> Option<D> {
@@ -98,13 +98,14 @@ mod tests {
             all.into_iter().filter(|(vital, _)| vital.parts().is_some()).collect::<Vec<_>>()
         };
         let measured = WalkWork { reads: 3, bytes: 1000, extents: 6, table_bytes: 400 };
-        let of = [(Vital::TableReads, 40), (Vital::EntryExtents, 1), (Vital::FuelUsed, 1 << 12)];
+        let of =
+            [(Vital::TableReads, 2560), (Vital::EntryExtents, 122), (Vital::FuelUsed, 1 << 12)];
         assert_eq!(ratios(measured, (1000, 750)), of);
         assert_eq!(ratios(measured, (1000, 0))[2].1, 1 << 14);
         assert_eq!(ratios(WalkWork { table_bytes: 0, ..measured }, (0, 0)), []);
         // Less than an entry.
         let few = ratios(WalkWork { table_bytes: 7, ..measured }, (1, 1));
-        assert_eq!(few, [(Vital::TableReads, 2285), (Vital::FuelUsed, 0)]);
+        assert_eq!(few, [(Vital::TableReads, 146_285), (Vital::FuelUsed, 0)]);
         let held = ratios(WalkWork { bytes: u64::MAX, table_bytes: 1, ..measured }, (1, 1));
         assert_eq!(held[0], (Vital::TableReads, u64::MAX));
     }

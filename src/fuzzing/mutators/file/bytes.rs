@@ -2,7 +2,7 @@
 
 use crate::fuzzing::mutators::file_context::FileContext;
 
-pub(in crate::fuzzing::mutators) fn change(file: &mut Vec<u8>, context: &mut FileContext) -> bool {
+pub(in crate::fuzzing::mutators) fn change(file: &mut [u8], context: &mut FileContext) -> bool {
     if file.is_empty() {
         return false;
     }

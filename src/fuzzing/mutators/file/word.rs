@@ -6,7 +6,7 @@ use crate::fuzzing::mutators::file_context::FileContext;
 const LOOKS: usize = 16;
 const WIDTHS_BYTES: [usize; 4] = [1, 2, 4, 8];
 
-pub(in crate::fuzzing::mutators) fn change(file: &mut Vec<u8>, context: &mut FileContext) -> bool {
+pub(in crate::fuzzing::mutators) fn change(file: &mut [u8], context: &mut FileContext) -> bool {
     let width = WIDTHS_BYTES[context.index(WIDTHS_BYTES.len())];
     let Some(at) = place(file, width, context) else { return false };
     let is_big_endian = context.entropy.one_in(2);
