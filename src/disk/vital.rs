@@ -57,6 +57,17 @@ closed! {
 }
 
 impl Vital {
+    /// Returns the name with the unit, for tables of values.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::FuelUsed => "fuel used, in 16,384ths",
+            Self::TableReads => "bytes read per byte of tables, in 1,024ths",
+            Self::EntryExtents => "extents per entry, in 1,024ths",
+            Self::RequestAccesses => "accesses per request, in sixteenths",
+            _ => self.name(),
+        }
+    }
+
     /// Returns the number of parts that make the ratio 1; `None` if the vital is no ratio.
     pub const fn parts(self) -> Option<u64> {
         match self {
@@ -64,6 +75,20 @@ impl Vital {
             Self::TableReads | Self::EntryExtents => Some(1 << 10),
             Self::RequestAccesses => Some(16),
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_have_labels_with_their_unit() {
+        for vital in Vital::ALL {
+            let is_named = vital.label() == vital.name();
+            assert_eq!(is_named, vital.parts().is_none(), "{}", vital.name());
+            assert!(vital.label().starts_with(vital.name()));
         }
     }
 }

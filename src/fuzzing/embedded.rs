@@ -128,8 +128,8 @@ impl<S: Subject> Fuzzer<S> {
             fuzzer.consider(input, &Origin::Nothing)?;
         }
         if fuzzer.pool.entries().is_empty() {
-            // Perhaps every input triggers a bug. The loop still needs a parent, so it keeps this one.
-            let input = first.first().map_or(&[][..], Vec::as_slice);
+            // Perhaps every input triggers a bug. The loop still needs a parent, so it keeps the last one.
+            let input = first.last().map_or(&[][..], Vec::as_slice);
             let run = (std::mem::take(&mut fuzzer.features), std::mem::take(&mut fuzzer.measures));
             fuzzer.keep(input, &Origin::Nothing, run, false)?;
         }
