@@ -76,7 +76,7 @@ mod tests {
     use crate::disk::clusters::{ClusterSize, GuestCluster};
     use crate::disk::file_parts::FileParts;
     use crate::disk::offsets::HostOffset;
-    use crate::images::content::Shape;
+    use crate::images::content::{CompressedContent, Shape};
 
     #[test]
     fn the_last_operation_counts() {
@@ -95,7 +95,7 @@ mod tests {
                     cluster: GuestCluster::new(9),
                     host: HostOffset::new(9 * bytes + 7),
                     length_bytes: 30,
-                    shape: Shape::default(),
+                    content: CompressedContent::Shape(Shape::default()),
                     write,
                 },
             ]);

@@ -349,7 +349,8 @@ mod tests {
                 assert_eq!(Program::decode(&before.encode()), before);
                 let mut after = before.clone();
                 let mut context = context(rng_seed, &other);
-                (mutation.change)(&mut after, &mut context);
+                let MutationChange::Program(change) = mutation.change else { continue };
+                change(&mut after, &mut context);
                 reframe(&mut after.operations);
                 assert!(after.operations.len() <= 64);
                 assert_eq!(Program::decode(&after.encode()), after, "{}", mutation.name);
