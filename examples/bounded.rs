@@ -1,6 +1,5 @@
 //! A bounded run of a target in one process: all inputs of a folder, then children of them that the embedded loop
-//! breeds. Prints the fingerprint of the first violation or panic, and exits with 1. A target whose inputs are files runs
-//! only the folder, because the loop breeds programs.
+//! breeds. Prints the fingerprint of the first violation or panic, and exits with 1.
 //!
 //! `cargo run --release --example bounded map_extents corpus/map_extents 1000`
 //!

@@ -90,6 +90,14 @@ def named(source, name):
     return [line for line in scope if not name or lines[line - 1].strip() == name]
 
 
+def whole_pieces(source, name):
+    """Returns the lines of the whole file, or of each function, that a name without its file means; None for a text."""
+    if not name:
+        return [range(1, len(source.splitlines()) + 1)]
+    function = re.fullmatch(r"fn (\w+)", name)
+    return function and [range(first, last + 1) for first, last in functions(source, function[1])]
+
+
 def check(found, read):
     """Returns the names that mean no line, and those that occur twice."""
     wrong, seen = [], set()
@@ -152,15 +160,18 @@ def explained(files, found, read):
     for one in found:
         for name in one.names:
             file, _, inside = name.partition(": ")
-            means = set(named(read(file), inside))
+            source = read(file)
             ranges = files[file].ranges() if file in files else []
-            if re.fullmatch(r"(fn \w+)?", inside):
-                # A whole file or function: a reached line in it shows that the explanation is wrong.
-                lines = means & {line for it in ranges for line in it.lines}
-                if not lines or any(files[file].lines.get(line) for line in means):
-                    lines = set()
-            else:
+            missed = {line for it in ranges for line in it.lines}
+            whole = whole_pieces(source, inside)
+            if whole is None:
+                means = set(named(source, inside))
                 lines = {line for it in ranges if means & set(it.lines) for line in it.lines}
+            else:
+                # A reached line in a file or a function shows that the explanation is wrong.
+                counted = files[file].lines if file in files else {}
+                pieces = [{line for line in piece if line in counted} for piece in whole]
+                lines = {line for piece in pieces if piece <= missed for line in piece}
             if not lines:
                 stale.append(f"{name}: explained, but reached, in part or as a whole")
             for line in lines:
@@ -253,7 +264,7 @@ def self_test():
     path = "src/walkers/planted.rs"
     source = "fn one() {\n    first();\n}\nfn two() {\n    second();\n    third();\n}\n"
     body = "\n".join(f"    line{number}();" for number in range(8, 400))
-    source = f"{source}fn three() {{\n{body}\n}}\n"
+    source = f"{source}fn three() {{\n{body}\n}}\nfn two() {{\n    second();\n}}\n"
 
     def read(file):
         if file != path:
@@ -261,7 +272,7 @@ def self_test():
         return source
 
     def wrong(explanation, counts):
-        lines = {**{number: 1 for number in range(1, 402)}, **counts}
+        lines = {**{number: 1 for number in range(1, 405)}, **counts}
         lcov = "\n".join([f"SF:{ROOT}/{path}", *(f"DA:{number},{count}" for number, count in lines.items())])
         return report(lcov, explanation, read)[3]
 
@@ -276,6 +287,7 @@ def self_test():
         ("not in that function", f"never: w\n    {path}: fn one: second();\n", {5: 0}, "there is no such line"),
         ("a function", f"elsewhere: w\n    {path}: fn two\n", two, None),
         ("a function reached in part", f"elsewhere: w\n    {path}: fn two\n", {5: 0}, "explained, but reached"),
+        ("one of two functions", f"elsewhere: w\n    {path}: fn two\n", {**two, 402: 0, 403: 0, 404: 0}, None),
         ("reached", f"never: w\n    {path}: second();\n", {}, "explained, but reached"),
         ("no such line", f"never: w\n    {path}: fourth();\n", {}, "there is no such line"),
         ("no such file", "never: w\n    src/walkers/none.rs\n", {}, "there is no such file"),
