@@ -1,6 +1,6 @@
 //! Damaged images: after any damage, opening, walking, looking up and reading end within bounds. Answers tile the
 //! disk, are possible, and agree with each other. Ranges that no damage can have touched are mapped as the model
-//! says. While bytes change during a read, answers only have to tile the disk. If QEMU does not open the image, the
+//! says. While bytes change during a read, or reads fail, answers only have to tile the disk. If QEMU does not open the image, the
 //! oracle `refusal` judges the answers instead. Does not check the mapping of damaged entries, nor the data.
 
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::images::damage::{Damage, Refusal};
 use crate::images::entropy::Entropy;
 
 use super::collector::Fuel;
-use super::raw::{Answers, MeasuredChain, RawOutcome, judged_walk, walk};
+use super::raw::{Answers, MAX_ASKED, MeasuredChain, RawOutcome, judged_walk, read_edges, walk};
 use super::{Oracle, OracleResult, Violation, model, observed, refusal};
 
 const ORACLE: Oracle = Oracle::drawn("hostile");
@@ -73,7 +73,13 @@ pub fn check<E: Engine, O: Observer>(
     } else if case.damage.is_unsteady() {
         chain.rearm();
         match observed::opened(engine.open(&chain), observer) {
-            Some(mut disk) => judged_walk(&mut disk, whole, fuel, observer, verdicts)?.0,
+            Some(mut disk) => {
+                let outcome = judged_walk(&mut disk, whole, fuel, observer, verdicts)?.0;
+                // Bytes that change or fail to be read may spoil any answer, but a read must end without a panic.
+                let asked = &whole[..whole.len().min(MAX_ASKED)];
+                let _ = read_edges(&mut disk, asked, false, observer);
+                outcome
+            }
             None => RawOutcome::Refused,
         }
     } else {

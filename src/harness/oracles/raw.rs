@@ -47,7 +47,7 @@ const STEPS_PER_LAYER: u64 = 4;
 /// The largest number of steps that a run waits for: some tens of milliseconds.
 const MAX_STEPS: u64 = 1 << 22;
 /// The number of extents that are looked up and read.
-const MAX_ASKED: usize = 64;
+pub(super) const MAX_ASKED: usize = 64;
 
 /// Buffers, reused from file to file.
 #[derive(Debug, Default)]
@@ -152,7 +152,8 @@ pub(super) struct Answers<'a, O> {
     pub(super) whole: &'a mut Vec<Extent>,
     pub(super) other: &'a mut Vec<Extent>,
     pub(super) fuel: Fuel,
-    /// Reads may fail where the walk succeeds: for VMDK images that no longer fit their parents.
+    /// Reads may fail where the walk succeeds: for VMDK images that no longer fit their parents. Then they must only
+    /// end without a panic.
     pub(super) may_fail_to_read: bool,
     /// The answer may depend on the byte at which a question begins: for VMDK images whose extents end inside a grain.
     pub(super) may_split_grains: bool,
@@ -210,9 +211,9 @@ impl<O: Observer> Answers<'_, O> {
             let looked_up = lookup::check(&mut disk, asked, |_| true);
             verdicts.judge_answers(QuestionKind::Status, looked_up)?;
         }
+        observer.event(State::Check, Event::Read);
+        let read = read_edges(&mut disk, asked, may_split_grains, observer);
         if !may_fail_to_read {
-            observer.event(State::Check, Event::Read);
-            let read = read_edges(&mut disk, asked, may_split_grains, observer);
             verdicts.judge_answers(QuestionKind::Read, read)?;
         }
         if complete && !may_split_grains {
@@ -276,7 +277,7 @@ pub(super) fn walk<O: Observer>(
 
 /// Reads at the edges of extents; only at their beginnings if a question behind the end of a file may be about the next
 /// one. Compressed data may be broken; all other data must be readable.
-fn read_edges<O: Observer>(
+pub(super) fn read_edges<O: Observer>(
     disk: &mut impl OpenDisk,
     extents: &[Extent],
     may_split_grains: bool,
