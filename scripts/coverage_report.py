@@ -55,7 +55,8 @@ def explanations(text):
         elif line.startswith("    ") and found:
             found[-1].names.append(line.strip())
         elif line and not line.startswith("#"):
-            sys.exit(f"{EXPLAINED}:{number}: expected a heading ({', '.join(KINDS)}) or a name after four blanks, found '{line}'")
+            expected = f"expected a heading ({', '.join(KINDS)}) or a name after four blanks"
+            sys.exit(f"{EXPLAINED}:{number}: {expected}, found '{line}'")
     return found
 
 
