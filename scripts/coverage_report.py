@@ -225,6 +225,13 @@ def totals(rows):
     return groups
 
 
+def kinds(reasons):
+    """Returns the table of the unreached lines of each kind."""
+    counts = collections.Counter(one.kind for lines in reasons.values() for one in lines.values())
+    rows = [f"| {kind} | {counts[kind]} | {'no' if not counted else 'as unreached'} |" for kind, counted in KINDS.items()]
+    return "\n".join(["| explanation of unreached lines | lines | counted |", "|---|---|---|", *rows])
+
+
 def unreached(files, found, reasons, read):
     """Returns the text of all unreached lines below their explanations, and those without one."""
     text, left = [], []
@@ -254,6 +261,7 @@ def report(lcov, explanation_text, read):
     table = "\n".join([HEAD.format("file"), *(row.cells(file) for file, row in rows.items())])
     groups = totals(rows)
     sums = "\n".join([HEAD.format("group"), *(row.cells(group) for group, row in groups.items())])
+    sums = f"{sums}\n\n{kinds(reasons)}"
     text, left = unreached(files, found, reasons, read)
     low = [f"{group}: {row.percent:.2f}% of the lines reached, expected {LEAST_PERCENT}%"
            for group, row in groups.items() if row.lines and row.percent < LEAST_PERCENT]
