@@ -130,7 +130,8 @@ impl WrittenFile {
         self.lock().log.as_ref().map_or(0, WriteLog::changes)
     }
 
-    /// Returns a file that a cut could have left while the changes behind the first `changes` happened, if there are any.
+    /// Returns a file that a cut could have left while the changes behind the first `changes` happened, if there are
+    /// any.
     pub(super) fn cut_since(&self, changes: usize, kind: CutKind, choice: u16) -> Option<Image> {
         let state = self.lock();
         state.log.as_ref()?.cut_since(&state.image, changes, kind, choice)

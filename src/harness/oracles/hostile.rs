@@ -1,7 +1,7 @@
 //! Damaged images: after any damage, opening, walking, looking up and reading end within bounds. Answers tile the
 //! disk, are possible, and agree with each other. Ranges that no damage can have touched are mapped as the model
-//! says. While bytes change during a read, or reads fail, answers only have to tile the disk. If QEMU does not open the image, the
-//! oracle `refusal` judges the answers instead. Does not check the mapping of damaged entries, nor the data.
+//! says. While bytes change during a read, or reads fail, answers only have to tile the disk. If QEMU does not open the
+//! image, the oracle `refusal` judges the answers instead. Does not check the mapping of damaged entries, nor the data.
 
 use std::ops::Range;
 use std::sync::Arc;

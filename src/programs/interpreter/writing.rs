@@ -212,9 +212,9 @@ impl Vm {
         made
     }
 
-    /// Reports whether refcounts are wide enough for `snapshots`, those of the build and all that are taken. No state of
-    /// the disk has more references to a cluster than the whole image has when the writing begins. While a snapshot is
-    /// applied, there are two states of the disk beside those of all snapshots.
+    /// Reports whether refcounts are wide enough for `snapshots`, those of the build and all that are taken. No state
+    /// of the disk has more references to a cluster than the whole image has when the writing begins. While a snapshot
+    /// is applied, there are two states of the disk beside those of all snapshots.
     fn counts_hold(&self, snapshots: u32) -> bool {
         let built = self.builder.snapshot_count() as u64;
         // Those of the build are counted with the disk, in the state before the writing.
@@ -224,8 +224,8 @@ impl Vm {
     }
 
     /// Asks to apply a snapshot, if QEMU does so without other effects. It changes the size of the disk to that of the
-    /// snapshot, which it refuses in a version 2 image and for sizes that are not whole sectors. Clusters past the end of
-    /// a disk, VM state among them, would appear or be lost when the size changes then.
+    /// snapshot, which it refuses in a version 2 image and for sizes that are not whole sectors. Clusters past the end
+    /// of a disk, VM state among them, would appear or be lost when the size changes then.
     fn request_applied_snapshot(&mut self, size_bytes: u64, index: Few<0, 15>) -> Effect {
         let Some(snapshot) = self.writing_snapshot(index) else { return Effect::None };
         let plan = self.builder.plan();

@@ -89,8 +89,8 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
         self.clear_copied(applied, false)?;
         self.header.size_bytes = size_bytes;
         (self.header.l1_offset, self.header.l1_entries) = (l1_offset, entries);
-        // All fields in one write: a power cut leaves all as they were, or none. Between the size and the L1 table is the
-        // method of encryption, which is none.
+        // All fields in one write: a power cut leaves all as they were, or none. Between the size and the L1 table is
+        // the method of encryption, which is none.
         let mut fields = [0; 24];
         fields[..8].copy_from_slice(&size_bytes.to_be_bytes());
         fields[12..16].copy_from_slice(&entries.to_be_bytes());
