@@ -54,7 +54,7 @@ impl fmt::Display for Case {
 /// The counts of the test, each with its lowest value for programs of any kind and for programs with chosen parts.
 const BOUNDS: [(&str, u64, u64); 20] = [
     ("programs", 800, 300),
-    ("programs with given bytes", 300, 50),
+    ("programs with given bytes", 300, 30),
     ("maps on VHDX", 30, 20),
     ("programs in other formats", 5, 0),
     ("programs with too many clusters to be checked", 1, 0),
