@@ -141,12 +141,13 @@ pub(super) const fn delta_index(vital: Vital, falls: bool, magnitude: u8) -> usi
     DELTAS_AT + rows * MAGNITUDES + magnitude as usize
 }
 
-/// Returns the counter of a reason. Words with digits that do not begin with a letter are values, which differ from
-/// image to image, and do not count.
+/// Returns the counter of a reason. Words with digits are values, which differ from image to image, and do not count:
+/// except for letters with one digit behind them, such as `L2`.
 pub fn reason(text: &str) -> Counter {
     let is_value = |word: &&str| {
         let begins_with_letter = word.starts_with(|first: char| first.is_ascii_alphabetic());
-        !begins_with_letter && word.bytes().any(|byte| byte.is_ascii_digit())
+        let digits = word.bytes().filter(u8::is_ascii_digit).count();
+        digits > usize::from(begins_with_letter)
     };
     let mut checksum = crc32fast::Hasher::new();
     for word in text.split_ascii_whitespace().filter(|word| !is_value(word)) {
@@ -240,6 +241,10 @@ mod tests {
         let one = reason("L2 entry for guest offset 0x1f00: (4096) bits contradict");
         assert_eq!(one, reason("L2 entry for guest offset 0xde: (7) bits contradict"));
         assert_ne!(one, reason("L1 entry for guest offset 0x1f00: (4096) bits contradict"));
+        // As imago writes it.
+        let version = reason("qcow2 v3765571072 is not supported");
+        assert_eq!(version, reason("qcow2 v258048 is not supported"));
+        assert_ne!(version, reason("qcow2 v1 is not supported"));
     }
 
     #[test]
