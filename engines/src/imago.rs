@@ -28,6 +28,11 @@ impl Engine for Imago {
         true
     }
 
+    // The cache is a map whose order is random, and so is the order in which the crate writes the tables.
+    fn written_accesses_are_feedback(&self) -> bool {
+        false
+    }
+
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<ImagoDisk> {
         Ok(ImagoDisk(open(&chain.layers()[0], &chain.layers()[1..], false)?))
     }

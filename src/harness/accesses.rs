@@ -9,7 +9,6 @@ use crate::images::files::{Images, LayerFile};
 use crate::images::layer_anatomy::LayerAnatomy;
 use crate::programs::Journal;
 
-use super::engine::Engine;
 use super::meter::{FileAccess, Meter};
 use super::origins::DataOrigins;
 
@@ -37,9 +36,9 @@ struct StructureRange {
 type FilePlace = (usize, LayerFile);
 
 impl AccessReport {
-    /// Begins a trace on `meter`, if the accesses of the engine are feedback for `observer`.
-    pub(super) fn begin<E: Engine, O: Observer>(engine: &E, meter: &Meter, _observer: &O) {
-        if O::OBSERVES && engine.accesses_are_feedback() {
+    /// Begins a trace on `meter`, if the accesses of the engine are feedback, and `observer` wants it.
+    pub(super) fn begin<O: Observer>(are_feedback: bool, meter: &Meter, _observer: &O) {
+        if O::OBSERVES && are_feedback {
             meter.begin_trace();
         }
     }

@@ -47,6 +47,12 @@ pub trait Engine {
         false
     }
 
+    /// Reports whether the accesses of the engine are feedback while it writes: by default, as while it reads. An engine
+    /// that writes its caches in a random order says no.
+    fn written_accesses_are_feedback(&self) -> bool {
+        self.accesses_are_feedback()
+    }
+
     /// Begins a rehearsal, if the engine wants one: the harness judges the next image twice, and discards the first
     /// verdict. The engine answers as well as it can, and learns the questions about the image before it has to answer
     /// them. By default, there is none.
@@ -369,6 +375,10 @@ macro_rules! pass_on_to_engine {
 
         fn accesses_are_feedback(&self) -> bool {
             self.engine.accesses_are_feedback()
+        }
+
+        fn written_accesses_are_feedback(&self) -> bool {
+            self.engine.written_accesses_are_feedback()
         }
 
         fn begin_rehearsal(&mut self) -> bool {

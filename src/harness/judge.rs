@@ -156,7 +156,7 @@ impl Judge {
         if case.in_full {
             self.known.clear();
         }
-        AccessReport::begin(engine, meter, observer);
+        AccessReport::begin(engine.accesses_are_feedback(), meter, observer);
         let answered = self.judge_answers(engine, &chain, &context, entropy);
         self.accesses.end((case.images, &case.journals), meter, observer);
         let Some(reads) = answered? else {

@@ -108,7 +108,7 @@ impl<E: Engine, O: Observer> Target for Hostile<E, O> {
             let memory = MemoryMeter::begin();
             let damaged = (case, &expected[..]);
             let meter = buffers.renewed_meter();
-            AccessReport::begin(engine, &meter, observer);
+            AccessReport::begin(engine.accesses_are_feedback(), &meter, observer);
             let judged = hostile::check(engine, damaged, &mut entropy, observer, buffers, verdicts);
             accesses.end((case.images, &case.journals), &meter, observer);
             let judged = verdicts.judge_end(engine.take_end(), judged, RawOutcome::Failed)?;

@@ -119,7 +119,7 @@ impl<E: Engine, O: Observer> Target for RawImage<E, O> {
         }
         let memory = MemoryMeter::begin();
         let meter = judge.renewed_meter();
-        AccessReport::begin(engine, &meter, observer);
+        AccessReport::begin(engine.accesses_are_feedback(), &meter, observer);
         let judged = judge.judge(engine, &file, observer, verdicts);
         accesses.end((judge.images(), &[]), &meter, observer);
         let judged = verdicts.judge_end(engine.take_end(), judged, RawOutcome::Failed);

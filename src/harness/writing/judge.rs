@@ -86,7 +86,8 @@ impl WriterJudge {
             Some(chain) => chain,
             None => Chain::writable(case.images, has_cuts, &self.meter),
         };
-        AccessReport::begin(engine, &self.meter, observer);
+        let are_feedback = engine.written_accesses_are_feedback();
+        AccessReport::begin(are_feedback, &self.meter, observer);
         let ran = self.sessions(engine, case, &chain, observer, verdicts);
         // Nothing is known about the origin of data in an image that the engine has created.
         let files = match &images {
