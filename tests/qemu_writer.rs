@@ -4,6 +4,8 @@
 #[allow(dead_code)]
 mod qemu;
 
+use std::process::Command;
+
 use qcowfuzz::harness::Checks;
 use qcowfuzz::harness::idle::QuestionKind;
 use qcowfuzz::harness::qemu_io::{QemuDisk, QemuEngine};
@@ -122,4 +124,21 @@ fn a_flush_that_qemu_does_not_make_is_found() {
         lost += usize::from(found.is_some_and(|it| it.starts_with("power_cut: a flushed write, ")));
     }
     assert!(lost > 0);
+}
+
+/// The excuse of QEMU's adapter. If this fails, QEMU has mended it, and the adapter can resize all disks.
+#[test]
+fn qemu_shows_old_bytes_of_a_cluster_that_was_cut() {
+    if !qemu::tools_are_there("qemu_shows_old_bytes_of_a_cluster_that_was_cut") {
+        return;
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let create = ["create", "-q", "-f", "qcow2"];
+    let created = Command::new("qemu-img").args(create).arg(file.path()).arg("128K").status();
+    assert!(created.unwrap().success());
+    let commands = ["write -P 170 0 64k", "truncate 32k", "truncate 64k", "read -P 170 32k 32k"];
+    let arguments = commands.iter().flat_map(|command| ["-c", *command]);
+    let done = Command::new("qemu-io").args(arguments).arg(file.path()).output().unwrap();
+    let out = String::from_utf8_lossy(&done.stdout);
+    assert!(out.contains("read 32768/32768") && !out.contains("verification failed"), "{out}");
 }
