@@ -47,8 +47,8 @@ pub trait Engine {
         false
     }
 
-    /// Reports whether the accesses of the engine are feedback while it writes: by default, as while it reads. An engine
-    /// that writes its caches in a random order says no.
+    /// Reports whether the accesses of the engine are feedback while it writes: by default, as while it reads. An
+    /// engine that writes its caches in a random order says no.
     fn written_accesses_are_feedback(&self) -> bool {
         self.accesses_are_feedback()
     }
