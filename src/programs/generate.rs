@@ -8,7 +8,7 @@
 use crate::disk::file_parts::MAX_EXTENT_FILES;
 use crate::images::entropy::Entropy;
 
-use super::framing::{data_of, reframe};
+use super::framing::data_of;
 use super::operand::{
     At, Base, BytesKind, Gap, ImageFeatures, ImageForm, Inside, Length, Operand, OperandKind,
 };
@@ -82,10 +82,7 @@ pub fn generate_any(rng_seed: u64, operations: usize) -> Program {
                 operation_of(nth + usize::from(nth >= far), &mut entropy)
             }
         };
-        let made = made.filter(|made| made.class() != Class::Attacks);
-        let room = operations - program.operations.len();
-        let made = made.into_iter().flat_map(|made| with_data(made, &mut entropy));
-        program.operations.extend(made.take(room));
+        program.operations.extend(made.filter(|made| made.class() != Class::Attacks));
     }
     if program.prologue.base == Base::Vmdk {
         vary_vmdk(&mut program, &mut entropy);
@@ -96,7 +93,10 @@ pub fn generate_any(rng_seed: u64, operations: usize) -> Program {
         let made = operation_of(far, &mut entropy);
         program.operations.splice(at..=at, made);
     }
-    reframe(&mut program.operations);
+    // Data are no operations, and have a stream of their own.
+    let mut entropy = Entropy::new(!entropy.state());
+    let made = std::mem::take(&mut program.operations).into_iter();
+    program.operations = made.flat_map(|made| with_data(made, &mut entropy)).collect();
     program
 }
 
