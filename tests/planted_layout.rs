@@ -88,7 +88,7 @@ fn programs_make_zeros_of_blocks_that_keep_their_offset() {
 /// Returns the number of programs whose VHDX image has something.
 fn vhdx_images_with(has_it: fn(&Image) -> bool) -> usize {
     let mut harness = Harness::new(Walker::default());
-    let images = (0..200).filter(|rng_seed| {
+    let images = (0..300).filter(|rng_seed| {
         harness.build(&program(Base::Vhdx, *rng_seed).encode());
         harness.images().layers().last().is_some_and(|files| has_it(&files.image))
     });
