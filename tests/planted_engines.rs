@@ -38,7 +38,7 @@ fn inputs() -> Vec<Vec<u8>> {
 /// The lowest number of programs in which each bug is found as expected. A single one could be chance.
 const LEAST: usize = 3;
 /// The number of violations after which the test stops, if the expected one is among them.
-const ENOUGH: usize = 48;
+const ENOUGH: usize = 96;
 
 /// Returns the fingerprint of the violation that `run` finds in a program. Runs the program with another checksum, too:
 /// only violations that are marked as drawn may differ.

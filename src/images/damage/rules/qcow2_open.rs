@@ -34,8 +34,8 @@ pub(super) const VERSION_RULE: BrokenRule = "version";
 
 /// The length of the header's fields that have a meaning.
 const READ_BYTES: usize = 105;
-/// The number of snapshots whose entries are judged. Programs make fewer.
-const JUDGED_SNAPSHOTS: u64 = 64;
+/// The number of snapshots whose entries are judged: as many as QEMU opens.
+const JUDGED_SNAPSHOTS: u64 = 65_536;
 
 /// The fields of the header (QEMU `block/qcow2.c`, `qcow2_do_open`).
 const HEADER_RULES: &[OpenRule] = &[
@@ -269,6 +269,10 @@ impl<'i> FirstBytes<'i> {
     fn broken_snapshot(&self) -> Option<BrokenRule> {
         let mut at = self.snapshots_offset();
         for _ in 0..self.snapshots().min(JUDGED_SNAPSHOTS) {
+            if at >= self.image.length_bytes() {
+                // The entries past the end of the file are zeros, and break no rule.
+                break;
+            }
             let number = |inside, width| self.image.number(HostOffset::new(at + inside), width);
             let extra = number(36, 4);
             // QCOW_MAX_SNAPSHOT_EXTRA_DATA
