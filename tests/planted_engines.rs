@@ -21,8 +21,8 @@ use qcowfuzz::internal::programs::operation::Class;
 use qcowfuzz::programs::Operation;
 use qcowfuzz::programs::generate::generate_any;
 
-/// The number of programs: each pair of a cluster size and a refcount order four times.
-const PROGRAMS: u64 = 4 * 91;
+/// The number of programs: each pair of a cluster size and a refcount order three times.
+const PROGRAMS: u64 = 3 * 91;
 
 fn inputs() -> Vec<Vec<u8>> {
     // The bugs of chains have programs of their own.
@@ -38,7 +38,7 @@ fn inputs() -> Vec<Vec<u8>> {
 /// The lowest number of programs in which each bug is found as expected. A single one could be chance.
 const LEAST: usize = 3;
 /// The number of violations after which the test stops, if the expected one is among them.
-const ENOUGH: usize = 96;
+const ENOUGH: usize = 48;
 
 /// Returns the fingerprint of the violation that `run` finds in a program. Runs the program with another checksum, too:
 /// only violations that are marked as drawn may differ.

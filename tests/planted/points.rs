@@ -79,7 +79,7 @@ pub const CASES: &[Case] = &[
                 false => disk.lookup(guest),
             }
         },
-        &["lookup: kind, ", "lookup: offset, "],
+        &["lookup: offset, ", "lookup: kind, "],
     ),
     // Data.
     read(

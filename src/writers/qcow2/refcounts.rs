@@ -170,8 +170,7 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
         }
         let clusters = cluster_size.clusters_for(wanted.saturating_mul(8));
         let new = self.append(clusters)?;
-        let bytes = self.moved_table((old, old_entries * 8), clusters)?;
-        self.write_to_hole(new, &bytes)?;
+        self.copy_table((old, old_entries * 8), (new, clusters), |_| ())?;
         self.header.refcount_table_offset = new;
         self.header.refcount_table_clusters =
             u32::try_from(clusters).map_err(|_| WriteError::TooLong)?;

@@ -147,11 +147,11 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
             return Ok(HostOffset::ZERO);
         }
         let new = self.allocate(clusters)?;
-        let mut bytes = self.moved_table((table.start, table.length_bytes), clusters)?;
-        for entry in bytes.as_chunks_mut::<8>().0 {
-            *entry = (u64::from_be_bytes(*entry) & !COPIED).to_be_bytes();
-        }
-        self.write_to_hole(new, &bytes)?;
+        self.copy_table((table.start, table.length_bytes), (new, clusters), |entries| {
+            for entry in entries.as_chunks_mut::<8>().0 {
+                *entry = (u64::from_be_bytes(*entry) & !COPIED).to_be_bytes();
+            }
+        })?;
         Ok(new)
     }
 

@@ -279,9 +279,9 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         let (old, old_bytes) = (self.header.l1_offset, u64::from(self.header.l1_entries) * 8);
         let clusters = cluster_size.clusters_for(u64::from(entries) * 8);
         let new = self.allocate(clusters)?;
-        let bytes = self.moved_table((old, old_bytes), clusters)?;
+        let copy = |it: &Self| it.copy_table((old, old_bytes), (new, clusters), |_| ());
         if !is_torn {
-            self.write_to_hole(new, &bytes)?;
+            copy(self)?;
         }
         self.header.l1_offset = new;
         self.header.l1_entries = entries;
@@ -292,23 +292,26 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         self.flush()?;
         self.write(L1_ENTRIES_AT, &fields)?;
         if is_torn {
-            self.write(new, &bytes)?;
+            copy(self)?;
         }
         self.free_run(cluster_size.host_cluster(old), cluster_size.clusters_for(old_bytes))
     }
 
-    /// Returns the bytes of a table, with zeros behind it up to a number of clusters.
-    pub(super) fn moved_table(
+    /// Copies the data of a table to the beginning of new clusters, whose other bytes are zeros. `change` changes whole
+    /// entries.
+    pub(super) fn copy_table(
         &self,
         (old, old_bytes): (HostOffset, u64),
-        clusters: u64,
-    ) -> Result<Vec<u8>, WriteError> {
+        (new, clusters): (HostOffset, u64),
+        change: impl Fn(&mut [u8]),
+    ) -> Result<(), WriteError> {
         let length = self.cluster_size().saturating_bytes(clusters);
-        let length = usize::try_from(length).map_err(|_| WriteError::TooLong)?;
-        let mut bytes = vec![0; length];
-        let old_bytes = usize::try_from(old_bytes).map_err(|_| WriteError::TooLong)?;
-        let there = old_bytes.min(bytes.len());
-        self.file.read_at(old, &mut bytes[..there])?;
-        Ok(bytes)
+        // The file ends behind the table.
+        self.write(new.saturating_add(length.saturating_sub(8)), &[0; 8])?;
+        self.each_data(old..old.saturating_add(old_bytes.min(length)), |at, data| {
+            let mut data = data.to_vec();
+            change(&mut data);
+            self.write(new.saturating_add(at.saturating_distance_from(old)), &data)
+        })
     }
 }
