@@ -42,7 +42,7 @@ use qcowfuzz::walkers::{Disk, MapError, WalkScratch};
 use tally::Tally;
 
 /// The number of images.
-const IMAGES: usize = 480;
+const IMAGES: usize = 560;
 /// The number of pairs of a part and a transform.
 const PAIRS: usize = Part::OF_QCOW2 * Transform::ALL.len();
 /// The length of the longest file that is judged. In a longer one, a truncated refcount table takes qemu-img seconds.

@@ -31,7 +31,7 @@ const DAMAGED: u64 = 130;
 /// The number of images of each format that a program attacks.
 const ATTACKED: u64 = 40;
 /// The number of attacked qcow2 images, whose entries have more faults than those of other formats.
-const ATTACKED_QCOW2: u64 = 160;
+const ATTACKED_QCOW2: u64 = 240;
 
 /// Random damage that shows rare named differences: the format, the seed and the command. If the damage changes, other
 /// seeds have to be found.
