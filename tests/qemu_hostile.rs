@@ -42,7 +42,7 @@ use qcowfuzz::walkers::{Disk, MapError, WalkScratch};
 use tally::Tally;
 
 /// The number of images.
-const IMAGES: usize = 560;
+const IMAGES: usize = 480;
 /// The number of pairs of a part and a transform.
 const PAIRS: usize = Part::OF_QCOW2 * Transform::ALL.len();
 /// The length of the longest file that is judged. In a longer one, a truncated refcount table takes qemu-img seconds.
@@ -234,7 +234,8 @@ fn qemu_opens_and_walks_the_same_damaged_images() {
     let mut tally = Tally::default();
     let mut pairs = BTreeSet::new();
     let mut found = Vec::new();
-    while judged < IMAGES {
+    // Long files are left out, so some pairs take more images.
+    while judged < IMAGES || pairs.len() < PAIRS && judged < 2 * IMAGES {
         rng_seed += 1;
         let program = program(rng_seed, &mut entropy);
         if let Err(failure) = hostile.run(&program.encode(), Checks::AtCheckpoints) {
@@ -286,6 +287,10 @@ fn qemu_opens_and_walks_the_same_damaged_images() {
         }
     }
     assert!(found.is_empty(), "{} disagreements\n{}", found.len(), found.join("\n\n"));
-    assert_eq!(pairs.len(), PAIRS);
+    let all = Part::ALL[..Part::OF_QCOW2]
+        .iter()
+        .flat_map(|part| Transform::ALL.iter().map(|transform| (*part, *transform as usize)));
+    let missing: Vec<_> = all.filter(|pair| !pairs.contains(pair)).collect();
+    assert!(missing.is_empty(), "no image with {missing:?}");
     assert_bounds(&tally);
 }
