@@ -91,20 +91,25 @@ impl Chain {
     /// Creates the chain of all layers of `images`, for an engine that writes: the image at the top is a copy that can
     /// be written. Its writes are kept if there are cuts. Counts reads on `meter`.
     pub(crate) fn writable(images: &Images, has_cuts: bool, meter: &Arc<Meter>) -> Self {
+        Self::with_top(images, |built| WrittenFile::new(built, has_cuts), meter)
+    }
+
+    /// Creates the same chain with an empty image at the top.
+    pub(crate) fn empty(images: &Images, has_cuts: bool, meter: &Arc<Meter>) -> Self {
+        Self::with_top(images, |_| WrittenFile::new(Image::default(), has_cuts), meter)
+    }
+
+    /// Creates the chain of all layers of `images`. At the top is the file that `top` makes of the built image.
+    fn with_top(
+        images: &Images,
+        top: impl FnOnce(Image) -> WrittenFile,
+        meter: &Arc<Meter>,
+    ) -> Self {
         let mut chain = Self::metered(images, meter);
         let image = &mut chain.layers[0].image;
         // The layer keeps its own bytes no longer: those that can be written are the only copy.
         let built = std::mem::take(&mut Arc::make_mut(&mut image.files).image);
-        image.bytes = ByteSource::Written(Arc::new(WrittenFile::new(built, has_cuts)));
-        chain
-    }
-
-    /// Creates the chain of all layers of `images`, whose image at the top is empty and can be written. Counts reads on
-    /// `meter`.
-    pub(crate) fn empty(images: &Images, has_cuts: bool, meter: &Arc<Meter>) -> Self {
-        let mut chain = Self::writable(images, has_cuts, meter);
-        let file = WrittenFile::new(Image::default(), has_cuts);
-        chain.layers[0].image.bytes = ByteSource::Written(Arc::new(file));
+        image.bytes = ByteSource::Written(Arc::new(top(built)));
         chain
     }
 

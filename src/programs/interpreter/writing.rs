@@ -217,7 +217,7 @@ impl Vm {
     /// is applied, there are two states of the disk beside those of all snapshots.
     fn counts_hold(&self, snapshots: u32) -> bool {
         let built = self.builder.snapshot_count() as u64;
-        // Those of the build are counted with the disk, in the state before the writing.
+        // `max_references` already contains the snapshots of the build.
         let states = u64::from(snapshots).saturating_sub(built).saturating_add(2 + built.min(1));
         let most = self.builder.max_references().saturating_mul(states);
         most <= self.builder.plan().geometry.max_refcount()
