@@ -121,14 +121,14 @@ fn top_only(mapping: Mapping) -> GuestStatus {
 /// Returns all kinds of questions but the one that an engine answers.
 fn idle_without(answered: QuestionKind) -> Vec<QuestionKind> {
     use QuestionKind::{
-        ApplySnapshot, Create, DeleteSnapshot, Discard, Flush, Resize, TakeSnapshot, WriteZeroes,
-        Writing,
+        ApplySnapshot, ChangeBitmap, Create, DeleteSnapshot, Discard, Flush, Resize, TakeSnapshot,
+        WriteZeroes, Writing,
     };
     // The target `map_extents` makes no requests.
-    let snapshots = [TakeSnapshot, ApplySnapshot, DeleteSnapshot];
+    let structures = [TakeSnapshot, ApplySnapshot, DeleteSnapshot, ChangeBitmap];
     let requests = [Writing, WriteZeroes, Discard, Resize, Flush, Create];
     let is_idle = |kind: &QuestionKind| {
-        *kind != answered && !requests.contains(kind) && !snapshots.contains(kind)
+        *kind != answered && !requests.contains(kind) && !structures.contains(kind)
     };
     QuestionKind::ALL.into_iter().filter(is_idle).collect()
 }

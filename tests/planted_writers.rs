@@ -130,6 +130,11 @@ fn found_by(fault: WriterFault) -> &'static [&'static str] {
         CreatedNotCounted => &["refcounts: L1 table, the references → fewer"],
         CreatedSizeRounded => &["written: size of a new image, as asked → otherwise"],
         CloseTorn => &["killed: ", "power_cut: "],
+        BitmapMissesZeros | BitmapMissesEnd => &["bitmaps: the bits of a change, ones → zeros"],
+        BitmapLate => &["bitmaps: the bits of a change, ", "bitmaps: other bits, "],
+        BitmapAlwaysEnabled | BitmapNotCleared => &["bitmaps: other bits, zeros → ones"],
+        BitmapNotResized => &["refcounts: image, readable → an error", "bitmaps: "],
+        BitmapsDropped => &["bitmaps: bitmaps, kept → dropped"],
         FlushIgnored => &["power_cut: a flushed write, ", "power_cut: flushed zeros, "],
     }
 }

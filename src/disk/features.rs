@@ -105,7 +105,8 @@ features! {
     ShortHeader = "a header of 104 bytes",
     /// A version 3 header of any length but 104 and 112 bytes.
     OddHeader = "a header of unusual length",
-    /// Unknown bits among the compatible or the autoclear features.
+    /// Unknown bits among the compatible or the autoclear features, or the autoclear bit of bitmaps without bitmaps.
+    /// The specification calls the latter an error. QEMU opens such an image, and takes its own writes for corruption.
     UnknownBits = "unknown feature bits",
     /// An L1 table with more entries than the disk needs.
     SpareL1 = "an L1 table longer than needed",

@@ -6,7 +6,7 @@ use std::error::Error;
 use crate::disk::error::StorageError;
 use crate::disk::extent::{Visitor, Window};
 use crate::disk::offsets::GuestOffset;
-pub use crate::programs::NewImage;
+pub use crate::programs::{BitmapChange, NewImage};
 
 use super::chain::Chain;
 use super::claims::{Claims, EnginePolicy};
@@ -80,8 +80,8 @@ pub trait Engine {
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<Self::Disk<'s>, EngineError>;
 
     /// Returns the features of the images to which the engine can write: by default, those that it claims to read. The
-    /// target `writes` has no other images. Nor has it images with data files or bitmaps, and none that a writer would
-    /// repair at open.
+    /// target `writes` has no other images. Nor has it images with data files, and none that a writer would repair at
+    /// open.
     fn write_claims(&self) -> Claims {
         self.claims()
     }
@@ -225,6 +225,19 @@ pub trait OpenDisk {
     /// As for [`OpenDisk::take_snapshot`].
     fn delete_snapshot(&mut self, index: u32) -> Answer {
         let _ = index;
+        Err(EngineError::NotAsked)
+    }
+
+    /// Changes the bitmap at `index` of the image's directory of persistent dirty bitmaps, counted from 0. A new one
+    /// comes behind all others, and `index` is their number. An enabled bitmap has a one for every byte that changes.
+    ///
+    /// An engine that does not support bitmaps clears the autoclear bit of an image that has some, before it changes
+    /// anything.
+    ///
+    /// # Errors
+    /// As for [`OpenDisk::write_zeroes`].
+    fn change_bitmap(&mut self, index: u32, change: BitmapChange) -> Answer {
+        let _ = (index, change);
         Err(EngineError::NotAsked)
     }
 

@@ -34,13 +34,15 @@ pub enum QuestionKind {
     ApplySnapshot,
     /// [`OpenDisk::delete_snapshot`](super::engine::OpenDisk::delete_snapshot).
     DeleteSnapshot,
+    /// [`OpenDisk::change_bitmap`](super::engine::OpenDisk::change_bitmap).
+    ChangeBitmap,
     /// [`Engine::create`](super::engine::Engine::create).
     Create,
 }
 
 impl QuestionKind {
     /// All kinds.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Map,
         Self::Status,
         Self::Read,
@@ -55,6 +57,7 @@ impl QuestionKind {
         Self::TakeSnapshot,
         Self::ApplySnapshot,
         Self::DeleteSnapshot,
+        Self::ChangeBitmap,
         Self::Create,
     ];
 
@@ -75,6 +78,7 @@ impl QuestionKind {
             Self::TakeSnapshot => ("take_snapshot", "written (new snapshots)"),
             Self::ApplySnapshot => ("apply_snapshot", "written (applied snapshots)"),
             Self::DeleteSnapshot => ("delete_snapshot", "written (deleted snapshots)"),
+            Self::ChangeBitmap => ("change_bitmap", "bitmaps (requests about bitmaps)"),
             Self::Create => ("create", "written (new images)"),
         }
     }

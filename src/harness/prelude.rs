@@ -9,7 +9,7 @@ pub use crate::disk::storage::Storage;
 pub use crate::harness::ChainFiles;
 pub use crate::harness::chain::{Chain, ChainFile, ChainLayer};
 pub use crate::harness::claims::{Claims, CostPolicy, EnginePolicy, SizePolicy};
-pub use crate::harness::engine::{Answer, Engine, EngineError, NewImage, OpenDisk};
+pub use crate::harness::engine::{Answer, BitmapChange, Engine, EngineError, NewImage, OpenDisk};
 pub use crate::harness::status::{GuestRun, GuestStatus};
 pub use crate::harness::stream::ChainStream;
 

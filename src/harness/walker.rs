@@ -16,7 +16,7 @@ use crate::writers::{SmallWriter, WriteError, WriterFault};
 
 use super::chain::{Chain, ChainFile, ChainLayer};
 use super::claims::Claims;
-use super::engine::{Answer, Engine, EngineError, NewImage, OpenDisk};
+use super::engine::{Answer, BitmapChange, Engine, EngineError, NewImage, OpenDisk};
 use super::status::GuestRun;
 
 /// Our walker as an engine; it reports events to its observer. It writes qcow2 images with the small writer.
@@ -196,6 +196,20 @@ impl<O: Observer> OpenDisk for WalkerDisk<'_, O> {
 
     fn delete_snapshot(&mut self, index: u32) -> Answer {
         Ok(self.writer()?.delete_snapshot(index)?)
+    }
+
+    fn change_bitmap(&mut self, index: u32, change: BitmapChange) -> Answer {
+        let writer = self.writer()?;
+        let done = match change {
+            BitmapChange::Add { granularity_bits, is_enabled } => {
+                writer.add_bitmap(granularity_bits, is_enabled)
+            }
+            BitmapChange::Remove => writer.remove_bitmap(index),
+            BitmapChange::Clear => writer.clear_bitmap(index),
+            BitmapChange::Enable => writer.enable_bitmap(index, true),
+            BitmapChange::Disable => writer.enable_bitmap(index, false),
+        };
+        Ok(done?)
     }
 
     fn flush(&mut self) -> Answer {

@@ -7,7 +7,7 @@
 use crate::disk::clusters::ClusterSize;
 use crate::disk::features::{Feature, FeatureSet};
 use crate::formats::qcow2::geometry::Version;
-use crate::images::qcow2::{HeaderFlags, HeaderLength, MAX_SIZE_BYTES};
+use crate::images::qcow2::{HeaderFlags, HeaderLength, Leaving, MAX_SIZE_BYTES};
 
 use super::operand::{
     Base, ClusterBits, Count, DataIn, Gap, Hidden, ImageFeatures, ImageForm, Number, RefcountOrder,
@@ -222,6 +222,11 @@ impl Folding {
                 *size = self.relative(*size);
             }
             Operation::Resize { size } => *size = self.size(*size),
+            Operation::DeleteBitmap { leaving, .. }
+                if *leaving == Leaving::Bit && self.lacks(Feature::UnknownBits) =>
+            {
+                *leaving = Leaving::Nothing;
+            }
             Operation::Sync { kind, .. } if self.lacks(Feature::Cuts) => *kind = SyncKind::Flush,
             Operation::Header { length, flags, .. } => {
                 // Any other length may come out as 104 bytes.

@@ -175,9 +175,9 @@ fn opcodes() -> impl Iterator<Item = &'static (u8, &'static str)> {
 const REQUESTS: [u8; 3] = [34, 35, 36];
 
 /// The opcodes from which [`request`] draws: `write_at`, `zero_at`, `sync`, `write`, `zero`, `discard`, `resize`,
-/// `checkpoint`, `snapshot`, `apply_snapshot`, `delete_snapshot`.
-const WRITING: [u8; 21] =
-    [34, 34, 34, 34, 35, 35, 36, 36, 36, 36, 0, 2, 3, 3, 9, 9, 13, 7, 7, 19, 8];
+/// `checkpoint`, `snapshot`, `apply_snapshot`, `delete_snapshot`, `bitmap`, `fill_bitmap`, `delete_bitmap`.
+const WRITING: [u8; 25] =
+    [34, 34, 34, 34, 35, 35, 36, 36, 36, 36, 0, 2, 3, 3, 9, 9, 13, 7, 7, 19, 8, 16, 16, 17, 18];
 
 /// Generates an operation of the writing. Half of the time, its operands are below 16; half of the time, it has the
 /// position of one of the operations `earlier`.

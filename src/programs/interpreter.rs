@@ -16,6 +16,7 @@ mod questions;
 mod requests;
 mod snapshots;
 mod writing;
+mod writing_bitmaps;
 
 use crate::images::damage::Attack;
 use crate::images::limits::Limits;

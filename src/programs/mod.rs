@@ -25,5 +25,5 @@ pub use operation::Operation;
 pub(crate) use placed::Placed;
 pub use program::{Input, Program};
 pub(crate) use prologue::Prologue;
-pub use request::NewImage;
+pub use request::{BitmapChange, NewImage};
 pub(crate) use request::{CutKind, WriteRequest};

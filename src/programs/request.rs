@@ -50,6 +50,14 @@ pub enum WriteRequest {
         /// The number of the snapshot.
         number: u32,
     },
+    /// Changes the persistent dirty bitmaps of the image.
+    ChangeBitmap {
+        /// The number of the bitmap. The program's bitmaps before the writing have the lowest numbers, in the order of
+        /// their directory.
+        number: u32,
+        /// The change.
+        change: BitmapChange,
+    },
     /// Writes all changes to the file, where they survive a power cut.
     Flush,
     /// Keeps a file that a cut at some moment since the last flush could have left. The engine goes on.
@@ -61,6 +69,26 @@ pub enum WriteRequest {
     },
     /// Closes the image, and opens it again.
     Reopen,
+}
+
+/// A change of the persistent dirty bitmaps of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BitmapChange {
+    /// A new bitmap, of zeros, comes behind the other ones in the directory.
+    Add {
+        /// log2 of the guest bytes per bit, 9 to 31.
+        granularity_bits: u8,
+        /// Later changes of the disk set bits. A bitmap that is not enabled keeps its bits.
+        is_enabled: bool,
+    },
+    /// The bitmap disappears from the directory. Those behind it move up.
+    Remove,
+    /// All bits become zeros.
+    Clear,
+    /// From now on, changes of the disk set bits.
+    Enable,
+    /// From now on, changes of the disk set no bits.
+    Disable,
 }
 
 /// The properties of an empty image that an engine creates. The image has no backing file.
@@ -103,6 +131,7 @@ impl WriteRequest {
             Self::TakeSnapshot { .. }
             | Self::ApplySnapshot { .. }
             | Self::DeleteSnapshot { .. }
+            | Self::ChangeBitmap { .. }
             | Self::Flush
             | Self::Cut { .. }
             | Self::Reopen => None,
@@ -115,6 +144,11 @@ impl WriteRequest {
             self,
             Self::TakeSnapshot { .. } | Self::ApplySnapshot { .. } | Self::DeleteSnapshot { .. }
         )
+    }
+
+    /// Reports whether the request is about bitmaps.
+    pub fn is_about_bitmaps(&self) -> bool {
+        matches!(self, Self::ChangeBitmap { .. })
     }
 
     /// Reports whether the request is a cut.
@@ -140,12 +174,31 @@ impl fmt::Display for WriteRequest {
             Self::TakeSnapshot { number } => write!(f, "snapshot number {number} taken"),
             Self::ApplySnapshot { number } => write!(f, "snapshot number {number} applied"),
             Self::DeleteSnapshot { number } => write!(f, "snapshot number {number} deleted"),
+            Self::ChangeBitmap { number, change } => {
+                write!(f, "bitmap number {number} {change}")
+            }
             Self::Flush => f.write_str("flush"),
             Self::Cut { kind: CutKind::Power, choice } => write!(f, "power cut, choice {choice}"),
             Self::Cut { kind: CutKind::Process, choice } => {
                 write!(f, "end of the process, choice {choice}")
             }
             Self::Reopen => f.write_str("close, and open again"),
+        }
+    }
+}
+
+/// Prints the change behind the number of the bitmap.
+impl fmt::Display for BitmapChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Add { granularity_bits, is_enabled } => {
+                let state = if is_enabled { "enabled" } else { "disabled" };
+                write!(f, "added, {state}, granularity 1 << {granularity_bits}")
+            }
+            Self::Remove => f.write_str("removed"),
+            Self::Clear => f.write_str("cleared"),
+            Self::Enable => f.write_str("enabled"),
+            Self::Disable => f.write_str("disabled"),
         }
     }
 }

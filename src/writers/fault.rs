@@ -92,4 +92,18 @@ faults! {
     CreatedSizeRounded "created_size_rounded",
     /// While the image is closed, its L1 table moves, and the header names it before it is there.
     CloseTorn "close_torn",
+    /// Zeros and discards set no bits of bitmaps.
+    BitmapMissesZeros "bitmap_misses_zeros",
+    /// A change sets only the bit of its first byte.
+    BitmapMissesEnd "bitmap_misses_end",
+    /// The bits of changes reach the file when the image is closed.
+    BitmapLate "bitmap_late",
+    /// A bitmap that is disabled records changes.
+    BitmapAlwaysEnabled "bitmap_always_enabled",
+    /// A bitmap that is cleared keeps its bits.
+    BitmapNotCleared "bitmap_not_cleared",
+    /// A bitmap keeps its length when the disk gets another size.
+    BitmapNotResized "bitmap_not_resized",
+    /// Closing an image drops its bitmaps.
+    BitmapsDropped "bitmaps_dropped",
 }

@@ -150,6 +150,11 @@ impl BitmapEntry {
         self.flags & BITMAP_IN_USE != 0
     }
 
+    /// Reports whether the bitmap must reflect all changes of the disk.
+    pub fn is_auto(&self) -> bool {
+        self.flags & BITMAP_AUTO != 0
+    }
+
     /// Returns the reason for which QEMU refuses the entry at open, if it does: `bitmap_list_load`,
     /// `check_dir_entry`, and `load_bitmap_data` for the length of the table.
     pub fn fault(&self, geometry: &Geometry, virtual_size_bytes: u64) -> Option<&'static str> {

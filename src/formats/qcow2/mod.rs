@@ -3,6 +3,7 @@
 
 pub mod anatomy;
 pub mod bitmap;
+pub mod bitmap_bits;
 pub mod bitmap_directory;
 pub mod bitmap_list;
 pub mod constants;

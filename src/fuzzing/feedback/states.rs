@@ -133,6 +133,7 @@ const WRITE: &[Event] = &[
     Snapshot,
     SnapshotDeleted,
     SnapshotApplied,
+    Bitmap,
     Resized,
     Checkpoint,
     Flushed,

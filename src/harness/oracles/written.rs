@@ -99,6 +99,12 @@ pub trait ExpectedDisk {
     /// Reports whether a read that ends with this byte inflates more of a compressed cluster than the loop can afford.
     fn is_costly(&self, guest: u64) -> bool;
 
+    /// Returns the parts of a range that a guest must be able to read: by default, all of it. After a cut, bytes that
+    /// were changing may be gone, as on a disk that tears a sector.
+    fn readable(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        vec![range]
+    }
+
     /// Fills `expected` with the bytes from `start` on. The guest has read `actual`.
     fn expect(&self, start: GuestOffset, actual: &[u8], expected: &mut [u8]);
 }
@@ -198,35 +204,58 @@ fn check_range(
     disk: &impl ExpectedDisk,
     range: Range<u64>,
     moment: Moment,
-    WrittenBuffers { expected, actual, .. }: &mut WrittenBuffers,
+    buffers: &mut WrittenBuffers,
 ) -> OracleResult {
     let mut at = range.start;
     while at < range.end {
-        let length = WRITTEN_PIECE_BYTES.min(range.end - at);
-        let start = GuestOffset::new(at);
-        // The disk fills all of `expected`.
-        expected.resize(length as usize, 0);
-        actual.clear();
-        actual.resize(length as usize, POISON);
-        if let Err(error) = read(start, actual) {
-            let field = moment.field(disk.last_change(at));
-            return Err(unexpected_error(ORACLE, field, &error));
+        let piece = at..range.end.min(at.saturating_add(WRITTEN_PIECE_BYTES));
+        at = piece.end;
+        match check_piece(read, disk, piece.clone(), moment, buffers) {
+            // An error is rare.
+            Err(found) if found.error_kind().is_some() => {
+                let parts = disk.readable(piece.clone());
+                if parts == [piece] {
+                    return Err(found);
+                }
+                parts
+                    .into_iter()
+                    .try_for_each(|part| check_piece(read, disk, part, moment, buffers))?;
+            }
+            judged => judged?,
         }
-        disk.expect(start, actual, expected);
-        // To compare slices is faster than to search.
-        if expected != actual
-            && let Some(differs) =
-                expected.iter().zip(&*actual).position(|(one, other)| one != other)
-        {
-            let guest = at + differs as u64;
-            let field = moment.field(disk.last_change(guest));
-            let found = if actual[differs] == 0 { "zeros" } else { "other bytes" };
-            return violation(ORACLE, field, ("the bytes of the guest", found), || {
-                let (wanted, found) = (expected[differs], actual[differs]);
-                format!("guest offset {guest}: expected {wanted:#04x}, actual {found:#04x}")
-            });
-        }
-        at += length;
+    }
+    Ok(())
+}
+
+/// Reads at most [`WRITTEN_PIECE_BYTES`], and compares them.
+fn check_piece(
+    read: &mut impl GuestRead,
+    disk: &impl ExpectedDisk,
+    piece: Range<u64>,
+    moment: Moment,
+    WrittenBuffers { expected, actual, .. }: &mut WrittenBuffers,
+) -> OracleResult {
+    let (start, length) = (GuestOffset::new(piece.start), piece.end.saturating_sub(piece.start));
+    // The disk fills all of `expected`.
+    expected.resize(length as usize, 0);
+    actual.clear();
+    actual.resize(length as usize, POISON);
+    if let Err(error) = read(start, actual) {
+        let field = moment.field(disk.last_change(piece.start));
+        return Err(unexpected_error(ORACLE, field, &error));
+    }
+    disk.expect(start, actual, expected);
+    // To compare slices is faster than to search.
+    if expected != actual
+        && let Some(differs) = expected.iter().zip(&*actual).position(|(one, other)| one != other)
+    {
+        let guest = piece.start.saturating_add(differs as u64);
+        let field = moment.field(disk.last_change(guest));
+        let found = if actual[differs] == 0 { "zeros" } else { "other bytes" };
+        return violation(ORACLE, field, ("the bytes of the guest", found), || {
+            let (wanted, found) = (expected[differs], actual[differs]);
+            format!("guest offset {guest}: expected {wanted:#04x}, actual {found:#04x}")
+        });
     }
     Ok(())
 }

@@ -14,8 +14,11 @@ use crate::disk::storage::Storage;
 use crate::formats::qcow2::header::Header;
 use crate::harness::ChainFiles;
 use crate::harness::chain::{Chain, ChainFile};
-use crate::harness::engine::{Answer, Engine, EngineEnd, EngineError, NewImage, OpenDisk};
+use crate::harness::engine::{
+    Answer, BitmapChange, Engine, EngineEnd, EngineError, NewImage, OpenDisk,
+};
 
+use super::bitmap_tool;
 use super::failure::fail;
 use super::image_tool;
 use super::image_tool::{NamedSnapshot, SnapshotChange, ToolAnswer};
@@ -71,7 +74,7 @@ impl Engine for QemuEngine {
         let path = self.files.write(chain)?;
         let header = Header::read(chain.image())?;
         let path = path.display();
-        self.say(format_args!("open -r -o driver=qcow2 {path}"), "")?;
+        self.open_with(format_args!("-r -o driver=qcow2 {path}"))?;
         self.opened(&header, None)
     }
 
@@ -80,7 +83,7 @@ impl Engine for QemuEngine {
         let header = Header::read(chain.image())?;
         // QEMU writes to the file from now on.
         self.files.forget();
-        self.open_recorded(&path)?;
+        self.open_recorded(&path).map_err(not_given_without_room)?;
         self.opened(&header, Some((chain.image().clone(), path)))
     }
 
@@ -89,6 +92,29 @@ impl Engine for QemuEngine {
         self.files.forget();
         self.end_of(image_tool::create(&path, image))?;
         copy(&path, chain.image())
+    }
+}
+
+/// Reports whether a line is part of the warning about bitmaps.
+fn is_warning(line: &str) -> bool {
+    line.contains("warning: a program lacking bitmap support modified this file")
+        || line.starts_with("Some clusters may be leaked")
+}
+
+/// The header of an image may have no room for the feature names that QEMU adds when it writes a header. The harness
+/// cannot give QEMU such an image for writing.
+fn not_given_without_room(error: EngineError) -> EngineError {
+    match error.to_string().contains("No space left on device") {
+        true => EngineError::NotGiven(error.into()),
+        false => error,
+    }
+}
+
+/// Returns the error of a request that QEMU does not support for this image, if it has this text.
+fn unsupported_if(error: EngineError, text: &str) -> EngineError {
+    match error.to_string().contains(text) {
+        true => EngineError::unsupported(error),
+        false => error,
     }
 }
 
@@ -120,12 +146,23 @@ impl QemuEngine {
         self.record.insert(begun.unwrap_or_else(|error| unreadable(&error))).path()
     }
 
+    /// Opens an image. QEMU warns of bitmaps that a program without support for them has left.
+    fn open_with(&mut self, arguments: fmt::Arguments<'_>) -> Answer {
+        let output = self.ask(format_args!("open {arguments}"))?;
+        let lines = output.trim().lines().filter(|line| !is_warning(line));
+        let said = lines.collect::<Vec<_>>().join("\n");
+        match said.is_empty() {
+            true => Ok(()),
+            false => Err(EngineError::untyped(said)),
+        }
+    }
+
     /// Opens the image at `path` for writing, with an empty record.
     fn open_recorded(&mut self, path: &Path) -> Answer {
         // Without `-n`, qemu-io flushes after each write. It also bypasses the cache of the system, which
         // `cache.direct=off` undoes.
         let options = self.recorded(path);
-        self.say(format_args!("open -n -o cache.direct=off,{options}"), "")
+        self.open_with(format_args!("-n -o cache.direct=off,{options}"))
     }
 
     /// Begins an empty record. Returns the options by which QEMU opens the image at `path` and records its writes.
@@ -203,13 +240,18 @@ impl QemuDisk<'_> {
         said
     }
 
-    /// Closes the image, has qemu-img change its snapshots, and opens it again.
-    fn change_snapshots(&mut self, change: &SnapshotChange) -> Answer {
+    /// Closes the image, has qemu-img change it, and opens it again. `run` gets the options that name the image. If its
+    /// header has no room, the image is not judged.
+    fn change_closed(&mut self, run: impl FnOnce(&str) -> ToolAnswer) -> Answer {
+        self.reopen_changed(run).map_err(not_given_without_room)
+    }
+
+    fn reopen_changed(&mut self, run: impl FnOnce(&str) -> ToolAnswer) -> Answer {
         let Some((file, path)) = self.written.clone() else { return Err(EngineError::NotAsked) };
         self.is_open = false;
         self.change(format_args!("close"), "")?;
         let options = self.engine.recorded(&path);
-        let changed = self.engine.end_of(change.run(&options));
+        let changed = self.engine.end_of(run(&options));
         if self.engine.end.is_some() {
             return changed;
         }
@@ -306,14 +348,16 @@ impl OpenDisk for QemuDisk<'_> {
         if self.cuts_inside_cluster(size_bytes) {
             return Err(EngineError::unsupported("a smaller disk that ends inside a cluster"));
         }
-        self.change(format_args!("truncate {size_bytes}"), "")?;
+        let resized = self.change(format_args!("truncate {size_bytes}"), "");
+        // Version 2 has no zero clusters to hide the layers below.
+        resized.map_err(|error| unsupported_if(error, "Operation not supported"))?;
         self.size_bytes = size_bytes;
         Ok(())
     }
 
     fn take_snapshot(&mut self) -> Answer {
         let change = SnapshotChange::take(&self.snapshots()?);
-        self.change_snapshots(&change)
+        self.change_closed(|options| change.run(options))
     }
 
     fn apply_snapshot(&mut self, index: u32) -> Answer {
@@ -323,12 +367,19 @@ impl OpenDisk for QemuDisk<'_> {
         if size.is_some_and(|size| self.cuts_off_many(size) || self.cuts_inside_cluster(size)) {
             return Err(EngineError::NotAsked);
         }
-        self.change_snapshots(&change)
+        self.change_closed(|options| change.run(options))
     }
 
     fn delete_snapshot(&mut self, index: u32) -> Answer {
         let change = SnapshotChange::delete(&self.snapshots()?, index as usize)?;
-        self.change_snapshots(&change)
+        self.change_closed(|options| change.run(options))
+    }
+
+    fn change_bitmap(&mut self, index: u32, change: BitmapChange) -> Answer {
+        let Some((file, _)) = &self.written else { return Err(EngineError::NotAsked) };
+        let name = bitmap_tool::name(&bitmap_tool::names(file)?, index as usize, change)?;
+        let changed = self.change_closed(|options| bitmap_tool::run(&name, change, options));
+        changed.map_err(|error| unsupported_if(error, "Too much space will be occupied"))
     }
 
     fn flush(&mut self) -> Answer {

@@ -104,7 +104,7 @@ pub(super) fn create(path: &Path, image: &NewImage) -> ToolAnswer {
 }
 
 /// Runs qemu-img to its end.
-fn run(command: &str) -> ToolAnswer {
+pub(super) fn run(command: &str) -> ToolAnswer {
     let ran = session::run(&format!("{command} 2>&1"), None)
         .unwrap_or_else(|what| fail(&format!("qemu-img: {what}")));
     match ran.end.status {

@@ -6,6 +6,7 @@
 //! first tables of a very large disk, snapshots, and images whose bytes change during reads.
 
 mod answers;
+mod bitmap_tool;
 mod compare;
 mod costs;
 mod engine;

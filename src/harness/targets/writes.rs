@@ -45,7 +45,6 @@ pub(super) fn claims_of(engine: &impl Engine) -> Claims {
     engine.write_claims().no(&[
         Feature::DataFile,
         Feature::RawDataFile,
-        Feature::Bitmaps,
         Feature::Dirty,
         Feature::OutOfDateRefcounts,
         Feature::Corrupt,

@@ -81,6 +81,9 @@ impl WriterJudge {
         let read = &mut |at, into: &mut [u8]| disk.read(at, into);
         let beyond = BeyondEdges::Drawn(&mut self.entropy);
         written::check(read, &expected, Moment::Cut, beyond, &mut self.bytes)?;
+        cut.guest.bitmaps.check_after_cut(&cut.files, cut.guest.unsettled(), |range| {
+            cut.guest.has_written(range, read)
+        })?;
         Ok(size_bytes)
     }
 

@@ -4,16 +4,25 @@
 //! # Arithmetic
 //! A disk ends before 2^63, so that no offset on it saturates at 2^64. A length that saturates at 0 is empty.
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 
 use crate::disk::offsets::GuestOffset;
+use crate::disk::ranges::RangeMap;
+use crate::harness::chain::Chain;
 use crate::harness::model::Model;
 use crate::harness::oracles::data;
+use crate::harness::oracles::data::GuestRead;
 use crate::harness::oracles::written::{ExpectedDisk, LastChange};
 use crate::programs::WriteRequest;
 
+use super::bitmaps::TrackedBitmaps;
 use super::saved::SavedDisks;
 use super::state::{BuiltDisks, DiskState, GuestChange};
+
+/// The first bytes of a write that show whether a file has it. The bytes of a write occur nowhere else.
+const PROOF_BYTES: usize = 8;
 
 /// The disk of a guest.
 #[derive(Clone, Debug, Default)]
@@ -31,15 +40,17 @@ pub(super) struct GuestDisk {
     /// No request has changed the size.
     has_first_size: bool,
     pub(super) snapshots: SavedDisks,
+    pub(super) bitmaps: TrackedBitmaps,
 }
 
 impl GuestDisk {
-    /// Begins with the unchanged disk.
-    pub(super) fn begin(&mut self, built: &BuiltDisks) {
+    /// Begins with the unchanged disk. `bitmaps` is the image, if it has traces of bitmaps.
+    pub(super) fn begin(&mut self, built: &BuiltDisks, bitmaps: Option<Chain>) {
         self.cluster_bytes = built.cluster_bytes();
         self.now = DiskState::new(0, built.active());
         (self.requests, self.has_first_size) = (0, true);
         self.snapshots.begin(built);
+        self.bitmaps.begin(bitmaps);
         self.settle();
     }
 
@@ -47,6 +58,7 @@ impl GuestDisk {
     pub(super) fn settle(&mut self) {
         self.now.settle();
         self.snapshots.settle();
+        self.bitmaps.settle();
         self.replaced.clear();
         self.sizes.clear();
         self.sizes.push(self.now.size_bytes);
@@ -84,6 +96,9 @@ impl GuestDisk {
             WriteRequest::ApplySnapshot { number } | WriteRequest::DeleteSnapshot { number } => {
                 self.snapshots.index_of(number).is_some()
             }
+            WriteRequest::ChangeBitmap { number, change } => {
+                self.bitmaps.index_of(number, change).is_some()
+            }
             WriteRequest::Resize { .. }
             | WriteRequest::TakeSnapshot { .. }
             | WriteRequest::Flush
@@ -114,8 +129,27 @@ impl GuestDisk {
             WriteRequest::ApplySnapshot { number } => self.apply(number),
             WriteRequest::DeleteSnapshot { number } => self.snapshots.delete(number),
             WriteRequest::Flush => self.settle(),
-            WriteRequest::Cut { .. } | WriteRequest::Reopen => {}
+            WriteRequest::ChangeBitmap { .. } | WriteRequest::Cut { .. } | WriteRequest::Reopen => {
+            }
         }
+        self.bitmaps.note(request, self.now.size_bytes);
+    }
+
+    /// Returns the ranges that have changed since the last flush.
+    pub(super) fn unsettled(&self) -> &RangeMap<()> {
+        &self.now.unsettled
+    }
+
+    /// Reports whether the first bytes of a guest range are those of the last request that has written them.
+    pub(super) fn has_written(&self, range: &Range<u64>, read: &mut impl GuestRead) -> bool {
+        let (Some(GuestChange::Written(write)), _) = self.now.changes.at(range.start) else {
+            return false;
+        };
+        let length = range.end.saturating_sub(range.start).min(PROOF_BYTES as u64) as usize;
+        let (mut written, mut actual) = ([0; PROOF_BYTES], [0; PROOF_BYTES]);
+        written_bytes(*write, range.start, &mut written[..length]);
+        let done = read(GuestOffset::new(range.start), &mut actual[..length]);
+        done.is_ok() && length == PROOF_BYTES && written == actual
     }
 
     /// Gives the disk another size. Bytes that come back later are zeros.
@@ -271,6 +305,18 @@ impl ExpectedDisk for FlushedDisk<'_> {
 
     fn is_costly(&self, guest: u64) -> bool {
         self.disk.is_costly(guest)
+    }
+
+    fn readable(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let mut readable = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            let (unsettled, end) = self.disk.guest.unsettled.at(at);
+            let end = end.min(range.end);
+            readable.extend(unsettled.is_none().then_some(at..end));
+            at = end;
+        }
+        readable
     }
 
     fn expect(&self, start: GuestOffset, actual: &[u8], expected: &mut [u8]) {

@@ -4,13 +4,14 @@
 use std::sync::Arc;
 
 use crate::disk::extent::{Extent, Window};
+use crate::disk::features::{Feature, FeatureSet};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Event, Observer, State, Vital};
 use crate::harness::accesses::AccessReport;
 use crate::harness::case::Case;
 use crate::harness::chain::Chain;
 use crate::harness::claims::SizePolicy;
-use crate::harness::engine::{Engine, EngineError, OpenDisk};
+use crate::harness::engine::{Answer, Engine, EngineError, OpenDisk};
 use crate::harness::idle::QuestionKind;
 use crate::harness::meter::Meter;
 use crate::harness::oracles::collector::Collector;
@@ -76,7 +77,8 @@ impl WriterJudge {
         self.written = None;
         self.cuts.clear();
         self.built.replay(case.journals.iter().copied());
-        self.guest.begin(&self.built);
+        let has_bitmaps = case.features.meets(FeatureSet::of(&[Feature::Bitmaps]));
+        self.guest.begin(&self.built, has_bitmaps.then(|| Chain::new(case.images)));
         let has_cuts = case.requests.iter().any(WriteRequest::is_cut);
         Meter::renew(&mut self.meter);
         self.meter.restart(u64::MAX);
@@ -104,6 +106,7 @@ impl WriterJudge {
             Ok(false) => Ok(()),
             Err(found) => Err(found),
         };
+        self.guest.bitmaps.forget();
         // The file of a cut in which there was a finding comes first.
         self.written.get_or_insert(written);
         judged
@@ -158,7 +161,9 @@ impl WriterJudge {
         observer: &O,
         verdicts: &mut Verdicts,
     ) -> Result<bool, Box<oracles::Violation>> {
-        let before = requests.is_empty().then(|| chain.as_written());
+        // Bitmaps are in use while an image is open.
+        let is_compared = requests.is_empty() && !self.guest.bitmaps.were_there();
+        let before = is_compared.then(|| chain.as_written());
         let size = engine.policy().size;
         let opened = engine.open_to_write(chain);
         let opened = opened.map_err(|error| oracles::unexpected_error("open", "image", &error));
@@ -223,7 +228,47 @@ impl WriterJudge {
         observer: &O,
         verdicts: &mut Verdicts,
     ) -> OracleResult {
-        let (kind, event, done) = match *request {
+        if let WriteRequest::Cut { kind, choice } = *request {
+            let (files, guest) = (chain.after_cut(kind, choice), self.guest.clone());
+            self.cuts.push(Cut { kind, files, guest });
+            observer.event(State::Write, Event::Cut);
+            return Ok(());
+        }
+        let (kind, event, done) = self.pass(disk, request);
+        match done {
+            Ok(()) => {
+                observer.event(State::Write, event);
+                self.guest.note(request);
+                if *request == WriteRequest::Flush {
+                    chain.settle();
+                }
+                let read = self.compare_edges(request, disk);
+                verdicts.judge_answers(QuestionKind::Read, read).map(|_| ())
+            }
+            Err(EngineError::NotAsked) => {
+                verdicts.leave_unanswered(kind);
+                Ok(())
+            }
+            // Version 2 has no zero clusters, say.
+            Err(EngineError::Unsupported(_)) if may_be_unsupported(request) => {
+                verdicts.leave_unanswered(kind);
+                Ok(())
+            }
+            // The engine has closed the image, and the harness could not give it back.
+            Err(error @ EngineError::NotGiven(_)) => {
+                Err(oracles::unexpected_error("open", "image", &error))
+            }
+            Err(error) => Err(oracles::unexpected_error("written", kind.oracles().0, &error)),
+        }
+    }
+
+    /// Has the engine carry out a request to the open disk. Returns its kind, its event and the answer.
+    fn pass(
+        &mut self,
+        disk: &mut impl OpenDisk,
+        request: &WriteRequest,
+    ) -> (QuestionKind, Event, Answer) {
+        match *request {
             WriteRequest::Write { guest, length_bytes } => {
                 self.payload.resize(length_bytes as usize, 0);
                 self.guest.payload(guest, &mut self.payload);
@@ -250,35 +295,17 @@ impl WriterJudge {
                 let done = disk.delete_snapshot(self.index_of(number));
                 (QuestionKind::DeleteSnapshot, Event::SnapshotDeleted, done)
             }
+            WriteRequest::ChangeBitmap { number, change } => {
+                // A request that fits names a bitmap that is there.
+                let index = self.guest.bitmaps.index_of(number, change).unwrap_or(u32::MAX);
+                let done = disk.change_bitmap(index, change);
+                (QuestionKind::ChangeBitmap, Event::Bitmap, done)
+            }
             WriteRequest::Flush => (QuestionKind::Flush, Event::Flushed, disk.flush()),
-            WriteRequest::Cut { kind, choice } => {
-                let (files, guest) = (chain.after_cut(kind, choice), self.guest.clone());
-                self.cuts.push(Cut { kind, files, guest });
-                observer.event(State::Write, Event::Cut);
-                return Ok(());
+            // Neither is passed to an open disk.
+            WriteRequest::Cut { .. } | WriteRequest::Reopen => {
+                (QuestionKind::Writing, Event::Cut, Err(EngineError::NotAsked))
             }
-            WriteRequest::Reopen => return Ok(()),
-        };
-        match done {
-            Ok(()) => {
-                observer.event(State::Write, event);
-                self.guest.note(request);
-                if *request == WriteRequest::Flush {
-                    chain.settle();
-                }
-                let read = self.compare_edges(request, disk);
-                verdicts.judge_answers(QuestionKind::Read, read).map(|_| ())
-            }
-            Err(EngineError::NotAsked) => {
-                verdicts.leave_unanswered(kind);
-                Ok(())
-            }
-            // Version 2 has no zero clusters, say.
-            Err(EngineError::Unsupported(_)) if may_be_unsupported(request) => {
-                verdicts.leave_unanswered(kind);
-                Ok(())
-            }
-            Err(error) => Err(oracles::unexpected_error("written", kind.oracles().0, &error)),
         }
     }
 
@@ -306,11 +333,16 @@ impl WriterJudge {
     }
 
     fn check_file(&mut self, chain: &Chain) -> OracleResult {
-        refcounts::check(&mut self.recount, chain.image(), &[])?;
+        match self.guest.bitmaps.note_dropped(chain) {
+            // Nothing but a repair frees the clusters of the bitmaps.
+            true => refcounts::check_after_cut(&mut self.recount, chain.image())?,
+            false => refcounts::check(&mut self.recount, chain.image(), &[])?,
+        }
         let mut reader = std::mem::take(&mut self.reader);
         reader.begin_run();
         let judged = self.walk(&mut reader, chain);
         let judged = judged.and_then(|()| self.snapshots(&mut reader, chain));
+        let judged = judged.and_then(|()| self.guest.bitmaps.check(chain));
         self.reader = reader;
         judged
     }
@@ -374,7 +406,9 @@ impl WriterJudge {
 
 /// Reports whether an engine that writes may not support a request for some images.
 fn may_be_unsupported(request: &WriteRequest) -> bool {
-    use WriteRequest::{ApplySnapshot, DeleteSnapshot, Discard, Resize, TakeSnapshot, WriteZeroes};
+    use WriteRequest::{
+        ApplySnapshot, ChangeBitmap, DeleteSnapshot, Discard, Resize, TakeSnapshot, WriteZeroes,
+    };
     matches!(
         request,
         WriteZeroes { .. }
@@ -383,6 +417,7 @@ fn may_be_unsupported(request: &WriteRequest) -> bool {
             | TakeSnapshot { .. }
             | ApplySnapshot { .. }
             | DeleteSnapshot { .. }
+            | ChangeBitmap { .. }
     )
 }
 

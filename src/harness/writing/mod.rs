@@ -2,6 +2,7 @@
 //! the image that the engine leaves, with a simple model. A program can cut the power, or kill the engine's process.
 
 mod after_cut;
+mod bitmaps;
 mod created;
 mod cut;
 mod guest;

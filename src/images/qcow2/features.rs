@@ -45,6 +45,7 @@ impl Builder {
             (self.has_short_header(), Feature::ShortHeader),
             (self.has_odd_header(), Feature::OddHeader),
             (unknown.into_iter().any(|bits| plan.has(bits)), Feature::UnknownBits),
+            (self.bitmaps.bit_left, Feature::UnknownBits),
             (self.active.entries > l1_entries, Feature::SpareL1),
             (self.active.entries * 8 > LARGE_L1_BYTES, Feature::LargeL1),
         ] {

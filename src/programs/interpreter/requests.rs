@@ -13,6 +13,17 @@ pub(super) struct WritingSnapshot {
     pub(super) built_index: Option<usize>,
 }
 
+/// A bitmap of the image during the writing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WritingBitmap {
+    /// Its number in requests.
+    pub(super) number: u32,
+    /// log2 of the guest bytes per bit.
+    pub(super) granularity_bits: u8,
+    /// The bitmap was not saved correctly. QEMU only removes it, and does not resize the disk before.
+    pub(super) in_use: bool,
+}
+
 /// The requests of a program.
 #[derive(Debug, Default)]
 pub(super) struct Writing {
@@ -27,6 +38,10 @@ pub(super) struct Writing {
     pub(super) snapshots: Vec<WritingSnapshot>,
     /// The number of the next snapshot.
     pub(super) next_snapshot: u32,
+    /// The bitmaps after all requests.
+    pub(super) bitmaps: Vec<WritingBitmap>,
+    /// The number of the next bitmap.
+    pub(super) next_bitmap: u32,
     /// The engine creates the image: the program has built nothing before the writing.
     pub(super) is_created: bool,
 }
@@ -38,6 +53,8 @@ impl Writing {
         (self.size_bytes, self.changeable_bytes) = (None, changeable_bytes);
         self.writable_bytes = changeable_bytes / 16;
         self.snapshots.clear();
+        self.bitmaps.clear();
+        self.next_bitmap = 0;
         (self.next_snapshot, self.is_created) = (0, false);
     }
 }

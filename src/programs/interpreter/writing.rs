@@ -7,7 +7,7 @@ use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::GuestOffset;
 use crate::formats::qcow2::geometry::{Compression, Version};
 use crate::images::qcow2::Sizes;
-use crate::programs::operand::{At, Count, Few, Gap, Inside, Size, SyncKind};
+use crate::programs::operand::{At, BitmapFlags, Count, Few, Gap, Inside, Size, SyncKind};
 use crate::programs::operation::{Class, Operation};
 use crate::programs::request::{CutKind, NewImage, WriteRequest};
 
@@ -15,7 +15,7 @@ use super::requests::WritingSnapshot;
 use super::{Effect, Vm, effect};
 
 /// The unit of the size of a disk.
-const SECTOR_BYTES: u64 = 512;
+pub(super) const SECTOR_BYTES: u64 = 512;
 
 impl Vm {
     /// Returns the requests to an engine that has opened the last image for writing.
@@ -83,6 +83,12 @@ impl Vm {
             }
             Operation::ApplySnapshot { index } => self.request_applied_snapshot(size_bytes, index),
             Operation::DeleteSnapshot { index } => self.request_deleted_snapshot(index),
+            Operation::Bitmap { granularity, flags, .. } => {
+                let is_enabled = flags.has(BitmapFlags::AUTO);
+                self.request_bitmap(size_bytes, granularity.get(), is_enabled)
+            }
+            Operation::FillBitmap { index, fill, .. } => self.request_bitmap_change(index, fill),
+            Operation::DeleteBitmap { index, .. } => self.request_removed_bitmap(index),
             Operation::Sync { kind: SyncKind::Flush, .. } => self.request(WriteRequest::Flush),
             Operation::Sync { kind: SyncKind::Cut, choice } => {
                 self.request_cut(CutKind::Power, choice)
@@ -117,6 +123,7 @@ impl Vm {
         self.writing.is_created = is_empty && !plan.rng_seed.is_multiple_of(2);
         let size_bytes = plan.virtual_size_bytes();
         self.writing.size_bytes = Some(size_bytes);
+        self.begin_bitmaps();
         size_bytes
     }
 
@@ -185,7 +192,7 @@ impl Vm {
         let plan = self.builder.plan();
         let is_old = plan.geometry.version == Version::V2 && self.writing.next_snapshot > 0;
         let is_fixed = is_old || !plan.size_bytes.is_multiple_of(SECTOR_BYTES);
-        if wanted == size_bytes || is_fixed {
+        if wanted == size_bytes || is_fixed || !self.bitmaps_allow(wanted) {
             return Effect::None;
         }
         let made = self.request(WriteRequest::Resize { size_bytes: wanted });
@@ -232,9 +239,13 @@ impl Vm {
         let is_whole = |size: u64| size.is_multiple_of(SECTOR_BYTES);
         let is_whole = is_whole(plan.size_bytes) && is_whole(snapshot.size_bytes);
         let may_resize = plan.geometry.version == Version::V3 && !self.builder.has_beyond();
+        // QEMU applies no snapshot while bitmaps record changes.
+        let has_bitmaps = !self.writing.bitmaps.is_empty();
         let fits = snapshot.size_bytes == size_bytes || may_resize;
         let ends = snapshot.built_index.is_none_or(|index| self.builder.snapshot_ends(index));
-        if !(is_whole && fits && ends && self.counts_hold(self.writing.next_snapshot)) {
+        if has_bitmaps
+            || !(is_whole && fits && ends && self.counts_hold(self.writing.next_snapshot))
+        {
             return Effect::None;
         }
         let made = self.request(WriteRequest::ApplySnapshot { number: snapshot.number });
@@ -267,7 +278,7 @@ impl Vm {
         }
     }
 
-    fn request(&mut self, request: WriteRequest) -> Effect {
+    pub(super) fn request(&mut self, request: WriteRequest) -> Effect {
         let room = self.writing.requests.len() < self.limits.requests;
         self.writing.requests.extend(room.then_some(request));
         effect(room)

@@ -3,10 +3,13 @@
 //! # Arithmetic
 //! A disk ends before 2^63, so that no offset on it saturates.
 
+mod bitmaps;
+mod bitmaps_extension;
 mod created;
 mod refcounts;
 mod references;
 mod snapshots;
+mod stored_bitmaps;
 mod tables;
 
 use std::ops::Range;
@@ -97,6 +100,7 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
         let mut behind_last = None;
         let mut rest = bytes;
         let range = guest.get()..guest.get().saturating_add(bytes.len() as u64);
+        self.tables.mark(range.clone())?;
         for part in self.by_clusters(range) {
             let length = usize::try_from(part.end.saturating_sub(part.start)).unwrap_or(0);
             let (piece, behind) = rest.split_at(length.min(rest.len()));
@@ -128,6 +132,7 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
             range.end = range.end.div_ceil(cluster).saturating_mul(cluster);
             range.end = range.end.min(self.virtual_size_bytes());
         }
+        self.mark_zeros(&range)?;
         self.zero(range)
     }
 
@@ -140,6 +145,7 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
         if self.tables.has(WriterFault::DiscardIgnored) {
             return Ok(());
         }
+        self.mark_zeros(&range)?;
         if self.tables.has(WriterFault::DiscardShowsBelow) {
             for part in self.by_clusters(range) {
                 self.replace(part.start, 0)?;
@@ -199,6 +205,50 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
     pub fn delete_snapshot(&mut self, index: u32) -> Result<(), WriteError> {
         self.disk = None;
         self.tables.delete_snapshot(index)
+    }
+
+    /// Adds a persistent dirty bitmap of zeros behind all others. If it is enabled, it records changes.
+    ///
+    /// # Errors
+    /// As for [`SmallWriter::write`].
+    pub fn add_bitmap(&mut self, granularity_bits: u8, is_enabled: bool) -> Result<(), WriteError> {
+        self.disk = None;
+        self.tables.add_bitmap(granularity_bits, is_enabled)
+    }
+
+    /// Removes the bitmap at `index` of the directory.
+    ///
+    /// # Errors
+    /// As for [`SmallWriter::apply_snapshot`]. The same holds for the next two.
+    pub fn remove_bitmap(&mut self, index: u32) -> Result<(), WriteError> {
+        self.disk = None;
+        self.tables.remove_bitmap(index)
+    }
+
+    /// Makes all bits of a bitmap zeros.
+    ///
+    /// # Errors
+    /// As for [`SmallWriter::remove_bitmap`].
+    pub fn clear_bitmap(&mut self, index: u32) -> Result<(), WriteError> {
+        self.disk = None;
+        self.tables.clear_bitmap(index)
+    }
+
+    /// Has a bitmap record changes of the disk, or not.
+    ///
+    /// # Errors
+    /// As for [`SmallWriter::remove_bitmap`].
+    pub fn enable_bitmap(&mut self, index: u32, is_enabled: bool) -> Result<(), WriteError> {
+        self.disk = None;
+        self.tables.enable_bitmap(index, is_enabled)
+    }
+
+    /// Sets the bits of a range that becomes zeros.
+    fn mark_zeros(&mut self, range: &Range<u64>) -> Result<(), WriteError> {
+        match self.tables.has(WriterFault::BitmapMissesZeros) {
+            true => Ok(()),
+            false => self.tables.mark(range.clone()),
+        }
     }
 
     /// Closes the image.

@@ -136,7 +136,7 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
     }
 
     /// Returns the entries of a table that are not zero.
-    fn entries(&self, table: HostTable) -> Result<Vec<TableEntry>, WriteError> {
+    pub(super) fn entries(&self, table: HostTable) -> Result<Vec<TableEntry>, WriteError> {
         let mut entries = Vec::new();
         // Nothing breaks off.
         let _ = table.each_entry(self.file, &mut [0; ENTRIES_PIECE_BYTES], |entry| {

@@ -69,6 +69,9 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
 
     /// Gives the active disk the size and a copy of the L1 table of a snapshot.
     pub(super) fn apply_snapshot(&mut self, index: u32) -> Result<(), WriteError> {
+        if !self.bitmaps.all.is_empty() {
+            return Err(WriteError::Unsupported("applied snapshots beside bitmaps"));
+        }
         let StoredSnapshot { at, entry, .. } = self.snapshot(index)?;
         let extra = snapshot_table::extra_of(self.file, at, &entry)?;
         let size_bytes = match extra.disk_bytes {

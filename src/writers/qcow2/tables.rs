@@ -6,13 +6,14 @@ use crate::disk::clusters::{ClusterSize, GuestCluster, HostCluster};
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Data, WritableStorage, each_data, read_array};
 use crate::formats::qcow2::constants::{
-    AUTOCLEAR_BITMAPS, COMPATIBLE_LAZY_REFCOUNTS, COPIED, INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY,
-    MAX_L1_ENTRIES,
+    COMPATIBLE_LAZY_REFCOUNTS, COPIED, INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY, MAX_L1_ENTRIES,
 };
 use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
 use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::header::Header;
 use crate::writers::{WriteError, WriterFault};
+
+use super::stored_bitmaps::StoredBitmaps;
 
 /// The offset of the header's field `size`.
 pub(super) const SIZE_AT: HostOffset = HostOffset::new(24);
@@ -31,6 +32,7 @@ pub(super) struct WrittenTables<'s, S> {
     pub(super) file: &'s S,
     fault: Option<WriterFault>,
     pub(super) header: Header,
+    pub(super) bitmaps: StoredBitmaps,
     /// The end of the last cluster of the file.
     end: HostOffset,
     /// That end when the image was opened.
@@ -46,7 +48,6 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
             (header.geometry.extended_l2, "extended L2 entries"),
             (header.geometry.data_file, "data files"),
             (flagged != 0, "dirty and corrupt images"),
-            (header.autoclear & AUTOCLEAR_BITMAPS != 0, "bitmaps"),
         ] {
             if is_there {
                 return Err(WriteError::Unsupported(feature));
@@ -55,7 +56,8 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         let cluster_size = header.geometry.cluster_size;
         let clusters = cluster_size.clusters_for(file.length_bytes());
         let end = HostOffset::new(cluster_size.saturating_bytes(clusters));
-        Ok(Self { file, fault, header, end, first_end: end })
+        let bitmaps = StoredBitmaps::read(file)?;
+        Ok(Self { file, fault, header, bitmaps, end, first_end: end })
     }
 
     pub(super) fn has(&self, fault: WriterFault) -> bool {
@@ -254,6 +256,10 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
     /// Gives the disk another size. If it needs a longer L1 table, moves the table to the end of the file.
     pub(super) fn resize(&mut self, size_bytes: u64) -> Result<(), WriteError> {
         let entries = self.l1_entries_for(size_bytes)?;
+        self.resize_bitmaps(size_bytes, |it| it.resize_disk(entries, size_bytes))
+    }
+
+    fn resize_disk(&mut self, entries: u64, size_bytes: u64) -> Result<(), WriteError> {
         if entries > u64::from(self.header.l1_entries) {
             self.move_l1(u32::try_from(entries).map_err(|_| WriteError::TooLong)?, false)?;
         }
@@ -266,6 +272,10 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
 
     /// Closes the image. Everything is in the file already.
     pub(super) fn close(&mut self) -> Result<(), WriteError> {
+        self.mark_late()?;
+        if self.has(WriterFault::BitmapsDropped) {
+            self.drop_bitmaps()?;
+        }
         let has_grown = self.end > self.first_end;
         match has_grown && self.has(WriterFault::CloseTorn) {
             true => self.move_l1(self.header.l1_entries, true),

@@ -19,6 +19,11 @@ impl Builder {
         self.bitmaps.live
     }
 
+    /// Returns log2 of the guest bytes per bit of each bitmap, and whether it is one that was not saved correctly.
+    pub fn bitmap_properties(&self) -> impl Iterator<Item = (u8, bool)> {
+        self.bitmaps.live().iter().map(|bitmap| (bitmap.granularity_bits, bitmap.in_use))
+    }
+
     /// Returns the number of entries in a bitmap's table, at least 1, or `None` if there is no such bitmap.
     pub fn bitmap_table_entries(&self, index: usize) -> Option<u64> {
         self.bitmaps.live().get(index).map(|bitmap| bitmap.table_entries)

@@ -1,0 +1,271 @@
+//! The persistent dirty bitmaps of an image that an engine writes, as the requests have left them.
+
+use std::ops::Range;
+
+use crate::disk::ranges::RangeMap;
+use crate::formats::error::MapError;
+use crate::formats::qcow2::bitmap::BitmapEntry;
+use crate::formats::qcow2::bitmap_directory;
+use crate::formats::qcow2::constants::AUTOCLEAR_BITMAPS;
+use crate::formats::qcow2::head::Head;
+use crate::formats::qcow2::header::Header;
+use crate::harness::chain::{Chain, ChainFile};
+use crate::harness::oracles::OracleResult;
+use crate::harness::oracles::qcow2::bitmaps::{self, ExpectedBitmap, FoundBitmap, OtherBits};
+use crate::programs::{BitmapChange, WriteRequest};
+
+/// A bitmap.
+#[derive(Clone, Debug)]
+struct TrackedBitmap {
+    /// Its number in requests.
+    number: u32,
+    granularity_bits: u8,
+    is_enabled: bool,
+    /// The bitmap was not saved correctly: readers ignore its bits.
+    in_use: bool,
+    /// The entry of the image before all requests, if bits of it are left.
+    built: Option<(u32, BitmapEntry)>,
+    /// The smallest size of the disk since the image was built, or since the bitmap was added.
+    kept_bytes: u64,
+    /// The ranges that have changed while the bitmap was enabled.
+    changed: RangeMap<()>,
+}
+
+/// The bitmaps of an image.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TrackedBitmaps {
+    /// The image before all requests, if it has bitmaps.
+    built: Option<(Chain, Head)>,
+    all: Vec<TrackedBitmap>,
+    /// The engine has carried out a request about bitmaps: it supports them.
+    are_supported: bool,
+    /// A request about bitmaps has come since the last flush.
+    are_unsettled: bool,
+    /// The engine has dropped the bitmaps of the image, and left their clusters behind.
+    are_dropped: bool,
+}
+
+impl TrackedBitmap {
+    /// Changes the bitmap.
+    fn apply(&mut self, change: BitmapChange) {
+        match change {
+            BitmapChange::Clear => {
+                self.built = None;
+                self.changed.clear();
+            }
+            BitmapChange::Enable => self.is_enabled = true,
+            BitmapChange::Disable => self.is_enabled = false,
+            BitmapChange::Add { .. } | BitmapChange::Remove => {}
+        }
+    }
+}
+
+impl TrackedBitmaps {
+    /// Begins with the bitmaps of `chain`, which may have traces of deleted ones.
+    pub(super) fn begin(&mut self, chain: Option<Chain>) {
+        *self = Self::default();
+        let Some(chain) = chain else { return };
+        // The oracle `structures` has read the image that the program has built.
+        let Ok(head) = Head::read(chain.image()) else { return };
+        let size_bytes = head.header.virtual_size_bytes();
+        for (number, entry) in (0..).zip(entries(chain.image(), &head).unwrap_or_default()) {
+            self.all.push(TrackedBitmap {
+                number,
+                granularity_bits: entry.granularity_bits,
+                is_enabled: entry.is_auto(),
+                in_use: entry.in_use(),
+                built: Some((number, entry)),
+                kept_bytes: size_bytes,
+                changed: RangeMap::default(),
+            });
+        }
+        self.built = Some((chain, head));
+    }
+
+    /// Forgets the image before all requests.
+    pub(super) fn forget(&mut self) {
+        self.built = None;
+    }
+
+    /// Reports whether the image has bitmaps, or had traces of them. Writers change these as soon as they open the
+    /// image.
+    pub(super) fn were_there(&self) -> bool {
+        self.built.is_some() || !self.all.is_empty()
+    }
+
+    /// Notes whether an engine that does not support bitmaps has dropped those of a closed file. If so, their clusters
+    /// are leaks from now on.
+    pub(super) fn note_dropped(&mut self, files: &Chain) -> bool {
+        if !self.all.is_empty() && !self.are_supported && !has_bitmaps(files) {
+            self.are_dropped = true;
+            self.all.clear();
+        }
+        self.are_dropped
+    }
+
+    /// Returns the index of a bitmap in the directory. A new one comes behind the others.
+    pub(super) fn index_of(&self, number: u32, change: BitmapChange) -> Option<u32> {
+        let index = match change {
+            BitmapChange::Add { .. } => Some(self.all.len()),
+            _ => self.all.iter().position(|bitmap| bitmap.number == number),
+        };
+        u32::try_from(index?).ok()
+    }
+
+    /// Notes a request that the engine has carried out. The disk has this size then.
+    pub(super) fn note(&mut self, request: &WriteRequest, size_bytes: u64) {
+        match *request {
+            WriteRequest::ChangeBitmap { number, change } => {
+                self.note_change(number, change, size_bytes);
+            }
+            WriteRequest::Resize { size_bytes } => self.note_resize(size_bytes),
+            WriteRequest::Write { .. }
+            | WriteRequest::WriteZeroes { .. }
+            | WriteRequest::Discard { .. } => {
+                request.changed().into_iter().for_each(|range| self.note_changed(&range));
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes that all changes must survive a cut.
+    pub(super) fn settle(&mut self) {
+        self.are_unsettled = false;
+    }
+
+    fn note_change(&mut self, number: u32, change: BitmapChange, size_bytes: u64) {
+        (self.are_supported, self.are_unsettled) = (true, true);
+        match change {
+            BitmapChange::Add { granularity_bits, is_enabled } => self.all.push(TrackedBitmap {
+                number,
+                granularity_bits,
+                is_enabled,
+                in_use: false,
+                built: None,
+                kept_bytes: size_bytes,
+                changed: RangeMap::default(),
+            }),
+            BitmapChange::Remove => self.all.retain(|bitmap| bitmap.number != number),
+            _ => {
+                let bitmap = self.all.iter_mut().find(|bitmap| bitmap.number == number);
+                bitmap.into_iter().for_each(|bitmap| bitmap.apply(change));
+            }
+        }
+    }
+
+    fn note_changed(&mut self, range: &Range<u64>) {
+        for bitmap in self.all.iter_mut().filter(|bitmap| bitmap.is_enabled) {
+            bitmap.changed.insert(range.clone(), ());
+        }
+    }
+
+    /// The bits of a smaller disk end with it.
+    fn note_resize(&mut self, size_bytes: u64) {
+        for bitmap in &mut self.all {
+            bitmap.kept_bytes = bitmap.kept_bytes.min(size_bytes);
+            bitmap.changed.remove(size_bytes..u64::MAX);
+        }
+    }
+
+    /// Judges the bitmaps of a closed file.
+    pub(super) fn check(&mut self, files: &Chain) -> OracleResult {
+        if self.all.is_empty() && !self.are_supported {
+            return Ok(());
+        }
+        if !self.all.is_empty() && !has_bitmaps(files) {
+            return bitmaps::not_kept("dropped");
+        }
+        let head = Head::read(files.image()).map_err(bitmaps::unreadable)?;
+        let entries = entries(files.image(), &head).map_err(bitmaps::unreadable)?;
+        if entries.len() != self.all.len() {
+            return bitmaps::wrong_count(self.all.len(), entries.len());
+        }
+        for ((index, entry), bitmap) in (0..).zip(entries).zip(&mut self.all) {
+            if bitmap.in_use {
+                continue;
+            }
+            if entry.in_use() {
+                if self.are_supported {
+                    return bitmaps::not_kept("in use");
+                }
+                bitmap.in_use = true;
+                continue;
+            }
+            let found = FoundBitmap { file: files.image(), header: &head.header, index, entry };
+            let expected = expected(&self.built, bitmap, &bitmap.changed);
+            bitmaps::check(&found, &expected, OtherBits::Zeros)?;
+        }
+        Ok(())
+    }
+
+    /// Judges the bitmaps of a file after a cut. Readers ignore the bits of those that are dropped or in use.
+    /// `has_survived` reports whether a guest range has changed in the file since the last flush. Its bits must be set,
+    /// as those of all changes before.
+    pub(super) fn check_after_cut(
+        &self,
+        files: &Chain,
+        unsettled: &RangeMap<()>,
+        mut has_survived: impl FnMut(&Range<u64>) -> bool,
+    ) -> OracleResult {
+        if self.all.is_empty() || self.are_unsettled || !has_bitmaps(files) {
+            return Ok(());
+        }
+        let head = Head::read(files.image()).map_err(bitmaps::unreadable)?;
+        let entries = entries(files.image(), &head).map_err(bitmaps::unreadable)?;
+        if entries.len() != self.all.len() {
+            return bitmaps::wrong_count(self.all.len(), entries.len());
+        }
+        let lost: Vec<_> = unsettled.iter().map(|(range, ())| range).collect();
+        let lost: Vec<_> = lost.into_iter().filter(|range| !has_survived(range)).collect();
+        for ((index, entry), bitmap) in (0..).zip(entries).zip(&self.all) {
+            if bitmap.in_use || entry.in_use() {
+                continue;
+            }
+            let mut changed = bitmap.changed.clone();
+            lost.iter().for_each(|range| changed.remove(range.clone()));
+            let found = FoundBitmap { file: files.image(), header: &head.header, index, entry };
+            let expected = expected(&self.built, bitmap, &changed);
+            bitmaps::check(&found, &expected, OtherBits::Any)?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the bitmap that a file must have.
+fn expected<'e>(
+    built: &'e Option<(Chain, Head)>,
+    bitmap: &TrackedBitmap,
+    changed: &'e RangeMap<()>,
+) -> ExpectedBitmap<'e, ChainFile> {
+    let before = built.as_ref().zip(bitmap.built);
+    let before = before.map(|((chain, head), (index, entry))| FoundBitmap {
+        file: chain.image(),
+        header: &head.header,
+        index,
+        entry,
+    });
+    ExpectedBitmap {
+        granularity_bits: bitmap.granularity_bits,
+        is_enabled: bitmap.is_enabled,
+        before,
+        kept_bytes: bitmap.kept_bytes,
+        changed,
+    }
+}
+
+/// Reports whether the bitmaps of a file count. An image that cannot be read has other findings.
+fn has_bitmaps(files: &Chain) -> bool {
+    Header::read(files.image()).is_ok_and(|header| header.autoclear & AUTOCLEAR_BITMAPS != 0)
+}
+
+/// Returns the entries of the bitmap directory.
+fn entries(file: &ChainFile, head: &Head) -> Result<Vec<BitmapEntry>, MapError> {
+    let mut entries = Vec::new();
+    if let Some(extension) = &head.bitmaps {
+        bitmap_directory::each_entry(file, extension, |_, _, entry| {
+            entries.push(*entry);
+            Ok(())
+        })?;
+    }
+    Ok(entries)
+}
