@@ -41,7 +41,7 @@ pub(super) struct TrackedBitmaps {
     are_supported: bool,
     /// A request about bitmaps has come since the last flush.
     are_unsettled: bool,
-    /// The engine has dropped the bitmaps of the image, and left their clusters behind.
+    /// The engine has dropped the bitmaps of the image, and may have left their clusters behind.
     are_dropped: bool,
 }
 
@@ -93,11 +93,11 @@ impl TrackedBitmaps {
         self.built.is_some() || !self.all.is_empty()
     }
 
-    /// Notes whether an engine that does not support bitmaps has dropped those of a closed file. If so, their clusters
-    /// are leaks from now on.
+    /// Notes whether the engine has dropped the bitmaps of a closed file. If so, their clusters are leaks. An engine
+    /// that does not support bitmaps may do so.
     pub(super) fn note_dropped(&mut self, files: &Chain) -> bool {
-        if !self.all.is_empty() && !self.are_supported && !has_bitmaps(files) {
-            self.are_dropped = true;
+        self.are_dropped |= !self.all.is_empty() && !has_bitmaps(files);
+        if self.are_dropped && !self.are_supported {
             self.all.clear();
         }
         self.are_dropped
@@ -172,7 +172,7 @@ impl TrackedBitmaps {
         if self.all.is_empty() && !self.are_supported {
             return Ok(());
         }
-        if !self.all.is_empty() && !has_bitmaps(files) {
+        if self.are_dropped {
             return bitmaps::not_kept("dropped");
         }
         let head = Head::read(files.image()).map_err(bitmaps::unreadable)?;
