@@ -312,7 +312,7 @@ impl WriterJudge {
         let judged = self.walk(&mut reader, chain);
         let judged = judged.and_then(|()| self.snapshots(&mut reader, chain));
         self.reader = reader;
-        judged
+        judged.and_then(|()| self.raw_data_file(chain))
     }
 
     /// Walks and reads the file with our own walker.

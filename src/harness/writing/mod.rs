@@ -4,6 +4,7 @@
 mod after_cut;
 mod created;
 mod cut;
+mod data_file;
 mod guest;
 mod judge;
 mod saved;
