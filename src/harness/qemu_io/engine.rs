@@ -1,16 +1,15 @@
 //! QEMU as an engine: a long-running qemu-io opens the images, reads them and writes to them. It is the reference
 //! implementation of writing.
 //!
-//! QEMU writes to a copy of the image's file, and records each write and each flush. The engine repeats them in the
-//! file of the chain, so that the harness sees their order.
+//! QEMU writes to copies of the image and of its data file, and records each write and each flush. The engine repeats
+//! them in the files of the chain, so that the harness sees their order.
 
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::disk::offsets::{GuestOffset, HostOffset};
-use crate::disk::storage::Storage;
 use crate::formats::qcow2::header::Header;
 use crate::harness::ChainFiles;
 use crate::harness::chain::{Chain, ChainFile};
@@ -19,8 +18,9 @@ use crate::harness::engine::{Answer, Engine, EngineEnd, EngineError, NewImage, O
 use super::failure::fail;
 use super::image_tool;
 use super::image_tool::{NamedSnapshot, SnapshotChange, ToolAnswer};
+use super::recorded::{RecordedFiles, WriteRecords, data_file_options};
 use super::session::{QemuEnd, QemuIo};
-use super::write_record::{SECTOR_BYTES, WriteRecord, unreadable};
+use super::write_record::unreadable;
 
 /// The number of bytes in a line of a dump.
 const DUMPED_BYTES: usize = 16;
@@ -34,7 +34,7 @@ const MAX_CUT_OFF_CLUSTERS: u64 = 1 << 16;
 pub struct QemuEngine {
     io: QemuIo,
     files: ChainFiles,
-    record: Option<WriteRecord>,
+    records: WriteRecords,
     end: Option<EngineEnd>,
 }
 
@@ -51,8 +51,8 @@ pub struct QemuDisk<'s> {
     engine: &'s mut QemuEngine,
     size_bytes: u64,
     cluster_bits: u32,
-    /// The file to which QEMU writes, and its copy on disk.
-    written: Option<(ChainFile, PathBuf)>,
+    /// The files to which QEMU writes.
+    written: Option<RecordedFiles>,
     is_open: bool,
 }
 
@@ -70,8 +70,9 @@ impl Engine for QemuEngine {
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<QemuDisk<'s>> {
         let path = self.files.write(chain)?;
         let header = Header::read(chain.image())?;
+        let data_files = data_file_options(chain, &path, 0);
         let path = path.display();
-        self.say(format_args!("open -r -o driver=qcow2 {path}"), "")?;
+        self.say(format_args!("open -r -o driver=qcow2{data_files} {path}"), "")?;
         self.opened(&header, None)
     }
 
@@ -80,8 +81,9 @@ impl Engine for QemuEngine {
         let header = Header::read(chain.image())?;
         // QEMU writes to the file from now on.
         self.files.forget();
-        self.open_recorded(&path)?;
-        self.opened(&header, Some((chain.image().clone(), path)))
+        let files = RecordedFiles::new(chain, path);
+        self.open_recorded(&files)?;
+        self.opened(&header, Some(files))
     }
 
     fn create(&mut self, chain: &Chain, image: &NewImage) -> Answer {
@@ -111,32 +113,12 @@ fn copy(path: &Path, into: &ChainFile) -> Answer {
 }
 
 impl QemuEngine {
-    /// Begins an empty record in a folder. Returns its path.
-    fn begin_record(&mut self, folder: &Path) -> &Path {
-        let begun = match self.record.take() {
-            Some(mut record) => record.begin().map(|()| record),
-            None => WriteRecord::create(folder),
-        };
-        self.record.insert(begun.unwrap_or_else(|error| unreadable(&error))).path()
-    }
-
-    /// Opens the image at `path` for writing, with an empty record.
-    fn open_recorded(&mut self, path: &Path) -> Answer {
+    /// Opens an image for writing, with empty records.
+    fn open_recorded(&mut self, files: &RecordedFiles) -> Answer {
         // Without `-n`, qemu-io flushes after each write. It also bypasses the cache of the system, which
         // `cache.direct=off` undoes.
-        let options = self.recorded(path);
+        let options = files.begin(&mut self.records);
         self.say(format_args!("open -n -o cache.direct=off,{options}"), "")
-    }
-
-    /// Begins an empty record. Returns the options by which QEMU opens the image at `path` and records its writes.
-    fn recorded(&mut self, path: &Path) -> String {
-        let record = self.begin_record(path.parent().unwrap_or(Path::new("."))).to_path_buf();
-        format!(
-            "driver=qcow2,file.driver=blklogwrites,file.file.driver=file,file.file.filename={},\
-             file.log.driver=file,file.log.filename={},file.log-sector-size={SECTOR_BYTES}",
-            path.display(),
-            record.display()
-        )
     }
 
     /// Returns the answer of qemu-img, and keeps the end of its process.
@@ -150,11 +132,7 @@ impl QemuEngine {
 
     /// Returns the disk that qemu-io has just opened. qemu-io prints rounded sizes only. So the header states the size,
     /// and QEMU must read the last byte and none behind it.
-    fn opened(
-        &mut self,
-        header: &Header,
-        written: Option<(ChainFile, PathBuf)>,
-    ) -> Answer<QemuDisk<'_>> {
+    fn opened(&mut self, header: &Header, written: Option<RecordedFiles>) -> Answer<QemuDisk<'_>> {
         let size_bytes = header.virtual_size_bytes();
         let cluster_bits = header.geometry.cluster_size.bits();
         let disk = QemuDisk { engine: self, size_bytes, cluster_bits, written, is_open: true };
@@ -192,7 +170,7 @@ impl QemuEngine {
 }
 
 impl QemuDisk<'_> {
-    /// Has QEMU change the image, and repeats its writes in the file of the chain.
+    /// Has QEMU change the image, and repeats its writes in the files of the chain.
     fn change(&mut self, command: fmt::Arguments<'_>, expected: &str) -> Answer {
         let said = self.engine.say(command, expected);
         if self.engine.end.is_some() {
@@ -205,24 +183,25 @@ impl QemuDisk<'_> {
 
     /// Closes the image, has qemu-img change its snapshots, and opens it again.
     fn change_snapshots(&mut self, change: &SnapshotChange) -> Answer {
-        let Some((file, path)) = self.written.clone() else { return Err(EngineError::NotAsked) };
+        let Some(files) = self.written.clone() else { return Err(EngineError::NotAsked) };
         self.is_open = false;
         self.change(format_args!("close"), "")?;
-        let options = self.engine.recorded(&path);
+        let options = files.begin(&mut self.engine.records);
         let changed = self.engine.end_of(change.run(&options));
         if self.engine.end.is_some() {
             return changed;
         }
         self.repeat()?;
-        self.engine.open_recorded(&path)?;
+        self.engine.open_recorded(&files)?;
         self.is_open = true;
-        self.size_bytes = Header::read(&file)?.virtual_size_bytes();
+        self.size_bytes = Header::read(files.image())?.virtual_size_bytes();
         changed
     }
 
     /// Returns the snapshots of the image, in the order of its table.
     fn snapshots(&self) -> Answer<Vec<NamedSnapshot>> {
-        let Some((file, _)) = &self.written else { return Err(EngineError::NotAsked) };
+        let Some(files) = &self.written else { return Err(EngineError::NotAsked) };
+        let file = files.image();
         image_tool::snapshots(file, &Header::read(file)?)
     }
 
@@ -240,16 +219,10 @@ impl QemuDisk<'_> {
     }
 
     fn repeat(&mut self) -> Answer {
-        let (Some((file, path)), Some(record)) = (&self.written, &mut self.engine.record) else {
-            return Ok(());
-        };
-        record.repeat(file)?;
-        // QEMU records no change of the length.
-        let length_bytes = path.metadata().unwrap_or_else(|error| unreadable(&error)).len();
-        if length_bytes != file.length_bytes() {
-            file.set_length(length_bytes)?;
+        match &self.written {
+            Some(files) => files.repeat(&mut self.engine.records),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -281,8 +254,8 @@ impl OpenDisk for QemuDisk<'_> {
     }
 
     fn write(&mut self, guest: GuestOffset, bytes: &[u8]) -> Answer {
-        let Some((_, image)) = &self.written else { return Err(EngineError::NotAsked) };
-        let path = image.with_file_name("payload");
+        let Some(files) = &self.written else { return Err(EngineError::NotAsked) };
+        let path = files.beside("payload");
         if let Err(error) = std::fs::write(&path, bytes) {
             fail(&format!("{}: {error}", path.display()));
         }

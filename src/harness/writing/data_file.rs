@@ -1,5 +1,6 @@
 //! Judges the data file of an image that an engine has written: if the image declares it raw, it must contain the disk.
 
+use crate::disk::clusters::ClusterSize;
 use crate::formats::qcow2::constants::AUTOCLEAR_RAW_DATA_FILE;
 use crate::formats::qcow2::header::Header;
 use crate::harness::chain::{Chain, ChainFile};
@@ -13,24 +14,35 @@ use super::judge::WriterJudge;
 impl WriterJudge {
     /// Judges the data file of a closed image.
     pub(super) fn raw_data_file(&mut self, chain: &Chain) -> OracleResult {
-        let Some(file) = raw_data_file_of(chain) else { return Ok(()) };
+        let Some(RawDataFile { file, cluster_size }) = raw_data_file_of(chain) else {
+            return Ok(());
+        };
         let Self { built, guest, bytes, .. } = self;
+        let size_bytes = guest.size_bytes();
+        let most_bytes = cluster_size.saturating_bytes(cluster_size.clusters_for(size_bytes));
+        raw_data_file::check_length(file, size_bytes..=most_bytes)?;
         raw_data_file::check_written(file, &guest.over(built), Moment::Closed, bytes)
     }
 
     /// Judges the data file after a cut that has left a disk of `size_bytes`.
     pub(super) fn raw_data_file_after_cut(&mut self, cut: &Cut, size_bytes: u64) -> OracleResult {
-        let Some(file) = raw_data_file_of(&cut.files) else { return Ok(()) };
+        let Some(RawDataFile { file, .. }) = raw_data_file_of(&cut.files) else { return Ok(()) };
         let expected = cut.guest.flushed_over(&self.built, size_bytes);
         raw_data_file::check_written(file, &expected, Moment::Cut, &mut self.bytes)
     }
 }
 
+/// The data file of an image that declares it raw.
+struct RawDataFile<'c> {
+    file: &'c ChainFile,
+    cluster_size: ClusterSize,
+}
+
 /// Returns the data file of the image at the top, if the image declares it raw. A writer that does not know the feature
 /// clears its bit.
-fn raw_data_file_of(chain: &Chain) -> Option<&ChainFile> {
+fn raw_data_file_of(chain: &Chain) -> Option<RawDataFile<'_>> {
     let file = chain.data_file()?;
     let header = Header::read(chain.image()).ok()?;
     let is_raw = header.geometry.data_file && header.autoclear & AUTOCLEAR_RAW_DATA_FILE != 0;
-    is_raw.then_some(file)
+    is_raw.then_some(RawDataFile { file, cluster_size: header.geometry.cluster_size })
 }

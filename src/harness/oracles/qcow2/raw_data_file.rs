@@ -1,7 +1,10 @@
 //! A raw data file contains the whole disk: a reader that opens it as a raw image gets the guest's bytes (qcow2
 //! specification, "Autoclear features", bit 1). An engine that reads through the tables cannot show that. Checks the
-//! edges of every piece, as `data` does; if an engine has written the file, the edges that `written` checks. Does not
-//! check a raw data file below an overlay, and the length of the file after a cut.
+//! edges of every piece, as `data` does; if an engine has written the file, the edges that `written` checks. The file of
+//! an engine may end with the last cluster of the disk: QEMU writes this cluster as a whole. Does not check a raw data
+//! file below an overlay, and the length of the file after a cut.
+
+use std::ops::RangeInclusive;
 
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::Storage;
@@ -16,7 +19,8 @@ const ORACLE: &str = "raw_data_file";
 
 /// Compares a raw data file with the disk that `model` expects.
 pub fn check(file: &Image, model: &Model) -> OracleResult {
-    check_length(file, model.virtual_size_bytes())?;
+    let size_bytes = model.virtual_size_bytes();
+    check_length(file, size_bytes..=size_bytes)?;
     data::check(&mut read_of(file), model, |_| true)
         .map_err(|violation| violation.attributed_to(ORACLE))
 }
@@ -28,19 +32,18 @@ pub(crate) fn check_written(
     moment: Moment,
     bytes: &mut WrittenBuffers,
 ) -> OracleResult {
-    if moment == Moment::Closed {
-        check_length(file, disk.size_bytes())?;
-    }
     written::check(&mut read_of(file), disk, moment, BeyondEdges::Nothing, bytes)
         .map_err(|violation| violation.attributed_to(ORACLE))
 }
 
-fn check_length(file: &impl Storage, expected_bytes: u64) -> OracleResult {
+/// Checks the length of a raw data file: a reader that opens it as a raw image gets the size of the disk from it.
+pub(crate) fn check_length(file: &impl Storage, expected: RangeInclusive<u64>) -> OracleResult {
     let actual_bytes = file.length_bytes();
-    match actual_bytes == expected_bytes {
+    match expected.contains(&actual_bytes) {
         true => Ok(()),
         false => violation(ORACLE, "length", ("that of the disk", "another"), || {
-            format!("expected {expected_bytes} bytes, found {actual_bytes}")
+            let (least, most) = expected.into_inner();
+            format!("expected {least} to {most} bytes, found {actual_bytes}")
         }),
     }
 }
