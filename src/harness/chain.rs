@@ -345,8 +345,8 @@ impl ChainFile {
         self.writable(HostOffset::new(length_bytes))?.set_length(length_bytes)
     }
 
-    /// Has the file keep all that was written to it so far in a power cut. A data file and its image are flushed each by
-    /// itself.
+    /// Has the file keep all that was written to it so far in a power cut. A flush of an image does not flush its data
+    /// file.
     ///
     /// # Errors
     /// The file is not open for writing.

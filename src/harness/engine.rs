@@ -80,7 +80,8 @@ pub trait Engine {
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<Self::Disk<'s>, EngineError>;
 
     /// Returns the features of the images to which the engine can write: by default, those that it claims to read. The
-    /// target `writes` has no other images. Nor has it images with bitmaps, and none that a writer would repair at open.
+    /// target `writes` has no other images. Nor has it images with bitmaps, and none that a writer would repair at
+    /// open.
     fn write_claims(&self) -> Claims {
         self.claims()
     }

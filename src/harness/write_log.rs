@@ -122,8 +122,8 @@ impl WriteLog {
         self.settled = self.changes.len();
     }
 
-    /// Forgets the changes of one file: they are on the disk. Without them, an earlier moment of the other file would be
-    /// none that both had. So no cut comes before this one.
+    /// Forgets the changes of one file: they are on the disk. Without them, an earlier moment of the other file would
+    /// be none that both had. So no cut comes before this one.
     fn forget(&mut self, file: TopFile) {
         let before = self.changes.len();
         self.changes.retain(|logged| logged.file != file);

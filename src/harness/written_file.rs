@@ -14,8 +14,8 @@ use super::write_log::WriteLog;
 
 /// The longest file, as in QEMU.
 const MAX_WRITTEN_LENGTH_BYTES: u64 = i64::MAX as u64;
-/// The most bytes that an engine may write to the files; bytes that it writes twice count twice. The requests of a program
-/// need far less, and an engine that writes without end does not take all memory.
+/// The most bytes that an engine may write to the files; bytes that it writes twice count twice. The requests of a
+/// program need far less, and an engine that writes without end does not take all memory.
 const MAX_BYTES_OF_WRITES: u64 = 256 << 20;
 
 /// The files that an engine writes: the image at the top of a chain, and its data file.

@@ -1,4 +1,7 @@
 //! Judges the data file of an image that an engine has written: if the image declares it raw, it must contain the disk.
+//!
+//! # Arithmetic
+//! A disk ends before 2^63, so that no whole number of its clusters saturates.
 
 use crate::disk::clusters::ClusterSize;
 use crate::formats::qcow2::constants::AUTOCLEAR_RAW_DATA_FILE;
@@ -6,12 +9,17 @@ use crate::formats::qcow2::header::Header;
 use crate::harness::chain::{Chain, ChainFile};
 use crate::harness::oracles::OracleResult;
 use crate::harness::oracles::qcow2::raw_data_file;
-use crate::harness::oracles::written::Moment;
+use crate::harness::oracles::written::{self, Moment};
 
 use super::cut::Cut;
 use super::judge::WriterJudge;
 
 impl WriterJudge {
+    /// Judges the files after an engine had the image open for writing, without a request.
+    pub(super) fn unchanged(&self, before: &Chain, after: &Chain) -> OracleResult {
+        written::check_unchanged(before, after, has_cleared_raw_bit(before, after))
+    }
+
     /// Judges the data file of a closed image.
     pub(super) fn raw_data_file(&mut self, chain: &Chain) -> OracleResult {
         let Some(RawDataFile { file, cluster_size }) = raw_data_file_of(chain) else {
@@ -30,6 +38,16 @@ impl WriterJudge {
         let expected = cut.guest.flushed_over(&self.built, size_bytes);
         raw_data_file::check_written(file, &expected, Moment::Cut, &mut self.bytes)
     }
+}
+
+/// Reports whether the image no longer declares its data file raw. A writer that does not know this autoclear bit must
+/// clear it, and may do so when it opens the image (qcow2 specification, "autoclear_features").
+fn has_cleared_raw_bit(before: &Chain, after: &Chain) -> bool {
+    let is_raw = |chain: &Chain| {
+        let header = Header::read(chain.image());
+        header.is_ok_and(|header| header.autoclear & AUTOCLEAR_RAW_DATA_FILE != 0)
+    };
+    is_raw(before) && !is_raw(after)
 }
 
 /// The data file of an image that declares it raw.

@@ -181,7 +181,7 @@ impl WriterJudge {
             self.cut_while_closing(chain, written, *kind, *choice);
         }
         if let Some(before) = before {
-            written::check_unchanged(&before, &chain.as_written())?;
+            self.unchanged(&before, &chain.as_written())?;
         }
         Ok(true)
     }

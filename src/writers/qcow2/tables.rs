@@ -179,8 +179,8 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         self.write(at, &entry.to_be_bytes())
     }
 
-    /// Writes an entry of a table when the files have kept all that was written before: in a power cut, an entry may not
-    /// be newer than the cluster that it names.
+    /// Writes an entry of a table when the files have kept all that was written before: in a power cut, an entry may
+    /// not be newer than the cluster that it names.
     pub(super) fn set_reference(&self, at: HostOffset, entry: u64) -> Result<(), WriteError> {
         if !self.has(WriterFault::EntryBeforeData) {
             self.flush()?;
@@ -269,8 +269,8 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         }
     }
 
-    /// Gives the disk another size. If it needs a longer L1 table, moves the table to the end of the file. A raw data file
-    /// always has the size of the disk; in a cut, it can be longer.
+    /// Gives the disk another size. If it needs a longer L1 table, moves the table to the end of the file. A raw data
+    /// file always has the size of the disk; in a cut, it can be longer.
     pub(super) fn resize(&mut self, size_bytes: u64) -> Result<(), WriteError> {
         let entries = self.l1_entries_for(size_bytes)?;
         if entries > u64::from(self.header.l1_entries) {

@@ -1,8 +1,8 @@
 //! A raw data file contains the whole disk: a reader that opens it as a raw image gets the guest's bytes (qcow2
 //! specification, "Autoclear features", bit 1). An engine that reads through the tables cannot show that. Checks the
-//! edges of every piece, as `data` does; if an engine has written the file, the edges that `written` checks. The file of
-//! an engine may end with the last cluster of the disk: QEMU writes this cluster as a whole. Does not check a raw data
-//! file below an overlay, and the length of the file after a cut.
+//! edges of every piece, as `data` does; if an engine has written the file, the edges that `written` checks. The file
+//! of an engine may end with the last cluster of the disk: QEMU writes this cluster as a whole. Does not check a raw
+//! data file below an overlay, and the length of the file after a cut.
 
 use std::ops::RangeInclusive;
 
