@@ -9,6 +9,7 @@ use qcowfuzz::harness::idle::QuestionKind;
 use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::{Checks, KnowingEngine, KnownFindings, Walker, WalkerDisk};
 use qcowfuzz::internal::harness::targets::writes::Writes;
+use qcowfuzz::internal::programs::operand::DataIn;
 use qcowfuzz::internal::writers::WriterFault;
 use qcowfuzz::prelude::{Answer, Chain, Claims, Engine, GuestOffset, OpenDisk};
 use qcowfuzz::programs::generate::generate_writes;
@@ -23,10 +24,14 @@ const OPERATIONS: usize = 12;
 const LONG_WRITES: u64 = 4;
 /// The number of programs with cuts while a snapshot is taken.
 const CUT_SNAPSHOTS: u64 = 16;
+/// The number of generated programs with a data file, half of which are raw images of the disk.
+const DATA_FILES: u64 = 91;
 /// The seeds of the target, which follow them: requests that are rare in generated programs.
 const SEEDS: &str = "corpus/text/writes";
 /// The number of programs whose images qemu-img checks.
 const QEMU_PROGRAMS: u64 = 120;
+/// The number of those with a data file.
+const QEMU_DATA_FILES: u64 = 60;
 /// The most bytes of the files that qemu-img checks.
 const MAX_FOLDER_BYTES: u64 = 64 << 20;
 /// The opcode of an overlay.
@@ -54,6 +59,19 @@ fn program(number: u64) -> Program {
     program
 }
 
+/// Returns the same program, whose last layer has a data file.
+fn with_data_file(number: u64) -> Program {
+    let mut program = program(number);
+    let data_in = if number.is_multiple_of(2) { DataIn::RawFile } else { DataIn::File };
+    program.prologue.data_in = data_in;
+    for operation in &mut program.operations {
+        if let Operation::Overlay { data_in: of_overlay, .. } = operation {
+            *of_overlay = data_in;
+        }
+    }
+    program
+}
+
 /// Returns a program with four cuts of the power after a snapshot that is not flushed.
 fn cut_snapshot(number: u64) -> Program {
     let cuts =
@@ -67,9 +85,10 @@ fn cut_snapshot(number: u64) -> Program {
     assemble(&text).unwrap()
 }
 
-/// Returns all programs: those with a number, those with a cut snapshot, then the seeds.
+/// Returns all programs: those with a number, those with a data file, those with a cut snapshot, then the seeds.
 fn programs() -> Vec<Program> {
     let mut programs: Vec<Program> = (0..PROGRAMS + LONG_WRITES).map(program).collect();
+    programs.extend((0..DATA_FILES).map(with_data_file));
     programs.extend((0..CUT_SNAPSHOTS).map(cut_snapshot));
     let mut seeds: Vec<_> =
         std::fs::read_dir(SEEDS).unwrap().map(|it| it.unwrap().path()).collect();
@@ -109,9 +128,8 @@ fn found_by(fault: WriterFault) -> &'static [&'static str] {
         CopiedNotSet => &["refcounts: data, copied → not copied"],
         HeadLost | TailLost | BelowLost => &["written: the rest, the bytes of the guest → zeros"],
         ZerosPastEnd => &["written: the rest, ", "written: a write, "],
-        DiscardIgnored | DiscardShowsBelow | GrownTail => {
-            &["written: zeros, the bytes of the guest → other bytes"]
-        }
+        DiscardIgnored | GrownTail => &["written: zeros, the bytes of the guest → other bytes"],
+        DiscardShowsBelow => &["written: zeros, ", "raw_data_file: zeros in the file, "],
         ZeroFlagStays => &["written: a write, the bytes of the guest → zeros"],
         AssumedNeighbours => &["written: "],
         SizeNotStored => &["written: ", "model: virtual size, "],
@@ -135,6 +153,11 @@ fn found_by(fault: WriterFault) -> &'static [&'static str] {
         BitmapAlwaysEnabled | BitmapNotCleared => &["bitmaps: other bits, zeros → ones"],
         BitmapNotResized => &["refcounts: image, readable → an error", "bitmaps: "],
         BitmapsDropped => &["bitmaps: bitmaps, kept → dropped"],
+        DataFileAtEnd => &["written: "],
+        DataFileNotCleared => &["written: the rest, ", "written: zeros, "],
+        DataFileNotFlushed => &["power_cut: "],
+        RawDataFileStale => &["raw_data_file: zeros in the file, "],
+        RawDataFileNotResized => &["raw_data_file: length, "],
         FlushIgnored => &["power_cut: a flushed write, ", "power_cut: flushed zeros, "],
     }
 }
@@ -248,8 +271,9 @@ fn qemu_finds_no_fault_in_written_images() {
     let dir = tempfile::tempdir().unwrap();
     let mut folder = ChainFolder::new(dir.path(), MAX_FOLDER_BYTES);
     let mut checked = 0;
-    for number in 0..QEMU_PROGRAMS {
-        assert_eq!(found(&mut target, number), None);
+    let with_data_file = (0..QEMU_DATA_FILES).map(with_data_file);
+    for (number, program) in (0..).zip((0..QEMU_PROGRAMS).map(program).chain(with_data_file)) {
+        assert_eq!(found_in(&mut target, &program), None);
         let written = target.written().unwrap();
         // Some lower layers are longer than a file system allows.
         let Ok(path) = written.write_to(&mut folder) else { continue };
@@ -261,5 +285,6 @@ fn qemu_finds_no_fault_in_written_images() {
         assert!(output.status.success(), "program {number}: {output:?}");
         checked += 1;
     }
-    assert!(checked >= QEMU_PROGRAMS * 9 / 10, "{checked} images");
+    let programs = QEMU_PROGRAMS + QEMU_DATA_FILES;
+    assert!(checked >= programs * 9 / 10, "{checked} images");
 }

@@ -11,15 +11,18 @@ use qcowfuzz::harness::idle::QuestionKind;
 use qcowfuzz::harness::qemu_io::{QemuDisk, QemuEngine};
 use qcowfuzz::harness::target::Target;
 use qcowfuzz::internal::harness::targets::writes::Writes;
+use qcowfuzz::internal::programs::operand::DataIn;
 use qcowfuzz::prelude::{Answer, Chain, Engine, GuestOffset, OpenDisk};
-use qcowfuzz::programs::Program;
 use qcowfuzz::programs::generate::generate_writes;
 use qcowfuzz::programs::text::assemble;
+use qcowfuzz::programs::{Operation, Program};
 
 /// The number of generated programs.
 const PROGRAMS: u64 = 150;
 /// The number of their operations before the first request.
 const OPERATIONS: usize = 10;
+/// The number of those that get a data file, behind them. Half of the files are raw images of the disk.
+const DATA_FILES: u64 = 100;
 /// The least number of cuts in them. Fewer would prove little.
 const LEAST_CUTS: usize = 30;
 /// The least number of requests about snapshots in them.
@@ -83,6 +86,36 @@ fn qemu_keeps_bitmaps_up_to_date() {
     assert!(requests > 0);
 }
 
+/// Returns a generated program whose last layer has a data file.
+fn with_data_file(number: u64) -> Program {
+    let mut program = generate_writes(number, OPERATIONS);
+    let data_in = if number.is_multiple_of(2) { DataIn::RawFile } else { DataIn::File };
+    program.prologue.data_in = data_in;
+    for operation in &mut program.operations {
+        if let Operation::Overlay { data_in: of_overlay, .. } = operation {
+            *of_overlay = data_in;
+        }
+    }
+    program
+}
+
+#[test]
+fn qemu_writes_data_files_without_a_fault() {
+    if !qemu::tools_are_there("qemu_writes_data_files_without_a_fault") {
+        return;
+    }
+    let mut target = Writes::observed(QemuEngine::default(), ());
+    let mut files = 0;
+    for number in 0..DATA_FILES {
+        let Some(found) = judged(&mut target, &with_data_file(number)) else { continue };
+        assert_eq!(found, None, "program {number}");
+        let pipeline = target.pipeline().unwrap();
+        let is_written = !pipeline.vm().requests().is_empty();
+        files += u64::from(is_written && pipeline.images().top().has_data_file);
+    }
+    assert!(files >= DATA_FILES / 2, "{files} data files");
+}
+
 /// QEMU, which says that it has flushed, and has not.
 struct WithoutFlush(QemuEngine);
 
@@ -131,24 +164,28 @@ fn a_flush_that_qemu_does_not_make_is_found() {
     if !qemu::tools_are_there("a_flush_that_qemu_does_not_make_is_found") {
         return;
     }
-    let program = |choice: u16| {
+    let program = |data_in: &str, choice: u16| {
         let text = format!(
             "image version=3 cluster_bits=12 refcount_order=4 features=none size=9<<12+0 rng_seed=0 \
-             blocks=append table=append tolerance=0\nwrite at=start+0 clusters=2\n\
-             write_at at=start+0 inside=0 length=4<<9\nsync kind=flush choice=0\n\
-             sync kind=cut choice={choice}"
+             blocks=append table=append tolerance=0 data_in={data_in}\n\
+             write at=start+0 clusters=2\nwrite_at at=start+0 inside=0 length=4<<9\n\
+             sync kind=flush choice=0\nsync kind=cut choice={choice}"
         );
         assemble(&text).unwrap()
     };
     let mut sound = Writes::observed(QemuEngine::default(), ());
     let mut planted = Writes::observed(WithoutFlush(QemuEngine::default()), ());
-    let mut lost = 0;
-    for choice in 0..12 {
-        assert_eq!(judged(&mut sound, &program(choice)), Some(None), "choice {choice}");
-        let found = judged(&mut planted, &program(choice)).unwrap();
-        lost += usize::from(found.is_some_and(|it| it.starts_with("power_cut: a flushed write, ")));
+    for data_in in ["image", "file", "raw_file"] {
+        let mut lost = 0;
+        for choice in 0..12 {
+            let program = program(data_in, choice);
+            assert_eq!(judged(&mut sound, &program), Some(None), "{data_in}: choice {choice}");
+            let found = judged(&mut planted, &program).unwrap();
+            let is_lost = |it: String| it.starts_with("power_cut: a flushed write, ");
+            lost += usize::from(found.is_some_and(is_lost));
+        }
+        assert!(lost > 0, "{data_in}");
     }
-    assert!(lost > 0);
 }
 
 /// The excuse of QEMU's adapter. If this fails, QEMU has mended it, and the adapter can resize all disks.

@@ -11,7 +11,7 @@ use crate::harness::export;
 use crate::harness::implementation::Implementation;
 use crate::harness::{Checks, Pipeline};
 use crate::images::FileNames;
-use crate::images::image::Image;
+use crate::images::files::LayerFiles;
 
 use super::exit::{CommandError, Exit, ExitResult};
 use super::input;
@@ -110,14 +110,14 @@ pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitR
     }
 }
 
-/// Writes the last image of a run, as an engine has `left` it if one has written it, and the files that it names.
+/// Writes the last image of a run and the files that it names: as an engine has `left` them if one has written them.
 fn dump(
-    (pipeline, left): (Option<&Pipeline>, Option<&Image>),
+    (pipeline, left): (Option<&Pipeline>, Option<&LayerFiles>),
     path: &Path,
     existing: Existing,
 ) -> Result<(), CommandError> {
     let Some(pipeline) = pipeline else { return Ok(()) };
-    let left = left.map(|image| pipeline.images().with_top(image));
+    let left = left.map(|files| pipeline.images().with_top(files));
     let built = (pipeline.vm(), left.as_ref().unwrap_or(pipeline.images()));
     Ok(export::write_small_filled(path, existing, built)?)
 }

@@ -137,6 +137,12 @@ pub(crate) trait WritableStorage: Storage {
     /// The bytes could not be written.
     fn write_at(&self, offset: HostOffset, bytes: &[u8]) -> Result<(), StorageError>;
 
+    /// Cuts the file to `length_bytes`, or appends a hole.
+    ///
+    /// # Errors
+    /// The file cannot have this length.
+    fn set_length(&self, length_bytes: u64) -> Result<(), StorageError>;
+
     /// Has the file keep all that was written so far in a power cut.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use crate::harness::target::Target;
 use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, Failure, KnownFindings, Outcome, Pipeline};
 use crate::images::files::FileNames;
-use crate::images::image::Image;
+use crate::images::files::LayerFiles;
 
 use super::panics;
 use super::panics::PanicNote;
@@ -157,8 +157,8 @@ impl<O: Observer + Clone + 'static, I: Implementation> Runner<O, I> {
         self.target.pipeline()
     }
 
-    /// Returns the image at the top as the engine of the last run has left it, if it has written it.
-    pub fn left(&self) -> Option<&Image> {
+    /// Returns the files at the top as the engine of the last run has left them, if it has written them.
+    pub fn left(&self) -> Option<&LayerFiles> {
         self.target.left()
     }
 }

@@ -19,7 +19,8 @@ use crate::images::image::Image;
 use crate::programs::CutKind;
 
 use super::meter::{FileAccess, Meter};
-use super::written_file::WrittenFile;
+use super::top_files::{TopFile, TopFiles};
+use super::written_file::{WrittenFile, WrittenFiles};
 
 /// A chain of images. The first layer holds the files of the image to open; each next layer is the backing file of the
 /// layer before it.
@@ -44,7 +45,7 @@ pub struct ChainLayer {
 }
 
 /// A file of a chain. A copy of it is the same file. Only the image at the top of a chain that an engine opens for
-/// writing can be written.
+/// writing can be written, and its data file.
 #[derive(Clone, Debug)]
 pub struct ChainFile {
     files: Arc<LayerFiles>,
@@ -63,7 +64,7 @@ enum ByteSource {
     /// In the built file, and some reads meet faults.
     Faulty(Arc<ReadFaults>),
     /// In a copy of the built file that can be written.
-    Written(Arc<WrittenFile>),
+    Written(WrittenFile),
 }
 
 impl Chain {
@@ -88,50 +89,61 @@ impl Chain {
         Self { layers: layers.collect() }
     }
 
-    /// Creates the chain of all layers of `images`, for an engine that writes: the image at the top is a copy that can
-    /// be written. Its writes are kept if there are cuts. Counts reads on `meter`.
+    /// Creates the chain of all layers of `images`, for an engine that writes: the image at the top and its data file
+    /// are copies that can be written. Their writes are kept if there are cuts. Counts reads on `meter`.
     pub(crate) fn writable(images: &Images, has_cuts: bool, meter: &Arc<Meter>) -> Self {
-        Self::with_top(images, |built| WrittenFile::new(built, has_cuts), meter)
+        Self::with_top(images, |built| built, has_cuts, meter)
     }
 
     /// Creates the same chain with an empty image at the top.
     pub(crate) fn empty(images: &Images, has_cuts: bool, meter: &Arc<Meter>) -> Self {
-        Self::with_top(images, |_| WrittenFile::new(Image::default(), has_cuts), meter)
+        Self::with_top(images, |_| TopFiles::default(), has_cuts, meter)
     }
 
-    /// Creates the chain of all layers of `images`. At the top is the file that `top` makes of the built image.
+    /// Creates the chain of all layers of `images`. At the top are the files that `top` makes of the built ones.
     fn with_top(
         images: &Images,
-        top: impl FnOnce(Image) -> WrittenFile,
+        top: impl FnOnce(TopFiles) -> TopFiles,
+        has_cuts: bool,
         meter: &Arc<Meter>,
     ) -> Self {
         let mut chain = Self::metered(images, meter);
-        let image = &mut chain.layers[0].image;
+        let ChainLayer { image, data_file, .. } = &mut chain.layers[0];
         // The layer keeps its own bytes no longer: those that can be written are the only copy.
-        let built = std::mem::take(&mut Arc::make_mut(&mut image.files).image);
-        image.bytes = ByteSource::Written(Arc::new(top(built)));
+        let files = Arc::make_mut(&mut image.files);
+        let built = TopFiles {
+            image: std::mem::take(&mut files.image),
+            data_file: std::mem::take(&mut files.data_file),
+        };
+        let written = Arc::new(WrittenFiles::new(top(built), has_cuts));
+        if let Some(data_file) = data_file {
+            data_file.files = Arc::clone(&image.files);
+            let written = WrittenFile::new(Arc::clone(&written), TopFile::DataFile);
+            data_file.bytes = ByteSource::Written(written);
+        }
+        image.bytes = ByteSource::Written(WrittenFile::new(written, TopFile::Image));
         chain
     }
 
     /// Returns the files as they are now, for reading.
     pub(crate) fn as_written(&self) -> Self {
-        self.clone().with_written(WrittenFile::image)
+        self.clone().with_written(WrittenFiles::files)
     }
 
     /// Returns the files as they are now, for reading. Files that an engine has kept are empty then.
     pub(crate) fn into_written(self) -> Self {
-        self.with_written(WrittenFile::take_image)
+        self.with_written(WrittenFiles::take_files)
     }
 
     /// Returns the files as a cut could have left them, for reading. `choice` selects the moment, since the last flush
     /// that the guest knows of, and the writes that it loses.
     pub(crate) fn after_cut(&self, kind: CutKind, choice: u16) -> Self {
-        self.clone().with_written(|file| file.cut(kind, choice))
+        self.clone().with_written(|files| files.cut(kind, choice))
     }
 
-    /// Returns the number of changes of the image at the top that its log keeps, for [`Chain::after_cut_since`].
+    /// Returns the number of changes of the files at the top so far, for [`Chain::after_cut_since`].
     pub(crate) fn written_changes(&self) -> usize {
-        self.image().written().map_or(0, WrittenFile::changes)
+        self.written().map_or(0, WrittenFiles::changes)
     }
 
     /// Returns the files as a cut could have left them while the engine made the changes behind the first `changes`.
@@ -142,30 +154,40 @@ impl Chain {
         kind: CutKind,
         choice: u16,
     ) -> Option<Self> {
-        let left = self.image().written()?.cut_since(changes, kind, choice)?;
+        let left = self.written()?.cut_since(changes, kind, choice)?;
         Some(self.clone().with_written(|_| left))
     }
 
     /// Notes that the guest relies on all that was written so far.
     pub(crate) fn settle(&self) {
-        if let Some(file) = self.image().written() {
-            file.settle();
+        if let Some(files) = self.written() {
+            files.settle();
         }
     }
 
     /// Notes that the image is closed: all that was written is on the disk.
     pub(crate) fn note_closed(&self) {
-        if let Some(file) = self.image().written() {
-            file.closed();
+        if let Some(files) = self.written() {
+            files.closed();
         }
     }
 
-    /// Gives the image at the top the bytes that `image_of` returns, if the image can be written.
-    fn with_written(mut self, image_of: impl FnOnce(&WrittenFile) -> Image) -> Self {
-        let image = &mut self.layers[0].image;
-        if let ByteSource::Written(written) = &image.bytes {
-            Arc::make_mut(&mut image.files).image = image_of(written);
-            image.bytes = ByteSource::Built;
+    /// Returns the files that can be written, if there are any.
+    fn written(&self) -> Option<&WrittenFiles> {
+        self.image().written().map(|file| &*file.files)
+    }
+
+    /// Gives the files at the top the bytes that `files_of` returns, if they can be written.
+    fn with_written(mut self, files_of: impl FnOnce(&WrittenFiles) -> TopFiles) -> Self {
+        let ChainLayer { image, data_file, .. } = &mut self.layers[0];
+        let Some(written) = image.written() else { return self };
+        let left = files_of(&written.files);
+        let files = Arc::make_mut(&mut image.files);
+        (files.image, files.data_file) = (left.image, left.data_file);
+        image.bytes = ByteSource::Built;
+        if let Some(data_file) = data_file {
+            data_file.files = Arc::clone(&image.files);
+            data_file.bytes = ByteSource::Built;
         }
         self
     }
@@ -222,6 +244,17 @@ impl Chain {
     /// Returns the image to open.
     pub fn image(&self) -> &ChainFile {
         &self.layers[0].image
+    }
+
+    /// Returns the files of the image to open. They are those that an engine has written only if the chain is for
+    /// reading, as [`Chain::as_written`] returns it.
+    pub(crate) fn top_files(&self) -> &LayerFiles {
+        &self.layers[0].image.files
+    }
+
+    /// Returns the external data file of the image to open, if it has one.
+    pub fn data_file(&self) -> Option<&ChainFile> {
+        self.layers[0].data_file.as_ref()
     }
 
     /// Reports whether the image to open has layers below it, or a layer has a data file.
@@ -292,7 +325,7 @@ impl ChainFile {
     /// Writes `bytes` at `offset`. The file grows to their end.
     ///
     /// # Errors
-    /// The file is not open for writing, or an engine has written 256 MiB to it.
+    /// The file is not open for writing, or an engine has written 256 MiB to the image and its data file.
     pub fn write_at(&self, offset: HostOffset, bytes: &[u8]) -> Result<(), StorageError> {
         self.meter.trace(FileAccess { is_write: true, ..self.read_of(offset) });
         self.writable(offset)?.write_at(offset, bytes)
@@ -312,7 +345,8 @@ impl ChainFile {
         self.writable(HostOffset::new(length_bytes))?.set_length(length_bytes)
     }
 
-    /// Has the file keep all that was written so far in a power cut.
+    /// Has the file keep all that was written to it so far in a power cut. A flush of an image does not flush its data
+    /// file.
     ///
     /// # Errors
     /// The file is not open for writing.
@@ -397,6 +431,10 @@ impl Storage for ChainFile {
 impl WritableStorage for ChainFile {
     fn write_at(&self, offset: HostOffset, bytes: &[u8]) -> Result<(), StorageError> {
         Self::write_at(self, offset, bytes)
+    }
+
+    fn set_length(&self, length_bytes: u64) -> Result<(), StorageError> {
+        Self::set_length(self, length_bytes)
     }
 
     fn flush(&self) -> Result<(), StorageError> {

@@ -80,13 +80,12 @@ pub trait Engine {
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<Self::Disk<'s>, EngineError>;
 
     /// Returns the features of the images to which the engine can write: by default, those that it claims to read. The
-    /// target `writes` has no other images. Nor has it images with data files, and none that a writer would repair at
-    /// open.
+    /// target `writes` has no other images. Nor has it images that a writer would repair at open.
     fn write_claims(&self) -> Claims {
         self.claims()
     }
 
-    /// Opens the image at the top of `chain` for reading and writing. Only its file can be written
+    /// Opens the image at the top of `chain` for reading and writing. Only its file and its data file can be written
     /// ([`ChainFile::write_at`](super::chain::ChainFile::write_at)). By default, the engine does not write.
     ///
     /// # Errors

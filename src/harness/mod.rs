@@ -37,6 +37,7 @@ pub mod status;
 pub mod stream;
 pub mod target;
 pub mod targets;
+mod top_files;
 mod verdicts;
 mod walker;
 mod write_log;

@@ -1,6 +1,6 @@
 //! The interface of the fuzz targets, and their constant properties.
 
-use crate::images::image::Image;
+use crate::images::files::LayerFiles;
 use crate::images::limits::Limits;
 
 use super::{Checks, Failure, Outcome, Pipeline};
@@ -17,9 +17,9 @@ pub trait Target {
     /// files.
     fn pipeline(&self) -> Option<&Pipeline>;
 
-    /// Returns the image at the top as the engine of the last run has left it, or as the first cut did in which an
-    /// oracle found a violation, known or not; `None` if no engine has written it.
-    fn left(&self) -> Option<&Image> {
+    /// Returns the files at the top as the engine of the last run has left them, or as the first cut did in which an
+    /// oracle found a violation, known or not; `None` if no engine has written them.
+    fn left(&self) -> Option<&LayerFiles> {
         None
     }
 
@@ -37,7 +37,7 @@ impl<T: Target + ?Sized> Target for Box<T> {
         (**self).pipeline()
     }
 
-    fn left(&self) -> Option<&Image> {
+    fn left(&self) -> Option<&LayerFiles> {
         (**self).left()
     }
 

@@ -1,10 +1,12 @@
-//! The writes to a file since the last flush that a guest knows of, and the files that a cut could leave.
+//! The writes to an image and to its data file since the last flush that a guest knows of, and the files that a cut
+//! could leave. One log has the writes to both files in their common order: a cut is one moment for both.
 //!
-//! If the process of a writer is killed, the file has all that was written up to then.
+//! If the process of a writer is killed, the files have all that was written up to then.
 //!
-//! In a power cut, a disk keeps all that was written before its last flush. It has kept any of the later writes: each
-//! sector of 512 bytes is old or new, and each write may have reached the disk after the next. The length of the file
-//! is that of the moment. To shorten the file counts as a flush, and so does a write for which the log has no room.
+//! In a power cut, a disk keeps all that was written to a file before the last flush of this file. It has kept any of
+//! the later writes: each sector of 512 bytes is old or new, and each write may have reached the disk after the next.
+//! The lengths of the files are those of the moment. To shorten a file counts as a flush of it, which the guest knows
+//! of. A write for which the log has no room counts as such a flush of both files.
 //!
 //! # Arithmetic
 //! An offset that saturates lies past the end of every file.
@@ -15,20 +17,31 @@ use crate::images::entropy::Entropy;
 use crate::images::image::Image;
 use crate::programs::CutKind;
 
+use super::top_files::{TopFile, TopFiles};
+
 /// The unit that a disk writes as a whole.
 const SECTOR_BYTES: u64 = 512;
 
 /// The most bytes of a log, with the old and the new ones of each write. A single write may be longer.
 const MAX_LOG_BYTES: usize = 16 << 20;
 
-/// The changes of a file, in their order.
+/// The changes of the files, in their order.
 #[derive(Debug, Default)]
 pub(super) struct WriteLog {
-    changes: Vec<FileChange>,
+    changes: Vec<LoggedChange>,
     /// The old bytes of each write, and its new ones.
     bytes: Vec<u8>,
-    /// The number of changes before the last flush that the guest knows of.
+    /// The number of changes before the last flush that the guest knows of. No cut comes before it.
     settled: usize,
+    /// The number of changes that the log has forgotten.
+    forgotten: usize,
+}
+
+/// A change of one of the files.
+#[derive(Clone, Copy, Debug)]
+struct LoggedChange {
+    file: TopFile,
+    change: FileChange,
 }
 
 /// A change of a file.
@@ -66,8 +79,14 @@ enum Kept {
 }
 
 impl WriteLog {
-    /// Notes a write to `image`, which has not happened yet.
-    pub(super) fn note_write(&mut self, image: &Image, offset: HostOffset, new: &[u8]) {
+    /// Notes a write to a file with the bytes of `image`. It has not happened yet.
+    pub(super) fn note_write(
+        &mut self,
+        file: TopFile,
+        image: &Image,
+        offset: HostOffset,
+        new: &[u8],
+    ) {
         if self.bytes.len().saturating_add(new.len().saturating_mul(2)) > MAX_LOG_BYTES {
             self.clear();
         }
@@ -77,21 +96,25 @@ impl WriteLog {
         let _ = image.read_at(offset, &mut self.bytes[position..]);
         self.bytes.extend_from_slice(new);
         let length_before = image.length_bytes();
-        self.changes.push(FileChange::Write { offset, length, position, length_before });
+        let change = FileChange::Write { offset, length, position, length_before };
+        self.changes.push(LoggedChange { file, change });
     }
 
-    /// Notes another length of `image`, which has the old one still.
-    pub(super) fn note_length(&mut self, image: &Image, length_bytes: u64) {
+    /// Notes another length of a file with the bytes of `image`, which has the old one still.
+    pub(super) fn note_length(&mut self, file: TopFile, image: &Image, length_bytes: u64) {
         let length_before = image.length_bytes();
         match length_bytes < length_before {
-            true => self.clear(),
-            false => self.changes.push(FileChange::Growth { length_before, length_bytes }),
+            true => self.forget(file),
+            false => {
+                let change = FileChange::Growth { length_before, length_bytes };
+                self.changes.push(LoggedChange { file, change });
+            }
         }
     }
 
-    /// Notes a flush of the file.
-    pub(super) fn note_flush(&mut self) {
-        self.changes.push(FileChange::Flush);
+    /// Notes a flush of a file. The other one keeps no more than before.
+    pub(super) fn note_flush(&mut self, file: TopFile) {
+        self.changes.push(LoggedChange { file, change: FileChange::Flush });
     }
 
     /// Notes that the guest relies on all that was written so far. It may not have been flushed.
@@ -99,21 +122,34 @@ impl WriteLog {
         self.settled = self.changes.len();
     }
 
+    /// Forgets the changes of one file: they are on the disk. Without them, an earlier moment of the other file would
+    /// be none that both had. So no cut comes before this one.
+    fn forget(&mut self, file: TopFile) {
+        let before = self.changes.len();
+        self.changes.retain(|logged| logged.file != file);
+        self.forgotten += before - self.changes.len();
+        match self.changes.is_empty() {
+            true => self.clear(),
+            false => self.settle(),
+        }
+    }
+
     /// Forgets all changes: they are on the disk.
     pub(super) fn clear(&mut self) {
+        self.forgotten += self.changes.len();
         self.changes.clear();
         self.bytes.clear();
         self.settled = 0;
     }
 
-    /// Returns the number of changes in the log.
+    /// Returns the number of changes so far.
     pub(super) fn changes(&self) -> usize {
-        self.changes.len()
+        self.forgotten + self.changes.len()
     }
 
-    /// Returns a file that a cut could have left, at a moment since the last flush that the guest knows of. `image` is
-    /// the file as it is now. Half of all cuts come now.
-    pub(super) fn cut(&self, image: &Image, kind: CutKind, choice: u16) -> Image {
+    /// Returns the files that a cut could have left, at a moment since the last flush that the guest knows of. `files`
+    /// are those of now. Half of all cuts come now.
+    pub(super) fn cut(&self, files: &TopFiles, kind: CutKind, choice: u16) -> TopFiles {
         let mut entropy = Entropy::new(choice.into());
         let latest = self.changes.len();
         let moments = (latest - self.settled) as u64 + 1;
@@ -121,46 +157,51 @@ impl WriteLog {
             true => latest,
             false => self.settled + entropy.below(moments) as usize,
         };
-        self.left(image, moment, kind, &mut entropy)
+        self.left(files, moment, kind, &mut entropy)
     }
 
-    /// Returns a file that a cut could have left while the changes behind the first `changes` happened: at least one of
-    /// them has begun. Returns `None` if there are none.
+    /// Returns the files that a cut could have left while the changes behind the first `changes` happened: at least one
+    /// of them has begun. Returns `None` if there are none.
     pub(super) fn cut_since(
         &self,
-        image: &Image,
+        files: &TopFiles,
         changes: usize,
         kind: CutKind,
         choice: u16,
-    ) -> Option<Image> {
+    ) -> Option<TopFiles> {
         let latest = self.changes.len();
-        // A log with fewer changes began again in between.
-        let first = if changes > latest { 0 } else { changes };
+        // If the log has forgotten changes in between, no cut comes before that.
+        let first = changes.saturating_sub(self.forgotten).max(self.settled);
         let mut entropy = Entropy::new(choice.into());
         let moments = (latest - first) as u64;
         let moment = first + 1 + entropy.below(moments) as usize;
-        (moments > 0).then(|| self.left(image, moment, kind, &mut entropy))
+        (moments > 0).then(|| self.left(files, moment, kind, &mut entropy))
     }
 
-    /// Returns a file that a cut after the first `moment` changes could have left.
-    fn left(&self, image: &Image, moment: usize, kind: CutKind, entropy: &mut Entropy) -> Image {
+    /// Returns the files that a cut after the first `moment` changes could have left.
+    fn left(
+        &self,
+        files: &TopFiles,
+        moment: usize,
+        kind: CutKind,
+        entropy: &mut Entropy,
+    ) -> TopFiles {
         let kept = match (kind, entropy.below(4)) {
             (CutKind::Process, _) => Kept::All,
             (CutKind::Power, 0) => Kept::None,
             (CutKind::Power, 1) => Kept::Writes,
             (CutKind::Power, _) => Kept::Sectors,
         };
-        let before = &self.changes[..moment];
-        let flushed = before.iter().rposition(|it| matches!(it, FileChange::Flush));
-        // Without a flush, the log begins with the state on the disk.
-        let flushed = flushed.unwrap_or(0);
-        let mut left = image.clone();
-        for change in self.changes[flushed..].iter().rev() {
-            self.undo(change, &mut left);
+        let flushed = FlushedChanges::before(&self.changes[..moment]);
+        let changes = || self.changes.iter().enumerate().filter(|it| flushed.is_behind(*it));
+        let mut left = files.clone();
+        for (_, LoggedChange { file, change }) in changes().rev() {
+            self.undo(change, left.get_mut(*file));
         }
-        for change in &self.changes[flushed..moment] {
-            left.set_length(left.length_bytes().max(change.end()));
-            self.redo(change, kept, entropy, &mut left);
+        for (_, LoggedChange { file, change }) in changes().take_while(|(at, _)| *at < moment) {
+            let image = left.get_mut(*file);
+            image.set_length(image.length_bytes().max(change.end()));
+            self.redo(change, kept, entropy, image);
         }
         left
     }
@@ -200,7 +241,38 @@ impl WriteLog {
     }
 }
 
+/// The number of changes before the last flush of each file. Without a flush, the log begins with the state on the
+/// disk.
+#[derive(Clone, Copy, Debug, Default)]
+struct FlushedChanges {
+    image: usize,
+    data_file: usize,
+}
+
+impl FlushedChanges {
+    /// Finds the last flushes in `changes`.
+    fn before(changes: &[LoggedChange]) -> Self {
+        let last = |of: TopFile| {
+            let is_flush = |it: &LoggedChange| it.file == of && it.change.is_flush();
+            changes.iter().rposition(is_flush).unwrap_or(0)
+        };
+        Self { image: last(TopFile::Image), data_file: last(TopFile::DataFile) }
+    }
+
+    /// Reports whether a change with its number comes behind the last flush of its file.
+    fn is_behind(self, (number, logged): (usize, &LoggedChange)) -> bool {
+        match logged.file {
+            TopFile::Image => number >= self.image,
+            TopFile::DataFile => number >= self.data_file,
+        }
+    }
+}
+
 impl FileChange {
+    fn is_flush(&self) -> bool {
+        matches!(self, Self::Flush)
+    }
+
     /// Returns the length that the file has at least after the change.
     fn end(&self) -> u64 {
         match *self {
@@ -219,34 +291,57 @@ mod tests {
 
     const SECTORS: usize = 6;
 
-    /// A file with its log.
-    struct LoggedFile {
-        image: Image,
+    /// An image and a data file with their log.
+    struct LoggedFiles {
+        files: TopFiles,
         log: WriteLog,
     }
 
-    impl LoggedFile {
+    impl LoggedFiles {
         fn new() -> Self {
             let mut image = Image::default();
             image.write(HostOffset::ZERO, &[0; SECTORS * 512]);
             image.seal(0);
-            Self { image, log: WriteLog::default() }
+            let files = TopFiles { data_file: image.clone(), image };
+            Self { files, log: WriteLog::default() }
         }
 
-        /// Fills sectors with a value.
+        /// Fills sectors of the image with a value.
         fn write(&mut self, sectors: std::ops::Range<usize>, value: u8) {
+            self.write_to(TopFile::Image, sectors, value);
+        }
+
+        /// Fills sectors of a file with a value.
+        fn write_to(&mut self, file: TopFile, sectors: std::ops::Range<usize>, value: u8) {
             let offset = HostOffset::new(sectors.start as u64 * 512);
             let bytes = vec![value; sectors.len() * 512];
-            self.log.note_write(&self.image, offset, &bytes);
+            let image = self.files.get_mut(file);
+            self.log.note_write(file, image, offset, &bytes);
             let end = offset.get() + bytes.len() as u64;
-            self.image.set_length(self.image.length_bytes().max(end));
-            self.image.overwrite(offset, &bytes);
+            image.set_length(image.length_bytes().max(end));
+            image.overwrite(offset, &bytes);
         }
 
-        /// Returns the values of the sectors in each file that a cut can leave.
+        fn set_length(&mut self, file: TopFile, length_bytes: u64) {
+            let image = self.files.get_mut(file);
+            self.log.note_length(file, image, length_bytes);
+            image.set_length(length_bytes);
+        }
+
+        /// Returns the first sectors of both files in each state that a cut can leave: of the image, then of the data
+        /// file.
+        fn first_sectors_after(&self, kind: CutKind) -> BTreeSet<[u8; 2]> {
+            let cuts = (0..4000).map(|choice| {
+                let left = self.log.cut(&self.files, kind, choice);
+                [first_byte(&left, TopFile::Image), first_byte(&left, TopFile::DataFile)]
+            });
+            cuts.collect()
+        }
+
+        /// Returns the values of the sectors in each image that a cut can leave.
         fn after(&self, kind: CutKind) -> BTreeSet<Vec<u8>> {
             let cuts = (0..4000).map(|choice| {
-                let left = self.log.cut(&self.image, kind, choice);
+                let left = self.log.cut(&self.files, kind, choice).image;
                 let mut bytes = vec![0; left.length_bytes() as usize];
                 left.read_at(HostOffset::ZERO, &mut bytes).unwrap();
                 let sectors = bytes.chunks(512);
@@ -261,11 +356,17 @@ mod tests {
         }
     }
 
+    fn first_byte(files: &TopFiles, file: TopFile) -> u8 {
+        let mut byte = [0];
+        files.get(file).read_at(HostOffset::ZERO, &mut byte).unwrap();
+        byte[0]
+    }
+
     #[test]
     fn a_power_cut_loses_any_sectors_that_were_not_flushed() {
-        let mut file = LoggedFile::new();
+        let mut file = LoggedFiles::new();
         file.write(0..2, 1);
-        file.log.note_flush();
+        file.log.note_flush(TopFile::Image);
         file.write(1..3, 2);
         file.write(2..4, 3);
         let mut expected = BTreeSet::new();
@@ -283,9 +384,9 @@ mod tests {
 
     #[test]
     fn a_power_cut_before_a_flush_loses_what_came_before_it() {
-        let mut file = LoggedFile::new();
+        let mut file = LoggedFiles::new();
         file.write(0..1, 1);
-        file.log.note_flush();
+        file.log.note_flush(TopFile::Image);
         file.write(1..2, 2);
         let expected = [[0, 0], [1, 0], [1, 2]].map(|[one, two]| vec![one, two, 0, 0, 0, 0]);
         assert_eq!(file.after(CutKind::Power), BTreeSet::from(expected));
@@ -293,7 +394,7 @@ mod tests {
 
     #[test]
     fn the_end_of_a_process_loses_only_what_it_has_not_written() {
-        let mut file = LoggedFile::new();
+        let mut file = LoggedFiles::new();
         file.write(0..2, 1);
         file.write(1..3, 2);
         let expected = [[0, 0, 0], [1, 1, 0], [1, 2, 2]];
@@ -303,7 +404,7 @@ mod tests {
 
     #[test]
     fn a_guest_that_relies_on_writes_without_a_flush_can_lose_them() {
-        let mut file = LoggedFile::new();
+        let mut file = LoggedFiles::new();
         file.write(0..1, 1);
         file.log.settle();
         file.write(1..2, 2);
@@ -313,14 +414,15 @@ mod tests {
 
     #[test]
     fn a_cut_since_a_moment_comes_after_a_later_change() {
-        let mut file = LoggedFile::new();
+        let mut file = LoggedFiles::new();
         file.write(0..1, 1);
         let before = file.log.changes();
-        assert!(file.log.cut_since(&file.image, before, CutKind::Power, 1).is_none());
+        assert!(file.log.cut_since(&file.files, before, CutKind::Power, 1).is_none());
         file.write(1..2, 2);
         file.write(2..3, 3);
         let cuts = (0..400).map(|choice| {
-            let left = file.log.cut_since(&file.image, before, CutKind::Process, choice).unwrap();
+            let left = file.log.cut_since(&file.files, before, CutKind::Process, choice).unwrap();
+            let left = left.image;
             [0, 1, 2].map(|sector| {
                 let mut byte = [0];
                 left.read_at(HostOffset::new(sector * 512), &mut byte).unwrap();
@@ -332,15 +434,59 @@ mod tests {
 
     #[test]
     fn the_file_has_the_length_of_the_moment() {
-        let mut file = LoggedFile::new();
-        file.log.note_flush();
+        let mut file = LoggedFiles::new();
+        file.log.note_flush(TopFile::Image);
         file.log.settle();
         file.write(7..8, 1);
         let lengths: BTreeSet<usize> = file.after(CutKind::Power).iter().map(Vec::len).collect();
         assert_eq!(lengths, BTreeSet::from([SECTORS, 8]));
         // To shorten the file is a flush.
-        file.log.note_length(&file.image, 512);
-        file.image.set_length(512);
+        file.set_length(TopFile::Image, 512);
         assert_eq!(file.after(CutKind::Power), BTreeSet::from([vec![0]]));
+    }
+
+    #[test]
+    fn the_end_of_a_process_is_one_moment_for_both_files() {
+        let mut files = LoggedFiles::new();
+        files.write_to(TopFile::DataFile, 0..1, 1);
+        files.write_to(TopFile::Image, 0..1, 2);
+        files.write_to(TopFile::DataFile, 0..1, 3);
+        files.write_to(TopFile::Image, 0..1, 4);
+        let expected = BTreeSet::from([[0, 0], [0, 1], [2, 1], [2, 3], [4, 3]]);
+        assert_eq!(files.first_sectors_after(CutKind::Process), expected);
+    }
+
+    #[test]
+    fn a_flush_of_one_file_keeps_nothing_of_the_other() {
+        for (flushed, expected) in
+            [(TopFile::Image, [[1, 0], [1, 2]]), (TopFile::DataFile, [[0, 2], [1, 2]])]
+        {
+            let mut files = LoggedFiles::new();
+            files.write_to(TopFile::Image, 0..1, 1);
+            files.write_to(TopFile::DataFile, 0..1, 2);
+            files.log.note_flush(flushed);
+            files.log.settle();
+            assert_eq!(files.first_sectors_after(CutKind::Power), BTreeSet::from(expected));
+        }
+    }
+
+    #[test]
+    fn a_shorter_file_keeps_nothing_of_the_other_and_no_earlier_moment() {
+        let mut files = LoggedFiles::new();
+        files.write_to(TopFile::DataFile, 0..1, 1);
+        files.write_to(TopFile::Image, 0..1, 2);
+        let before = files.log.changes();
+        files.set_length(TopFile::Image, 512);
+        assert!(files.log.cut_since(&files.files, before, CutKind::Process, 1).is_none());
+        assert_eq!(files.first_sectors_after(CutKind::Process), BTreeSet::from([[2, 1]]));
+        assert_eq!(files.first_sectors_after(CutKind::Power), BTreeSet::from([[2, 0], [2, 1]]));
+        files.write_to(TopFile::Image, 0..1, 3);
+        let expected = BTreeSet::from([[2, 1], [3, 1]]);
+        assert_eq!(files.first_sectors_after(CutKind::Process), expected);
+        let closing = (0..100).filter_map(|choice| {
+            files.log.cut_since(&files.files, before, CutKind::Process, choice)
+        });
+        let closing = closing.map(|left| first_byte(&left, TopFile::Image));
+        assert_eq!(BTreeSet::from_iter(closing), BTreeSet::from([3]));
     }
 }

@@ -1,7 +1,7 @@
-//! A file in memory that an engine writes.
+//! The files in memory that an engine writes.
 
 use std::io::ErrorKind;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::disk::error::StorageError;
 use crate::disk::offsets::HostOffset;
@@ -9,47 +9,105 @@ use crate::disk::storage::{Data, GRAIN_BYTES, Storage, read_widened};
 use crate::images::image::Image;
 use crate::programs::CutKind;
 
+use super::top_files::{TopFile, TopFiles};
 use super::write_log::WriteLog;
 
 /// The longest file, as in QEMU.
 const MAX_WRITTEN_LENGTH_BYTES: u64 = i64::MAX as u64;
-/// The most bytes that an engine may write to a file; bytes that it writes twice count twice. The requests of a program
-/// need far less, and an engine that writes without end does not take all memory.
+/// The most bytes that an engine may write to the files; bytes that it writes twice count twice. The requests of a
+/// program need far less, and an engine that writes without end does not take all memory.
 const MAX_BYTES_OF_WRITES: u64 = 256 << 20;
 
-/// A file that an engine writes.
-#[derive(Debug, Default)]
-pub(super) struct WrittenFile(Mutex<WrittenState>);
+/// The files that an engine writes: the image at the top of a chain, and its data file.
+#[derive(Debug)]
+pub(super) struct WrittenFiles(Mutex<WrittenState>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct WrittenState {
-    image: Image,
+    files: TopFiles,
     /// The number of bytes that were written, and written again.
     written_bytes: u64,
     /// The writes, if a cut is to come.
     log: Option<WriteLog>,
 }
 
-impl WrittenFile {
-    /// Creates a file with the bytes of `image`. Keeps its writes if there are cuts.
-    pub(super) fn new(image: Image, has_cuts: bool) -> Self {
+impl WrittenFiles {
+    /// Creates the files. Keeps their writes if there are cuts.
+    pub(super) fn new(files: TopFiles, has_cuts: bool) -> Self {
         let log = has_cuts.then(WriteLog::default);
-        Self(Mutex::new(WrittenState { image, written_bytes: 0, log }))
+        Self(Mutex::new(WrittenState { files, written_bytes: 0, log }))
     }
 
-    /// Returns a copy of the file as it is now.
-    pub(super) fn image(&self) -> Image {
-        self.lock().image.clone()
+    /// Returns a copy of the files as they are now.
+    pub(super) fn files(&self) -> TopFiles {
+        self.lock().files.clone()
     }
 
-    /// Returns the file as it is now, and leaves an empty one.
-    pub(super) fn take_image(&self) -> Image {
-        std::mem::take(&mut self.lock().image)
+    /// Returns the files as they are now, and leaves empty ones.
+    pub(super) fn take_files(&self) -> TopFiles {
+        std::mem::take(&mut self.lock().files)
+    }
+
+    /// Notes that the guest relies on all that was written so far.
+    pub(super) fn settle(&self) {
+        self.note(WriteLog::settle);
+    }
+
+    /// Notes that the image is closed: all that was written is on the disk.
+    pub(super) fn closed(&self) {
+        self.note(WriteLog::clear);
+    }
+
+    /// Returns the files that a cut could have left.
+    pub(super) fn cut(&self, kind: CutKind, choice: u16) -> TopFiles {
+        let state = self.lock();
+        match &state.log {
+            Some(log) => log.cut(&state.files, kind, choice),
+            None => state.files.clone(),
+        }
+    }
+
+    /// Returns the number of changes so far, if there is a log.
+    pub(super) fn changes(&self) -> usize {
+        self.lock().log.as_ref().map_or(0, WriteLog::changes)
+    }
+
+    /// Returns the files that a cut could have left while the changes behind the first `changes` happened, if there are
+    /// any.
+    pub(super) fn cut_since(&self, changes: usize, kind: CutKind, choice: u16) -> Option<TopFiles> {
+        let state = self.lock();
+        state.log.as_ref()?.cut_since(&state.files, changes, kind, choice)
+    }
+
+    fn note(&self, note: impl FnOnce(&mut WriteLog)) {
+        if let Some(log) = &mut self.lock().log {
+            note(log);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, WrittenState> {
+        // Nothing panics while it holds the lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One of the files that an engine writes.
+#[derive(Clone, Debug)]
+pub(super) struct WrittenFile {
+    /// Both files.
+    pub(super) files: Arc<WrittenFiles>,
+    file: TopFile,
+}
+
+impl WrittenFile {
+    /// Creates one of `files`.
+    pub(super) fn new(files: Arc<WrittenFiles>, file: TopFile) -> Self {
+        Self { files, file }
     }
 
     /// Calls `read` with the file as it is now.
     pub(super) fn read<T>(&self, read: impl FnOnce(&Image) -> T) -> T {
-        read(&self.lock().image)
+        read(self.files.lock().files.get(self.file))
     }
 
     /// Returns data as [`Storage::next_data`] does. The bytes may change, and are copied to `scratch`.
@@ -70,8 +128,9 @@ impl WrittenFile {
         let end = offset
             .checked_add(bytes.len() as u64)
             .filter(|end| end.get() <= MAX_WRITTEN_LENGTH_BYTES);
-        let mut state = self.lock();
-        let WrittenState { image, written_bytes, log } = &mut *state;
+        let mut state = self.files.lock();
+        let WrittenState { files, written_bytes, log } = &mut *state;
+        let image = files.get_mut(self.file);
         // A number of bytes that saturates is too large.
         let all_bytes = written_bytes.saturating_add(bytes.len() as u64);
         let (Some(end), true) = (end, all_bytes <= MAX_BYTES_OF_WRITES) else {
@@ -79,7 +138,7 @@ impl WrittenFile {
         };
         *written_bytes = all_bytes;
         if let Some(log) = log {
-            log.note_write(image, offset, bytes);
+            log.note_write(self.file, image, offset, bytes);
         }
         image.set_length(image.length_bytes().max(end.get()));
         image.overwrite(offset, bytes);
@@ -92,59 +151,18 @@ impl WrittenFile {
             let offset = HostOffset::new(length_bytes);
             return Err(StorageError { offset, kind: ErrorKind::FileTooLarge });
         }
-        let mut state = self.lock();
-        let WrittenState { image, log, .. } = &mut *state;
+        let mut state = self.files.lock();
+        let WrittenState { files, log, .. } = &mut *state;
+        let image = files.get_mut(self.file);
         if let Some(log) = log {
-            log.note_length(image, length_bytes);
+            log.note_length(self.file, image, length_bytes);
         }
         image.set_length(length_bytes);
         Ok(())
     }
 
-    /// Has the file keep all that was written so far.
+    /// Has the file keep all that was written to it so far.
     pub(super) fn flush(&self) {
-        self.note(WriteLog::note_flush);
-    }
-
-    /// Notes that the guest relies on all that was written so far.
-    pub(super) fn settle(&self) {
-        self.note(WriteLog::settle);
-    }
-
-    /// Notes that the image is closed: all that was written is on the disk.
-    pub(super) fn closed(&self) {
-        self.note(WriteLog::clear);
-    }
-
-    /// Returns a file that a cut could have left.
-    pub(super) fn cut(&self, kind: CutKind, choice: u16) -> Image {
-        let state = self.lock();
-        match &state.log {
-            Some(log) => log.cut(&state.image, kind, choice),
-            None => state.image.clone(),
-        }
-    }
-
-    /// Returns the number of changes in the log.
-    pub(super) fn changes(&self) -> usize {
-        self.lock().log.as_ref().map_or(0, WriteLog::changes)
-    }
-
-    /// Returns a file that a cut could have left while the changes behind the first `changes` happened, if there are
-    /// any.
-    pub(super) fn cut_since(&self, changes: usize, kind: CutKind, choice: u16) -> Option<Image> {
-        let state = self.lock();
-        state.log.as_ref()?.cut_since(&state.image, changes, kind, choice)
-    }
-
-    fn note(&self, note: impl FnOnce(&mut WriteLog)) {
-        if let Some(log) = &mut self.lock().log {
-            note(log);
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, WrittenState> {
-        // Nothing panics while it holds the lock.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.files.note(|log| log.note_flush(self.file));
     }
 }

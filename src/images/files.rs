@@ -295,11 +295,13 @@ impl Images {
         files.data_file_is_raw.then_some(&files.data_file)
     }
 
-    /// Returns the same files, with another image at the top.
-    pub fn with_top(&self, image: &Image) -> Self {
+    /// Returns the same files, with the image and the data file of `files` at the top.
+    pub fn with_top(&self, files: &LayerFiles) -> Self {
         let mut layers = self.layers[..self.live].to_vec();
         if let Some(top) = layers.last_mut() {
-            Arc::make_mut(top).image = image.clone();
+            let top = Arc::make_mut(top);
+            top.image.clone_from(&files.image);
+            top.data_file.clone_from(&files.data_file);
         }
         Self { layers, live: self.live, unchanged: 0 }
     }

@@ -106,4 +106,14 @@ faults! {
     BitmapNotResized "bitmap_not_resized",
     /// Closing an image drops its bitmaps.
     BitmapsDropped "bitmaps_dropped",
+    /// New data lie at the end of the data file.
+    DataFileAtEnd "data_file_at_end",
+    /// A new cluster keeps old bytes of the data file around a write.
+    DataFileNotCleared "data_file_not_cleared",
+    /// A flush flushes the image, and not the data file.
+    DataFileNotFlushed "data_file_not_flushed",
+    /// Zeros are in the entry alone, and not in a raw data file.
+    RawDataFileStale "raw_data_file_stale",
+    /// A raw data file keeps its length when the size of the disk changes.
+    RawDataFileNotResized "raw_data_file_not_resized",
 }

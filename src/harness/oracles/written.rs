@@ -1,7 +1,7 @@
 //! A disk that an engine has written has the right bytes: each is that of the last request that covered it, or that of
 //! the image before. Snapshots stay as they were, and new ones have the bytes of their moment. A new image has the
 //! properties that the harness has asked for, and only zeros. Opening, reading and closing an image without a request
-//! changes nothing in its file.
+//! changes nothing in its file and in its data file, except that a writer may clear the bit for a raw data file.
 //!
 //! Does not check: all bytes in each run. Those within 512 bytes of the edges of requests and of parts of the image
 //! before are read in each. A disk of at most 1 MiB is compared whole in some runs, and some windows of every disk are
@@ -294,15 +294,26 @@ pub fn in_file(mut found: Box<Violation>) -> Box<Violation> {
     found
 }
 
-/// Compares the file of an image before and after an engine had it open for writing, without a request.
-pub fn check_unchanged(before: &Chain, after: &Chain) -> OracleResult {
-    let (before, after) = (before.image(), after.image());
+/// Compares the files of an image before and after an engine had it open for writing, without a request: the image,
+/// unless it may change, and its data file.
+pub fn check_unchanged(before: &Chain, after: &Chain, may_change_image: bool) -> OracleResult {
+    if !may_change_image {
+        check_same(before.image(), after.image(), "file without a request")?;
+    }
+    match (before.data_file(), after.data_file()) {
+        (Some(before), Some(after)) => check_same(before, after, "data file without a request"),
+        _ => Ok(()),
+    }
+}
+
+/// Compares a file with the same file at a later time.
+fn check_same(before: &ChainFile, after: &ChainFile, field: &'static str) -> OracleResult {
     let (one, other) = (before.length_bytes(), after.length_bytes());
     // Data on one side may be zeros on the other.
     let differs = first_not_in(before, after).or(first_not_in(after, before));
     match (one == other, differs) {
         (true, None) => Ok(()),
-        _ => violation(ORACLE, "file without a request", ("unchanged", "changed"), || {
+        _ => violation(ORACLE, field, ("unchanged", "changed"), || {
             format!("{one} bytes before, {other} after; change at {differs:?}")
         }),
     }

@@ -1,16 +1,15 @@
 //! QEMU as an engine: a long-running qemu-io opens the images, reads them and writes to them. It is the reference
 //! implementation of writing.
 //!
-//! QEMU writes to a copy of the image's file, and records each write and each flush. The engine repeats them in the
-//! file of the chain, so that the harness sees their order.
+//! QEMU writes to copies of the image and of its data file, and records each write and each flush. The engine repeats
+//! them in the files of the chain, so that the harness sees their order.
 
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::disk::offsets::{GuestOffset, HostOffset};
-use crate::disk::storage::Storage;
 use crate::formats::qcow2::header::Header;
 use crate::harness::ChainFiles;
 use crate::harness::chain::{Chain, ChainFile};
@@ -22,8 +21,9 @@ use super::bitmap_tool;
 use super::failure::fail;
 use super::image_tool;
 use super::image_tool::{NamedSnapshot, SnapshotChange, ToolAnswer};
+use super::recorded::{RecordedFiles, WriteRecords, data_file_options};
 use super::session::{QemuEnd, QemuIo};
-use super::write_record::{SECTOR_BYTES, WriteRecord, unreadable};
+use super::write_record::unreadable;
 
 /// The number of bytes in a line of a dump.
 const DUMPED_BYTES: usize = 16;
@@ -37,7 +37,7 @@ const MAX_CUT_OFF_CLUSTERS: u64 = 1 << 16;
 pub struct QemuEngine {
     io: QemuIo,
     files: ChainFiles,
-    record: Option<WriteRecord>,
+    records: WriteRecords,
     end: Option<EngineEnd>,
 }
 
@@ -54,8 +54,8 @@ pub struct QemuDisk<'s> {
     engine: &'s mut QemuEngine,
     size_bytes: u64,
     cluster_bits: u32,
-    /// The file to which QEMU writes, and its copy on disk.
-    written: Option<(ChainFile, PathBuf)>,
+    /// The files to which QEMU writes.
+    written: Option<RecordedFiles>,
     is_open: bool,
 }
 
@@ -73,8 +73,9 @@ impl Engine for QemuEngine {
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<QemuDisk<'s>> {
         let path = self.files.write(chain)?;
         let header = Header::read(chain.image())?;
+        let data_files = data_file_options(chain, &path, 0);
         let path = path.display();
-        self.open_with(format_args!("-r -o driver=qcow2 {path}"))?;
+        self.open_with(format_args!("-r -o driver=qcow2{data_files} {path}"))?;
         self.opened(&header, None)
     }
 
@@ -83,8 +84,9 @@ impl Engine for QemuEngine {
         let header = Header::read(chain.image())?;
         // QEMU writes to the file from now on.
         self.files.forget();
-        self.open_recorded(&path).map_err(not_given_without_room)?;
-        self.opened(&header, Some((chain.image().clone(), path)))
+        let files = RecordedFiles::new(chain, path);
+        self.open_recorded(&files).map_err(not_given_without_room)?;
+        self.opened(&header, Some(files))
     }
 
     fn create(&mut self, chain: &Chain, image: &NewImage) -> Answer {
@@ -137,15 +139,6 @@ fn copy(path: &Path, into: &ChainFile) -> Answer {
 }
 
 impl QemuEngine {
-    /// Begins an empty record in a folder. Returns its path.
-    fn begin_record(&mut self, folder: &Path) -> &Path {
-        let begun = match self.record.take() {
-            Some(mut record) => record.begin().map(|()| record),
-            None => WriteRecord::create(folder),
-        };
-        self.record.insert(begun.unwrap_or_else(|error| unreadable(&error))).path()
-    }
-
     /// Opens an image. QEMU warns of bitmaps that a program without support for them has left.
     fn open_with(&mut self, arguments: fmt::Arguments<'_>) -> Answer {
         let output = self.ask(format_args!("open {arguments}"))?;
@@ -157,23 +150,12 @@ impl QemuEngine {
         }
     }
 
-    /// Opens the image at `path` for writing, with an empty record.
-    fn open_recorded(&mut self, path: &Path) -> Answer {
+    /// Opens an image for writing, with empty records.
+    fn open_recorded(&mut self, files: &RecordedFiles) -> Answer {
         // Without `-n`, qemu-io flushes after each write. It also bypasses the cache of the system, which
         // `cache.direct=off` undoes.
-        let options = self.recorded(path);
+        let options = files.begin(&mut self.records);
         self.open_with(format_args!("-n -o cache.direct=off,{options}"))
-    }
-
-    /// Begins an empty record. Returns the options by which QEMU opens the image at `path` and records its writes.
-    fn recorded(&mut self, path: &Path) -> String {
-        let record = self.begin_record(path.parent().unwrap_or(Path::new("."))).to_path_buf();
-        format!(
-            "driver=qcow2,file.driver=blklogwrites,file.file.driver=file,file.file.filename={},\
-             file.log.driver=file,file.log.filename={},file.log-sector-size={SECTOR_BYTES}",
-            path.display(),
-            record.display()
-        )
     }
 
     /// Returns the answer of qemu-img, and keeps the end of its process.
@@ -187,11 +169,7 @@ impl QemuEngine {
 
     /// Returns the disk that qemu-io has just opened. qemu-io prints rounded sizes only. So the header states the size,
     /// and QEMU must read the last byte and none behind it.
-    fn opened(
-        &mut self,
-        header: &Header,
-        written: Option<(ChainFile, PathBuf)>,
-    ) -> Answer<QemuDisk<'_>> {
+    fn opened(&mut self, header: &Header, written: Option<RecordedFiles>) -> Answer<QemuDisk<'_>> {
         let size_bytes = header.virtual_size_bytes();
         let cluster_bits = header.geometry.cluster_size.bits();
         let disk = QemuDisk { engine: self, size_bytes, cluster_bits, written, is_open: true };
@@ -229,7 +207,7 @@ impl QemuEngine {
 }
 
 impl QemuDisk<'_> {
-    /// Has QEMU change the image, and repeats its writes in the file of the chain.
+    /// Has QEMU change the image, and repeats its writes in the files of the chain.
     fn change(&mut self, command: fmt::Arguments<'_>, expected: &str) -> Answer {
         let said = self.engine.say(command, expected);
         if self.engine.end.is_some() {
@@ -247,24 +225,25 @@ impl QemuDisk<'_> {
     }
 
     fn reopen_changed(&mut self, run: impl FnOnce(&str) -> ToolAnswer) -> Answer {
-        let Some((file, path)) = self.written.clone() else { return Err(EngineError::NotAsked) };
+        let Some(files) = self.written.clone() else { return Err(EngineError::NotAsked) };
         self.is_open = false;
         self.change(format_args!("close"), "")?;
-        let options = self.engine.recorded(&path);
+        let options = files.begin(&mut self.engine.records);
         let changed = self.engine.end_of(run(&options));
         if self.engine.end.is_some() {
             return changed;
         }
         self.repeat()?;
-        self.engine.open_recorded(&path)?;
+        self.engine.open_recorded(&files)?;
         self.is_open = true;
-        self.size_bytes = Header::read(&file)?.virtual_size_bytes();
+        self.size_bytes = Header::read(files.image())?.virtual_size_bytes();
         changed
     }
 
     /// Returns the snapshots of the image, in the order of its table.
     fn snapshots(&self) -> Answer<Vec<NamedSnapshot>> {
-        let Some((file, _)) = &self.written else { return Err(EngineError::NotAsked) };
+        let Some(files) = &self.written else { return Err(EngineError::NotAsked) };
+        let file = files.image();
         image_tool::snapshots(file, &Header::read(file)?)
     }
 
@@ -282,16 +261,10 @@ impl QemuDisk<'_> {
     }
 
     fn repeat(&mut self) -> Answer {
-        let (Some((file, path)), Some(record)) = (&self.written, &mut self.engine.record) else {
-            return Ok(());
-        };
-        record.repeat(file)?;
-        // QEMU records no change of the length.
-        let length_bytes = path.metadata().unwrap_or_else(|error| unreadable(&error)).len();
-        if length_bytes != file.length_bytes() {
-            file.set_length(length_bytes)?;
+        match &self.written {
+            Some(files) => files.repeat(&mut self.engine.records),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -323,8 +296,8 @@ impl OpenDisk for QemuDisk<'_> {
     }
 
     fn write(&mut self, guest: GuestOffset, bytes: &[u8]) -> Answer {
-        let Some((_, image)) = &self.written else { return Err(EngineError::NotAsked) };
-        let path = image.with_file_name("payload");
+        let Some(files) = &self.written else { return Err(EngineError::NotAsked) };
+        let path = files.beside("payload");
         if let Err(error) = std::fs::write(&path, bytes) {
             fail(&format!("{}: {error}", path.display()));
         }
@@ -376,8 +349,8 @@ impl OpenDisk for QemuDisk<'_> {
     }
 
     fn change_bitmap(&mut self, index: u32, change: BitmapChange) -> Answer {
-        let Some((file, _)) = &self.written else { return Err(EngineError::NotAsked) };
-        let name = bitmap_tool::name(&bitmap_tool::names(file)?, index as usize, change)?;
+        let Some(files) = &self.written else { return Err(EngineError::NotAsked) };
+        let name = bitmap_tool::name(&bitmap_tool::names(files.image())?, index as usize, change)?;
         let changed = self.change_closed(|options| bitmap_tool::run(&name, change, options));
         changed.map_err(|error| unsupported_if(error, "Too much space will be occupied"))
     }

@@ -16,6 +16,7 @@ mod files;
 mod findings;
 mod image_tool;
 mod map_record;
+mod recorded;
 mod runs;
 mod session;
 mod whole_map;

@@ -41,9 +41,9 @@ struct WriteEntry {
 }
 
 impl WriteRecord {
-    /// Creates an empty record in a folder.
-    pub(super) fn create(folder: &Path) -> io::Result<Self> {
-        let path = folder.join("writes");
+    /// Creates an empty record at `path`.
+    pub(super) fn create(path: &Path) -> io::Result<Self> {
+        let path = path.to_path_buf();
         let file =
             File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
         Ok(Self { path, file, position: SECTOR_BYTES, bytes: Vec::new() })

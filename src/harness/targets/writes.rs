@@ -12,8 +12,7 @@ use crate::harness::target::{Definition, Expectation, Inputs, Target};
 use crate::harness::verdicts::Verdicts;
 use crate::harness::writing::WriterJudge;
 use crate::harness::{Checks, Failure, Outcome, Pipeline};
-use crate::images::files::FileNames;
-use crate::images::image::Image;
+use crate::images::files::{FileNames, LayerFiles};
 use crate::images::limits::Limits;
 
 /// The constant properties of the target.
@@ -40,11 +39,9 @@ where
 }
 
 /// Returns the claims by which programs are folded: those of the engine, without features that writers may change as
-/// soon as they open an image, and without files that the engine cannot write.
+/// soon as they open an image.
 pub(super) fn claims_of(engine: &impl Engine) -> Claims {
     engine.write_claims().no(&[
-        Feature::DataFile,
-        Feature::RawDataFile,
         Feature::Dirty,
         Feature::OutOfDateRefcounts,
         Feature::Corrupt,
@@ -123,8 +120,8 @@ impl<E: Engine, O: Observer> Target for Writes<E, O> {
         Some(&self.pipeline)
     }
 
-    fn left(&self) -> Option<&Image> {
-        self.judge.written().map(|files| files.image().built())
+    fn left(&self) -> Option<&LayerFiles> {
+        self.judge.written().map(Chain::top_files)
     }
 
     fn met(&self) -> &[String] {

@@ -60,6 +60,7 @@ impl WriterJudge {
         steps.judge(refcounts::check_after_cut(&mut self.recount, cut.files.image()))?;
         // Our walker has not read the file: nothing is known about the size of its disk.
         let Some(size_bytes) = size_bytes else { return Ok(()) };
+        steps.judge(self.raw_data_file_after_cut(cut, size_bytes))?;
         let read = self.read_after_cut(engine, cut, size_bytes);
         if read.as_ref().is_err_and(|found| found.error_kind() == Some(ErrorKind::NotAsked)) {
             steps.verdicts.leave_unanswered(QuestionKind::Read);

@@ -186,7 +186,7 @@ impl WriterJudge {
             self.cut_while_closing(chain, written, *kind, *choice);
         }
         if let Some(before) = before {
-            written::check_unchanged(&before, &chain.as_written())?;
+            self.unchanged(&before, &chain.as_written())?;
         }
         Ok(true)
     }
@@ -344,7 +344,7 @@ impl WriterJudge {
         let judged = judged.and_then(|()| self.snapshots(&mut reader, chain));
         let judged = judged.and_then(|()| self.guest.bitmaps.check(chain));
         self.reader = reader;
-        judged
+        judged.and_then(|()| self.raw_data_file(chain))
     }
 
     /// Walks and reads the file with our own walker.

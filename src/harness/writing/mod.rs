@@ -5,6 +5,7 @@ mod after_cut;
 mod bitmaps;
 mod created;
 mod cut;
+mod data_file;
 mod guest;
 mod judge;
 mod saved;

@@ -119,7 +119,8 @@ impl Vm {
         self.writing.snapshots.extend(snapshots);
         // A program has few snapshots.
         self.writing.next_snapshot = self.writing.snapshots.len() as u32;
-        let is_empty = !self.has_built && self.layers_below == 0;
+        // A new image has no data file.
+        let is_empty = !self.has_built && self.layers_below == 0 && plan.data_file.is_none();
         self.writing.is_created = is_empty && !plan.rng_seed.is_multiple_of(2);
         let size_bytes = plan.virtual_size_bytes();
         self.writing.size_bytes = Some(size_bytes);
@@ -203,11 +204,12 @@ impl Vm {
         made
     }
 
-    /// Asks for a snapshot, if there is room for it.
+    /// Asks for a snapshot, if there is room for it. An image with a data file has none, as in the build.
     fn request_snapshot(&mut self, size_bytes: u64) -> Effect {
         let number = self.writing.next_snapshot;
         let is_full = self.writing.snapshots.len() >= self.limits.snapshots;
-        if is_full || !self.counts_hold(number + 1) {
+        let has_data_file = self.builder.plan().data_file.is_some();
+        if is_full || has_data_file || !self.counts_hold(number + 1) {
             return Effect::None;
         }
         let made = self.request(WriteRequest::TakeSnapshot { number });

@@ -3,6 +3,7 @@
 //! # Arithmetic
 //! A disk ends before 2^63, so that no offset on it saturates.
 
+mod bitmap_requests;
 mod bitmaps;
 mod bitmaps_extension;
 mod created;
@@ -63,8 +64,8 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
     /// # Errors
     /// The image is malformed or not supported, or cannot be read.
     pub fn open(chain: &[Layer<'s, S>], fault: Option<WriterFault>) -> Result<Self, WriteError> {
-        let image = chain.first().ok_or(WriteError::Malformed("the chain has no image"))?.image;
-        let tables = WrittenTables::open(image, fault)?;
+        let top = chain.first().ok_or(WriteError::Malformed("the chain has no image"))?;
+        let tables = WrittenTables::open(*top, fault)?;
         if tables.has(WriterFault::OpenWrites) && tables.geometry().version == Version::V3 {
             tables.toggle_lazy_refcounts()?;
         }
@@ -207,42 +208,6 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
         self.tables.delete_snapshot(index)
     }
 
-    /// Adds a persistent dirty bitmap of zeros behind all others. If it is enabled, it records changes.
-    ///
-    /// # Errors
-    /// As for [`SmallWriter::write`].
-    pub fn add_bitmap(&mut self, granularity_bits: u8, is_enabled: bool) -> Result<(), WriteError> {
-        self.disk = None;
-        self.tables.add_bitmap(granularity_bits, is_enabled)
-    }
-
-    /// Removes the bitmap at `index` of the directory.
-    ///
-    /// # Errors
-    /// As for [`SmallWriter::apply_snapshot`]. The same holds for the next two.
-    pub fn remove_bitmap(&mut self, index: u32) -> Result<(), WriteError> {
-        self.disk = None;
-        self.tables.remove_bitmap(index)
-    }
-
-    /// Makes all bits of a bitmap zeros.
-    ///
-    /// # Errors
-    /// As for [`SmallWriter::remove_bitmap`].
-    pub fn clear_bitmap(&mut self, index: u32) -> Result<(), WriteError> {
-        self.disk = None;
-        self.tables.clear_bitmap(index)
-    }
-
-    /// Has a bitmap record changes of the disk, or not.
-    ///
-    /// # Errors
-    /// As for [`SmallWriter::remove_bitmap`].
-    pub fn enable_bitmap(&mut self, index: u32, is_enabled: bool) -> Result<(), WriteError> {
-        self.disk = None;
-        self.tables.enable_bitmap(index, is_enabled)
-    }
-
     /// Sets the bits of a range that becomes zeros.
     fn mark_zeros(&mut self, range: &Range<u64>) -> Result<(), WriteError> {
         match self.tables.has(WriterFault::BitmapMissesZeros) {
@@ -281,7 +246,7 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
         if let (Some(host), true) = (*behind_last, self.tables.has(WriterFault::AssumedNeighbours))
         {
             *behind_last = host.checked_add(cluster_size.bytes());
-            return self.tables.write(host, bytes);
+            return self.tables.write_data(host, bytes);
         }
         let slot = self.tables.l2_slot(cluster_size.guest_cluster(GuestOffset::new(guest)))?;
         let entry = self.tables.entry(slot)?;
@@ -289,28 +254,15 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
         if self.is_owned(entry) {
             let host = HostOffset::new(entry & OFFSET_MASK);
             *behind_last = host.checked_add(cluster_size.bytes());
-            return self.tables.write(host.saturating_add(inside), bytes);
+            return self.tables.write_data(host.saturating_add(inside), bytes);
         }
-        let new = match kind {
-            ClusterKind::Compressed(run) if self.tables.has(WriterFault::CompressedNeighbour) => {
-                let content = self.changed_cluster(guest, bytes, kind)?;
-                let new = cluster_size.host_offset(cluster_size.host_cluster(run.offset));
-                self.tables.write(new, &content)?;
-                new
-            }
-            ClusterKind::Normal(old) => self.copied_cluster(guest, bytes, old)?,
-            ClusterKind::ZeroPlain | ClusterKind::ZeroAllocated(_) => {
-                self.new_cluster(inside, bytes)?
-            }
-            ClusterKind::Unallocated if self.chain.len() == 1 => self.new_cluster(inside, bytes)?,
-            _ => {
-                let content = self.changed_cluster(guest, bytes, kind)?;
-                self.new_cluster(0, &content)?
-            }
+        let new = match self.tables.data_file() {
+            Some(file) => self.cluster_in_data_file(file, guest, bytes, kind)?,
+            None => self.cluster_in_image(guest, bytes, kind)?,
         };
         let copied = if self.tables.has(WriterFault::CopiedNotSet) { 0 } else { COPIED };
         self.tables.set_reference(slot, new.get() | copied)?;
-        if self.tables.has(WriterFault::CountedLate) {
+        if self.tables.has(WriterFault::CountedLate) && self.tables.data_file().is_none() {
             self.tables.count_run(new, 1)?;
         }
         if new.get() != entry & OFFSET_MASK {
@@ -322,10 +274,73 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
 
     /// Reports whether an entry names a data cluster that nothing else uses.
     fn is_owned(&self, entry: u64) -> bool {
-        let has_cluster = entry & L2_COMPRESSED == 0 && entry & OFFSET_MASK != 0;
+        // In a data file, 0 is an offset like any other.
+        let has_offset = entry & OFFSET_MASK != 0 || self.tables.data_file().is_some();
+        let has_cluster = entry & L2_COMPRESSED == 0 && has_offset;
         let is_copied = L2Entry(entry).copied() || self.tables.has(WriterFault::CopiedIgnored);
         let is_data = entry & L2_ZERO == 0 || self.tables.has(WriterFault::ZeroFlagStays);
         has_cluster && is_copied && is_data
+    }
+
+    /// Allocates a cluster of the image, with the content of the cluster of `guest` and some bytes changed.
+    fn cluster_in_image(
+        &mut self,
+        guest: u64,
+        bytes: &[u8],
+        kind: ClusterKind,
+    ) -> Result<HostOffset, WriteError> {
+        let cluster_size = self.tables.cluster_size();
+        let inside = guest & cluster_size.mask();
+        match kind {
+            ClusterKind::Compressed(run) if self.tables.has(WriterFault::CompressedNeighbour) => {
+                let content = self.changed_cluster(guest, bytes, kind)?;
+                let new = cluster_size.host_offset(cluster_size.host_cluster(run.offset));
+                self.tables.write(new, &content)?;
+                Ok(new)
+            }
+            ClusterKind::Normal(old) => self.copied_cluster(guest, bytes, old),
+            ClusterKind::ZeroPlain | ClusterKind::ZeroAllocated(_) => {
+                self.new_cluster(inside, bytes)
+            }
+            ClusterKind::Unallocated if self.chain.len() == 1 => self.new_cluster(inside, bytes),
+            _ => {
+                let content = self.changed_cluster(guest, bytes, kind)?;
+                self.new_cluster(0, &content)
+            }
+        }
+    }
+
+    /// Writes a cluster that had no data before to the data file, where it lies at its guest offset. Old bytes may lie
+    /// there. Behind the disk, the file need not have any.
+    fn cluster_in_data_file(
+        &mut self,
+        file: &S,
+        guest: u64,
+        bytes: &[u8],
+        kind: ClusterKind,
+    ) -> Result<HostOffset, WriteError> {
+        let cluster_size = self.tables.cluster_size();
+        let start = cluster_size.cluster_start(GuestOffset::new(guest)).get();
+        let end = start.saturating_add(cluster_size.bytes()).min(self.virtual_size_bytes());
+        let at_end = cluster_size.saturating_bytes(cluster_size.clusters_for(file.length_bytes()));
+        let host = HostOffset::new(match self.tables.has(WriterFault::DataFileAtEnd) {
+            true => at_end,
+            false => start,
+        });
+        if kind == ClusterKind::Unallocated && self.chain.len() > 1 {
+            let mut content = self.changed_cluster(guest, bytes, kind)?;
+            content.truncate(usize::try_from(end.saturating_sub(start)).unwrap_or(usize::MAX));
+            self.tables.write_data(host, &content)?;
+            return Ok(host);
+        }
+        let first = host.saturating_add(guest.saturating_sub(start));
+        let behind = first.saturating_add(bytes.len() as u64);
+        if !self.tables.has(WriterFault::DataFileNotCleared) {
+            self.tables.clear(host..first)?;
+            self.tables.clear(behind..host.saturating_add(end.saturating_sub(start)))?;
+        }
+        self.tables.write_data(first, bytes)?;
+        Ok(host)
     }
 
     /// Allocates a cluster with `bytes` from `inside` on. All other bytes are zeros: the cluster is a hole of the file.
@@ -402,11 +417,22 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
             let ends_cluster = part.end & mask == 0 || part.end == size_bytes;
             let is_whole = part.start & mask == 0 && ends_cluster;
             match entry.filter(|_| is_whole) {
-                Some(entry) => self.replace(part.start, entry)?,
+                Some(entry) => {
+                    self.clear_raw(&part)?;
+                    self.replace(part.start, entry)?;
+                }
                 None => self.zero_piece(part)?,
             }
         }
         Ok(())
+    }
+
+    /// Writes zeros to a range of a raw data file, which must contain them.
+    fn clear_raw(&self, range: &Range<u64>) -> Result<(), WriteError> {
+        if self.tables.raw_data_file().is_none() || self.tables.has(WriterFault::RawDataFileStale) {
+            return Ok(());
+        }
+        self.tables.clear(HostOffset::new(range.start)..HostOffset::new(range.end))
     }
 
     /// Makes bytes inside one cluster zeros.

@@ -122,8 +122,11 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
         Ok(())
     }
 
-    /// Returns the host clusters that an L2 entry names.
+    /// Returns the clusters of the image that an L2 entry names. A data file has none.
     pub(super) fn clusters_of(&self, entry: u64) -> Result<Range<u64>, WriteError> {
+        if self.data_file().is_some() {
+            return Ok(0..0);
+        }
         let (start, length) = match self.kind(entry)? {
             ClusterKind::Normal(host) | ClusterKind::ZeroAllocated(host) => (host, 1),
             ClusterKind::Compressed(run) => (run.offset, run.length_bytes()),

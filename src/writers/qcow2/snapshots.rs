@@ -40,6 +40,10 @@ impl StoredSnapshot {
 impl<S: WritableStorage> WrittenTables<'_, S> {
     /// Takes a snapshot of the active disk, with a copy of its L1 table.
     pub(super) fn take_snapshot(&mut self) -> Result<(), WriteError> {
+        if self.data_file().is_some() {
+            // Both disks would have the same bytes of the data file.
+            return Err(WriteError::Unsupported("snapshots of an image with a data file"));
+        }
         if self.header.snapshots >= MAX_SNAPSHOTS {
             return Err(WriteError::Unsupported("more than 65536 snapshots"));
         }

@@ -4,9 +4,10 @@ use std::ops::{ControlFlow, Range};
 
 use crate::disk::clusters::{ClusterSize, GuestCluster, HostCluster};
 use crate::disk::offsets::HostOffset;
-use crate::disk::storage::{Data, WritableStorage, each_data, read_array};
+use crate::disk::storage::{Data, Layer, WritableStorage, each_data, read_array};
 use crate::formats::qcow2::constants::{
-    COMPATIBLE_LAZY_REFCOUNTS, COPIED, INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY, MAX_L1_ENTRIES,
+    AUTOCLEAR_RAW_DATA_FILE, COMPATIBLE_LAZY_REFCOUNTS, COPIED, INCOMPATIBLE_CORRUPT,
+    INCOMPATIBLE_DIRTY, MAX_L1_ENTRIES,
 };
 use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
 use crate::formats::qcow2::geometry::Geometry;
@@ -30,6 +31,8 @@ const COPIED_AT_ONCE_BYTES: usize = 64 << 10;
 /// The tables of an image, with the header as the writer has left it.
 pub(super) struct WrittenTables<'s, S> {
     pub(super) file: &'s S,
+    /// The file with the data of the guest, if that is another one.
+    data_file: Option<&'s S>,
     fault: Option<WriterFault>,
     pub(super) header: Header,
     pub(super) bitmaps: StoredBitmaps,
@@ -41,12 +44,15 @@ pub(super) struct WrittenTables<'s, S> {
 
 impl<'s, S: WritableStorage> WrittenTables<'s, S> {
     /// Reads the header.
-    pub(super) fn open(file: &'s S, fault: Option<WriterFault>) -> Result<Self, WriteError> {
+    pub(super) fn open(
+        layer: Layer<'s, S>,
+        fault: Option<WriterFault>,
+    ) -> Result<Self, WriteError> {
+        let file = layer.image;
         let header = Header::read(file)?;
         let flagged = header.incompatible & (INCOMPATIBLE_DIRTY | INCOMPATIBLE_CORRUPT);
         for (is_there, feature) in [
             (header.geometry.extended_l2, "extended L2 entries"),
-            (header.geometry.data_file, "data files"),
             (flagged != 0, "dirty and corrupt images"),
         ] {
             if is_there {
@@ -56,8 +62,12 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         let cluster_size = header.geometry.cluster_size;
         let clusters = cluster_size.clusters_for(file.length_bytes());
         let end = HostOffset::new(cluster_size.saturating_bytes(clusters));
+        let data_file = layer.data_file.filter(|_| header.geometry.data_file);
+        if header.geometry.data_file && data_file.is_none() {
+            return Err(WriteError::Malformed("the data file is missing"));
+        }
         let bitmaps = StoredBitmaps::read(file)?;
-        Ok(Self { file, fault, header, bitmaps, end, first_end: end })
+        Ok(Self { file, data_file, fault, header, bitmaps, end, first_end: end })
     }
 
     pub(super) fn has(&self, fault: WriterFault) -> bool {
@@ -125,9 +135,29 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         }
     }
 
-    /// Writes zeros over the data of a range. Holes stay holes.
+    /// Returns the external data file, if the image has one.
+    pub(super) fn data_file(&self) -> Option<&'s S> {
+        self.data_file
+    }
+
+    /// Returns the data file, if it is a raw image of the disk.
+    pub(super) fn raw_data_file(&self) -> Option<&'s S> {
+        self.data_file.filter(|_| self.header.autoclear & AUTOCLEAR_RAW_DATA_FILE != 0)
+    }
+
+    /// Returns the file with the data of the guest.
+    fn data(&self) -> &'s S {
+        self.data_file.unwrap_or(self.file)
+    }
+
+    /// Writes data of the guest.
+    pub(super) fn write_data(&self, at: HostOffset, bytes: &[u8]) -> Result<(), WriteError> {
+        Ok(self.data().write_at(at, bytes)?)
+    }
+
+    /// Writes zeros over the guest's data in a range of their file. Holes stay holes.
     pub(super) fn clear(&self, range: Range<HostOffset>) -> Result<(), WriteError> {
-        self.each_data(range, |at, data| self.write(at, &vec![0; data.len()]))
+        each_data_of(self.data(), range, |at, data| self.write_data(at, &vec![0; data.len()]))
     }
 
     /// Copies the data of a range of the cluster at `old` to the new cluster at `new`. Holes stay holes.
@@ -138,25 +168,9 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         new: HostOffset,
     ) -> Result<(), WriteError> {
         let range = old.saturating_add(range.start)..old.saturating_add(range.end);
-        self.each_data(range, |at, data| {
+        each_data_of(self.file, range, |at, data| {
             self.write(new.saturating_add(at.saturating_distance_from(old)), data)
         })
-    }
-
-    /// Calls `take` with the data in a range, in order, each with its offset.
-    fn each_data(
-        &self,
-        range: Range<HostOffset>,
-        mut take: impl FnMut(HostOffset, &[u8]) -> Result<(), WriteError>,
-    ) -> Result<(), WriteError> {
-        let mut scratch = vec![0; COPIED_AT_ONCE_BYTES];
-        let end = range.end;
-        let _ = each_data(self.file, range, &mut scratch, |Data { offset, bytes }| {
-            // The last data may reach past the end.
-            let left = usize::try_from(end.saturating_distance_from(offset)).unwrap_or(usize::MAX);
-            take(offset, &bytes[..left.min(bytes.len())]).map(ControlFlow::Continue)
-        })?;
-        Ok(())
     }
 
     pub(super) fn entry(&self, at: HostOffset) -> Result<u64, WriteError> {
@@ -168,8 +182,8 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         self.write(at, &entry.to_be_bytes())
     }
 
-    /// Writes an entry of a table when the file has kept all that was written before: in a power cut, an entry may not
-    /// be newer than the cluster that it names.
+    /// Writes an entry of a table when the files have kept all that was written before: in a power cut, an entry may
+    /// not be newer than the cluster that it names.
     pub(super) fn set_reference(&self, at: HostOffset, entry: u64) -> Result<(), WriteError> {
         if !self.has(WriterFault::EntryBeforeData) {
             self.flush()?;
@@ -177,8 +191,13 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         self.set_entry(at, entry)
     }
 
-    /// Has the file keep all that was written so far.
+    /// Has the files keep all that was written so far: the data first, then the entries that name them.
     pub(super) fn flush(&self) -> Result<(), WriteError> {
+        if let Some(data_file) = self.data_file
+            && !self.has(WriterFault::DataFileNotFlushed)
+        {
+            data_file.flush()?;
+        }
         Ok(self.file.flush()?)
     }
 
@@ -253,7 +272,8 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         }
     }
 
-    /// Gives the disk another size. If it needs a longer L1 table, moves the table to the end of the file.
+    /// Gives the disk another size. If it needs a longer L1 table, moves the table to the end of the file. A raw data
+    /// file always has the size of the disk; in a cut, it can be longer.
     pub(super) fn resize(&mut self, size_bytes: u64) -> Result<(), WriteError> {
         let entries = self.l1_entries_for(size_bytes)?;
         self.resize_bitmaps(size_bytes, |it| it.resize_disk(entries, size_bytes))
@@ -263,11 +283,19 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         if entries > u64::from(self.header.l1_entries) {
             self.move_l1(u32::try_from(entries).map_err(|_| WriteError::TooLong)?, false)?;
         }
-        self.header.size_bytes = size_bytes;
-        match self.has(WriterFault::SizeNotStored) {
-            true => Ok(()),
-            false => self.set_entry(SIZE_AT, size_bytes),
+        let raw = self.raw_data_file().filter(|_| !self.has(WriterFault::RawDataFileNotResized));
+        if let Some(file) = raw.filter(|file| file.length_bytes() < size_bytes) {
+            file.set_length(size_bytes)?;
         }
+        self.header.size_bytes = size_bytes;
+        if !self.has(WriterFault::SizeNotStored) {
+            self.set_entry(SIZE_AT, size_bytes)?;
+        }
+        if let Some(file) = raw.filter(|file| file.length_bytes() > size_bytes) {
+            self.flush()?;
+            file.set_length(size_bytes)?;
+        }
+        Ok(())
     }
 
     /// Closes the image. Everything is in the file already.
@@ -318,10 +346,27 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         let length = self.cluster_size().saturating_bytes(clusters);
         // The file ends behind the table.
         self.write(new.saturating_add(length.saturating_sub(8)), &[0; 8])?;
-        self.each_data(old..old.saturating_add(old_bytes.min(length)), |at, data| {
+        let range = old..old.saturating_add(old_bytes.min(length));
+        each_data_of(self.file, range, |at, data| {
             let mut data = data.to_vec();
             change(&mut data);
             self.write(new.saturating_add(at.saturating_distance_from(old)), &data)
         })
     }
+}
+
+/// Calls `take` with the data in a range of a file, in order, each with its offset.
+fn each_data_of<S: WritableStorage>(
+    file: &S,
+    range: Range<HostOffset>,
+    mut take: impl FnMut(HostOffset, &[u8]) -> Result<(), WriteError>,
+) -> Result<(), WriteError> {
+    let mut scratch = vec![0; COPIED_AT_ONCE_BYTES];
+    let end = range.end;
+    let _ = each_data(file, range, &mut scratch, |Data { offset, bytes }| {
+        // The last data may reach past the end.
+        let left = usize::try_from(end.saturating_distance_from(offset)).unwrap_or(usize::MAX);
+        take(offset, &bytes[..left.min(bytes.len())]).map(ControlFlow::Continue)
+    })?;
+    Ok(())
 }

@@ -1,0 +1,66 @@
+//! Judges the data file of an image that an engine has written: if the image declares it raw, it must contain the disk.
+//!
+//! # Arithmetic
+//! A disk ends before 2^63, so that no whole number of its clusters saturates.
+
+use crate::disk::clusters::ClusterSize;
+use crate::formats::qcow2::constants::AUTOCLEAR_RAW_DATA_FILE;
+use crate::formats::qcow2::header::Header;
+use crate::harness::chain::{Chain, ChainFile};
+use crate::harness::oracles::OracleResult;
+use crate::harness::oracles::qcow2::raw_data_file;
+use crate::harness::oracles::written::{self, Moment};
+
+use super::cut::Cut;
+use super::judge::WriterJudge;
+
+impl WriterJudge {
+    /// Judges the files after an engine had the image open for writing, without a request.
+    pub(super) fn unchanged(&self, before: &Chain, after: &Chain) -> OracleResult {
+        written::check_unchanged(before, after, has_cleared_raw_bit(before, after))
+    }
+
+    /// Judges the data file of a closed image.
+    pub(super) fn raw_data_file(&mut self, chain: &Chain) -> OracleResult {
+        let Some(RawDataFile { file, cluster_size }) = raw_data_file_of(chain) else {
+            return Ok(());
+        };
+        let Self { built, guest, bytes, .. } = self;
+        let size_bytes = guest.size_bytes();
+        let most_bytes = cluster_size.saturating_bytes(cluster_size.clusters_for(size_bytes));
+        raw_data_file::check_length(file, size_bytes..=most_bytes)?;
+        raw_data_file::check_written(file, &guest.over(built), Moment::Closed, bytes)
+    }
+
+    /// Judges the data file after a cut that has left a disk of `size_bytes`.
+    pub(super) fn raw_data_file_after_cut(&mut self, cut: &Cut, size_bytes: u64) -> OracleResult {
+        let Some(RawDataFile { file, .. }) = raw_data_file_of(&cut.files) else { return Ok(()) };
+        let expected = cut.guest.flushed_over(&self.built, size_bytes);
+        raw_data_file::check_written(file, &expected, Moment::Cut, &mut self.bytes)
+    }
+}
+
+/// Reports whether the image no longer declares its data file raw. A writer that does not know this autoclear bit must
+/// clear it, and may do so when it opens the image (qcow2 specification, "autoclear_features").
+fn has_cleared_raw_bit(before: &Chain, after: &Chain) -> bool {
+    let is_raw = |chain: &Chain| {
+        let header = Header::read(chain.image());
+        header.is_ok_and(|header| header.autoclear & AUTOCLEAR_RAW_DATA_FILE != 0)
+    };
+    is_raw(before) && !is_raw(after)
+}
+
+/// The data file of an image that declares it raw.
+struct RawDataFile<'c> {
+    file: &'c ChainFile,
+    cluster_size: ClusterSize,
+}
+
+/// Returns the data file of the image at the top, if the image declares it raw. A writer that does not know the feature
+/// clears its bit.
+fn raw_data_file_of(chain: &Chain) -> Option<RawDataFile<'_>> {
+    let file = chain.data_file()?;
+    let header = Header::read(chain.image()).ok()?;
+    let is_raw = header.geometry.data_file && header.autoclear & AUTOCLEAR_RAW_DATA_FILE != 0;
+    is_raw.then_some(RawDataFile { file, cluster_size: header.geometry.cluster_size })
+}
