@@ -36,6 +36,11 @@ impl Engine for Qcow2Rs {
         true
     }
 
+    // The caches are maps whose order is random, and so is the order in which the crate writes the tables.
+    fn written_accesses_are_feedback(&self) -> bool {
+        false
+    }
+
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<Qcow2RsDisk> {
         prepared(chain, true)
     }
