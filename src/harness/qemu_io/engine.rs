@@ -256,8 +256,11 @@ impl QemuDisk<'_> {
     /// Reports whether a disk of this size would end inside a cluster of which QEMU keeps the bytes behind the end. It
     /// shows them again when the disk grows, and the harness expects zeros there.
     fn cuts_inside_cluster(&self, size_bytes: u64) -> bool {
-        let inside = size_bytes & ((1 << self.cluster_bits) - 1);
-        size_bytes < self.size_bytes && inside != 0
+        size_bytes < self.size_bytes && self.is_inside_cluster(size_bytes)
+    }
+
+    fn is_inside_cluster(&self, offset: u64) -> bool {
+        offset & ((1 << self.cluster_bits) - 1) != 0
     }
 
     fn repeat(&mut self) -> Answer {
@@ -318,8 +321,10 @@ impl OpenDisk for QemuDisk<'_> {
         if self.cuts_off_many(size_bytes) {
             return Err(EngineError::NotAsked);
         }
-        if self.cuts_inside_cluster(size_bytes) {
-            return Err(EngineError::unsupported("a smaller disk that ends inside a cluster"));
+        if self.is_inside_cluster(size_bytes.min(self.size_bytes)) {
+            return Err(EngineError::unsupported(
+                "another size of a disk that ends inside a cluster",
+            ));
         }
         let resized = self.change(format_args!("truncate {size_bytes}"), "");
         // Version 2 has no zero clusters to hide the layers below.
