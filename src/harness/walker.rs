@@ -46,10 +46,15 @@ impl<O: Observer> Walker<O> {
         Self { fault: Some(fault), ..self }
     }
 
-    /// Opens the first image of `chain` for reading.
-    fn opened<'s>(&'s mut self, chain: &'s Chain) -> Answer<WalkerDisk<'s, O>> {
-        let disk = walkers::Disk::open_observed(chain.format(), &layers(chain), &self.observer)?;
-        Ok(WalkerDisk { disk, scratch: &mut self.scratch, writer: None })
+    /// Opens the first image of `chain` for reading: the disk that `select` makes of it.
+    fn readable<'s>(
+        &'s mut self,
+        chain: &'s Chain,
+        select: impl FnOnce(ReadableDisk<'s, O>) -> Answer<ReadableDisk<'s, O>>,
+    ) -> Answer<WalkerDisk<'s, O>> {
+        let Self { scratch, observer, .. } = self;
+        let disk = walkers::Disk::open_observed(chain.format(), &layers(chain), &*observer)?;
+        Ok(WalkerDisk(OpenImage::Read { disk: select(disk)?, scratch }))
     }
 }
 
@@ -77,7 +82,7 @@ impl<O: Observer> Engine for Walker<O> {
     }
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<WalkerDisk<'s, O>, EngineError> {
-        self.opened(chain)
+        self.readable(chain, Ok)
     }
 
     fn write_claims(&self) -> Claims {
@@ -85,8 +90,10 @@ impl<O: Observer> Engine for Walker<O> {
     }
 
     fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<WalkerDisk<'s, O>> {
-        let writer = SmallWriter::open(&layers(chain), self.fault)?;
-        Ok(WalkerDisk { writer: Some(writer), ..self.opened(chain)? })
+        // The walker checks more of the image than the writer does.
+        self.readable(chain, Ok)?;
+        let writer = SmallWriter::open(&layers(chain), &mut self.scratch, self.fault)?;
+        Ok(WalkerDisk(OpenImage::Written(writer)))
     }
 
     fn create(&mut self, chain: &Chain, image: &NewImage) -> Answer {
@@ -98,8 +105,7 @@ impl<O: Observer> Engine for Walker<O> {
         chain: &'s Chain,
         index: u32,
     ) -> Result<WalkerDisk<'s, O>, EngineError> {
-        let opened = self.opened(chain)?;
-        Ok(WalkerDisk { disk: opened.disk.into_snapshot(index)?, ..opened })
+        self.readable(chain, |disk| Ok(disk.into_snapshot(index)?))
     }
 }
 
@@ -122,51 +128,60 @@ fn layers(chain: &Chain) -> SmallVec<[Layer<'_, ChainFile>; MAX_LAYERS]> {
 }
 
 /// An image that our walker has opened.
-pub struct WalkerDisk<'s, O: Observer = ()> {
-    disk: walkers::Disk<'s, ChainFile, &'s O>,
-    scratch: &'s mut WalkScratch,
-    /// The writer, if the image is open for writing.
-    writer: Option<SmallWriter<'s, ChainFile>>,
+pub struct WalkerDisk<'s, O: Observer = ()>(OpenImage<'s, O>);
+
+/// A disk that is read.
+type ReadableDisk<'s, O> = walkers::Disk<'s, ChainFile, &'s O>;
+
+/// An image that is open for reading or for writing.
+#[expect(clippy::large_enum_variant, reason = "one lives at a time, and a box costs an allocation")]
+enum OpenImage<'s, O: Observer> {
+    Read { disk: ReadableDisk<'s, O>, scratch: &'s mut WalkScratch },
+    Written(SmallWriter<'s, ChainFile>),
 }
 
 impl<'s, O: Observer> WalkerDisk<'s, O> {
-    /// Reports an error if the disk is open for writing: the walker knows only the disk that it has opened.
-    fn check_unchanged(&self) -> Answer {
-        match self.writer {
-            None => Ok(()),
-            Some(_) => Err(EngineError::NotAsked),
-        }
-    }
-
     /// Returns the writer.
     fn writer(&mut self) -> Answer<&mut SmallWriter<'s, ChainFile>> {
-        self.writer.as_mut().ok_or(EngineError::NotAsked)
+        match &mut self.0 {
+            OpenImage::Read { .. } => Err(EngineError::NotAsked),
+            OpenImage::Written(writer) => Ok(writer),
+        }
     }
 }
 
 impl<O: Observer> OpenDisk for WalkerDisk<'_, O> {
     fn virtual_size_bytes(&self) -> u64 {
-        match &self.writer {
-            None => self.disk.virtual_size_bytes(),
-            Some(writer) => writer.virtual_size_bytes(),
+        match &self.0 {
+            OpenImage::Read { disk, .. } => disk.virtual_size_bytes(),
+            OpenImage::Written(writer) => writer.virtual_size_bytes(),
         }
     }
 
+    // The walker knows only the disk that it has opened, and a writer changes it.
     fn map(&mut self, window: Window, visitor: &mut impl Visitor) -> Result<(), EngineError> {
-        self.check_unchanged()?;
-        Ok(walkers::map_extents(&self.disk, window, self.scratch, visitor)?)
+        match &mut self.0 {
+            OpenImage::Read { disk, scratch } => {
+                Ok(walkers::map_extents(disk, window, scratch, visitor)?)
+            }
+            OpenImage::Written(_) => Err(EngineError::NotAsked),
+        }
     }
 
     fn status(&mut self, guest: GuestOffset) -> Result<GuestRun, EngineError> {
-        self.check_unchanged()?;
-        let status = walkers::lookup(&self.disk, guest)?.into();
-        Ok(GuestRun { length_bytes: 1, status })
+        match &self.0 {
+            OpenImage::Read { disk, .. } => {
+                let status = walkers::lookup(disk, guest)?.into();
+                Ok(GuestRun { length_bytes: 1, status })
+            }
+            OpenImage::Written(_) => Err(EngineError::NotAsked),
+        }
     }
 
     fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Result<(), EngineError> {
-        match &mut self.writer {
-            None => Ok(walkers::read(&self.disk, guest, into, self.scratch)?),
-            Some(writer) => Ok(writer.read(guest, into)?),
+        match &mut self.0 {
+            OpenImage::Read { disk, scratch } => Ok(walkers::read(disk, guest, into, scratch)?),
+            OpenImage::Written(writer) => Ok(writer.read(guest, into)?),
         }
     }
 
@@ -217,9 +232,9 @@ impl<O: Observer> OpenDisk for WalkerDisk<'_, O> {
     }
 
     fn close(self) -> Answer {
-        match self.writer {
-            Some(writer) => Ok(writer.close()?),
-            None => Ok(()),
+        match self.0 {
+            OpenImage::Read { .. } => Ok(()),
+            OpenImage::Written(writer) => Ok(writer.close()?),
         }
     }
 }

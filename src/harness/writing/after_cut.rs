@@ -47,7 +47,6 @@ impl WriterJudge {
         steps: &mut CutSteps,
     ) -> OracleResult {
         let mut reader = std::mem::take(&mut self.reader);
-        reader.begin_run();
         let walked = self.walk_after_cut(&mut reader, cut);
         let snapshots = self.snapshots_after_cut(&mut reader, cut);
         self.reader = reader;

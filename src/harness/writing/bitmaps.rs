@@ -27,6 +27,8 @@ struct TrackedBitmap {
     built: Option<(u32, BitmapEntry)>,
     /// The smallest size of the disk since the image was built, or since the bitmap was added.
     kept_bytes: u64,
+    /// The disk has grown since then.
+    has_grown: bool,
     /// The ranges that have changed while the bitmap was enabled.
     changed: RangeMap<()>,
 }
@@ -76,6 +78,7 @@ impl TrackedBitmaps {
                 in_use: entry.in_use(),
                 built: Some((number, entry)),
                 kept_bytes: size_bytes,
+                has_grown: false,
                 changed: RangeMap::default(),
             });
         }
@@ -112,13 +115,13 @@ impl TrackedBitmaps {
         u32::try_from(index?).ok()
     }
 
-    /// Notes a request that the engine has carried out. The disk has this size then.
-    pub(super) fn note(&mut self, request: &WriteRequest, size_bytes: u64) {
+    /// Notes a request that the engine has carried out, and the size of the disk before it.
+    pub(super) fn note(&mut self, request: &WriteRequest, before_bytes: u64) {
         match *request {
             WriteRequest::ChangeBitmap { number, change } => {
-                self.note_change(number, change, size_bytes);
+                self.note_change(number, change, before_bytes);
             }
-            WriteRequest::Resize { size_bytes } => self.note_resize(size_bytes),
+            WriteRequest::Resize { size_bytes } => self.note_resize(before_bytes, size_bytes),
             WriteRequest::Write { .. }
             | WriteRequest::WriteZeroes { .. }
             | WriteRequest::Discard { .. } => {
@@ -143,6 +146,7 @@ impl TrackedBitmaps {
                 in_use: false,
                 built: None,
                 kept_bytes: size_bytes,
+                has_grown: false,
                 changed: RangeMap::default(),
             }),
             BitmapChange::Remove => self.all.retain(|bitmap| bitmap.number != number),
@@ -160,8 +164,9 @@ impl TrackedBitmaps {
     }
 
     /// The bits of a smaller disk end with it.
-    fn note_resize(&mut self, size_bytes: u64) {
+    fn note_resize(&mut self, before_bytes: u64, size_bytes: u64) {
         for bitmap in &mut self.all {
+            bitmap.has_grown |= size_bytes > before_bytes;
             bitmap.kept_bytes = bitmap.kept_bytes.min(size_bytes);
             bitmap.changed.remove(size_bytes..u64::MAX);
         }
@@ -249,6 +254,7 @@ fn expected<'e>(
         is_enabled: bitmap.is_enabled,
         before,
         kept_bytes: bitmap.kept_bytes,
+        has_grown: bitmap.has_grown,
         changed,
     }
 }

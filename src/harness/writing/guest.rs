@@ -115,6 +115,7 @@ impl GuestDisk {
     /// Notes a request that the engine has carried out.
     pub(super) fn note(&mut self, request: &WriteRequest) {
         self.requests = self.requests.saturating_add(1);
+        let before_bytes = self.now.size_bytes;
         match *request {
             WriteRequest::Write { .. } => {
                 let change = GuestChange::Written(self.requests);
@@ -132,7 +133,7 @@ impl GuestDisk {
             WriteRequest::ChangeBitmap { .. } | WriteRequest::Cut { .. } | WriteRequest::Reopen => {
             }
         }
-        self.bitmaps.note(request, self.now.size_bytes);
+        self.bitmaps.note(request, before_bytes);
     }
 
     /// Returns the ranges that have changed since the last flush.

@@ -60,6 +60,7 @@ impl WriterJudge {
     /// Begins a run. `checksum` is that of its program, and decides what is compared.
     pub fn begin_run(&mut self, checksum: u32) {
         self.entropy = Entropy::new(u64::from(checksum));
+        self.reader.begin_run();
     }
 
     /// Opens the images of `case` through `engine`, carries out its requests, and judges the result. The image that the
@@ -339,7 +340,6 @@ impl WriterJudge {
             false => refcounts::check(&mut self.recount, chain.image(), &[])?,
         }
         let mut reader = std::mem::take(&mut self.reader);
-        reader.begin_run();
         let judged = self.walk(&mut reader, chain);
         let judged = judged.and_then(|()| self.snapshots(&mut reader, chain));
         let judged = judged.and_then(|()| self.guest.bitmaps.check(chain));

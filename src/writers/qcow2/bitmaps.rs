@@ -231,9 +231,7 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
         }
         let entries = u32::try_from(entries).map_err(|_| WriteError::TooLong)?;
         let table = self.allocate(clusters)?;
-        // The table is a hole. The file ends behind it.
-        let length = cluster_size.saturating_bytes(clusters);
-        self.write(table.saturating_add(length.saturating_sub(8)), &[0; 8])?;
+        self.end_file_behind(table, clusters)?;
         Ok((table, entries))
     }
 

@@ -39,7 +39,7 @@ pub struct SmallWriter<'s, S: WritableStorage> {
     tables: WrittenTables<'s, S>,
     /// The disk as it is now, for reading. Every change closes it.
     disk: Option<Disk<'s, S>>,
-    scratch: WalkScratch,
+    scratch: &'s mut WalkScratch,
 }
 
 /// The host cluster behind the last piece of a write.
@@ -63,14 +63,18 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
     ///
     /// # Errors
     /// The image is malformed or not supported, or cannot be read.
-    pub fn open(chain: &[Layer<'s, S>], fault: Option<WriterFault>) -> Result<Self, WriteError> {
+    pub fn open(
+        chain: &[Layer<'s, S>],
+        scratch: &'s mut WalkScratch,
+        fault: Option<WriterFault>,
+    ) -> Result<Self, WriteError> {
         let top = chain.first().ok_or(WriteError::Malformed("the chain has no image"))?;
         let tables = WrittenTables::open(*top, fault)?;
         if tables.has(WriterFault::OpenWrites) && tables.geometry().version == Version::V3 {
             tables.toggle_lazy_refcounts()?;
         }
         let chain = SmallVec::from_slice(chain);
-        Ok(Self { chain, tables, disk: None, scratch: WalkScratch::default() })
+        Ok(Self { chain, tables, disk: None, scratch })
     }
 
     /// Returns the size of the disk.
@@ -84,11 +88,10 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
     /// The image is malformed there, or cannot be read.
     pub fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Result<(), WriteError> {
         if self.disk.is_none() {
-            self.scratch.forget();
             self.disk = Some(Disk::open_as(ImageFormat::Qcow2, &self.chain)?);
         }
         match &self.disk {
-            Some(disk) => Ok(walkers::read(disk, guest, into, &mut self.scratch)?),
+            Some(disk) => Ok(walkers::read(disk, guest, into, self.scratch)?),
             None => Ok(()),
         }
     }

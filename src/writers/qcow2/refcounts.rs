@@ -126,7 +126,7 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
     /// itself.
     fn add_block(&mut self, cluster: HostCluster) -> Result<HostOffset, WriteError> {
         let block = self.append(1)?;
-        self.write_to_hole(block, &vec![0; self.cluster_size().bytes_usize()])?;
+        self.end_file_behind(block, 1)?;
         let own = self.cluster_size().host_cluster(block);
         let counts_itself = own.get() / self.per_block() == cluster.get() / self.per_block();
         match counts_itself {

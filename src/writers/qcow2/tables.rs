@@ -26,7 +26,7 @@ const COMPATIBLE_AT: HostOffset = HostOffset::new(80);
 /// The unit in which the writer leaves zeros out.
 const WRITTEN_BLOCK_BYTES: usize = 4096;
 /// The bytes that the writer copies at once.
-const COPIED_AT_ONCE_BYTES: usize = 64 << 10;
+const COPIED_AT_ONCE_BYTES: usize = 8 << 10;
 
 /// The tables of an image, with the header as the writer has left it.
 pub(super) struct WrittenTables<'s, S> {
@@ -225,12 +225,13 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         let table = match entry.table() {
             Some(table) if is_owned => table,
             old => {
-                let mut bytes = vec![0; cluster_size.bytes_usize()];
-                if let Some(old) = old {
-                    self.file.read_at(old, &mut bytes)?;
-                }
                 let new = self.allocate(1)?;
-                self.write_to_hole(new, &bytes)?;
+                match old {
+                    Some(old) => {
+                        self.copy_table((old, cluster_size.bytes()), (new, 1), |_| ())?;
+                    }
+                    None => self.end_file_behind(new, 1)?,
+                }
                 self.set_reference(slot, new.get() | COPIED)?;
                 if let Some(old) = old {
                     self.free_run(cluster_size.host_cluster(old), 1)?;
@@ -335,6 +336,12 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         self.free_run(cluster_size.host_cluster(old), cluster_size.clusters_for(old_bytes))
     }
 
+    /// Has the file end behind new clusters of zeros, which are a hole.
+    pub(super) fn end_file_behind(&self, new: HostOffset, clusters: u64) -> Result<(), WriteError> {
+        let length = self.cluster_size().saturating_bytes(clusters);
+        self.write(new.saturating_add(length.saturating_sub(8)), &[0; 8])
+    }
+
     /// Copies the data of a table to the beginning of new clusters, whose other bytes are zeros. `change` changes whole
     /// entries.
     pub(super) fn copy_table(
@@ -344,8 +351,7 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         change: impl Fn(&mut [u8]),
     ) -> Result<(), WriteError> {
         let length = self.cluster_size().saturating_bytes(clusters);
-        // The file ends behind the table.
-        self.write(new.saturating_add(length.saturating_sub(8)), &[0; 8])?;
+        self.end_file_behind(new, clusters)?;
         let range = old..old.saturating_add(old_bytes.min(length));
         each_data_of(self.file, range, |at, data| {
             let mut data = data.to_vec();
@@ -361,7 +367,7 @@ fn each_data_of<S: WritableStorage>(
     range: Range<HostOffset>,
     mut take: impl FnMut(HostOffset, &[u8]) -> Result<(), WriteError>,
 ) -> Result<(), WriteError> {
-    let mut scratch = vec![0; COPIED_AT_ONCE_BYTES];
+    let mut scratch = [0; COPIED_AT_ONCE_BYTES];
     let end = range.end;
     let _ = each_data(file, range, &mut scratch, |Data { offset, bytes }| {
         // The last data may reach past the end.

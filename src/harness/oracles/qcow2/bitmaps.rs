@@ -56,8 +56,11 @@ pub struct ExpectedBitmap<'e, S> {
     pub is_enabled: bool,
     /// The bitmap before all requests; `None` if it had no ones, or was cleared.
     pub before: Option<FoundBitmap<'e, S>>,
-    /// The smallest size of the disk since then. The bits behind it may be any: QEMU sets none when a disk grows.
+    /// The smallest size of the disk since then. Older bits behind it are gone.
     pub kept_bytes: u64,
+    /// The disk has grown since then: bits behind its smallest size may be any. QEMU sets none when a disk grows, and
+    /// may set some when it writes zeros there.
+    pub has_grown: bool,
     /// The guest ranges that have changed while the bitmap was enabled.
     pub changed: &'e RangeMap<()>,
 }
@@ -189,8 +192,9 @@ impl BitBuffers {
             read_bits(before.file, bitmap, cluster_size, piece, &mut self.before)?;
             clear_from(&mut self.before, kept.saturating_sub(piece * 8));
         }
-        if kept < bits_for(size_bytes, granularity_bits) {
-            set(&mut self.allowed, piece, 0, &(kept..u64::MAX));
+        if expected.has_grown {
+            let behind = expected.kept_bytes..u64::MAX;
+            set(&mut self.allowed, piece, granularity_bits, &behind);
         }
         for (range, ()) in expected.changed.iter() {
             let range = range.start..range.end.min(size_bytes);
