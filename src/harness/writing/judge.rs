@@ -395,11 +395,9 @@ impl WriterJudge {
 
     fn compare(&mut self, moment: Moment, read: &mut impl GuestRead) -> OracleResult {
         let Self { built, guest, bytes, entropy, .. } = self;
-        // Our walker has read more of the file before the engine opens it again. The input decides which of the first
-        // two readings has more than the edges.
+        // Our walker has read more of the file before the engine opens it again.
         let beyond = match moment {
             Moment::Reopened => BeyondEdges::Nothing,
-            Moment::Open | Moment::Closed if entropy.one_in(2) => BeyondEdges::Nothing,
             _ => BeyondEdges::Drawn(entropy),
         };
         written::check(read, &guest.over(built), moment, beyond, bytes)
