@@ -27,8 +27,8 @@ struct TrackedBitmap {
     built: Option<(u32, BitmapEntry)>,
     /// The smallest size of the disk since the image was built, or since the bitmap was added.
     kept_bytes: u64,
-    /// The disk has grown since then.
-    has_grown: bool,
+    /// The disk has changed its size since then.
+    was_resized: bool,
     /// The ranges that have changed while the bitmap was enabled.
     changed: RangeMap<()>,
 }
@@ -78,7 +78,7 @@ impl TrackedBitmaps {
                 in_use: entry.in_use(),
                 built: Some((number, entry)),
                 kept_bytes: size_bytes,
-                has_grown: false,
+                was_resized: false,
                 changed: RangeMap::default(),
             });
         }
@@ -121,7 +121,7 @@ impl TrackedBitmaps {
             WriteRequest::ChangeBitmap { number, change } => {
                 self.note_change(number, change, before_bytes);
             }
-            WriteRequest::Resize { size_bytes } => self.note_resize(before_bytes, size_bytes),
+            WriteRequest::Resize { size_bytes } => self.note_resize(size_bytes),
             WriteRequest::Write { .. }
             | WriteRequest::WriteZeroes { .. }
             | WriteRequest::Discard { .. } => {
@@ -146,7 +146,7 @@ impl TrackedBitmaps {
                 in_use: false,
                 built: None,
                 kept_bytes: size_bytes,
-                has_grown: false,
+                was_resized: false,
                 changed: RangeMap::default(),
             }),
             BitmapChange::Remove => self.all.retain(|bitmap| bitmap.number != number),
@@ -164,9 +164,9 @@ impl TrackedBitmaps {
     }
 
     /// The bits of a smaller disk end with it.
-    fn note_resize(&mut self, before_bytes: u64, size_bytes: u64) {
+    fn note_resize(&mut self, size_bytes: u64) {
         for bitmap in &mut self.all {
-            bitmap.has_grown |= size_bytes > before_bytes;
+            bitmap.was_resized = true;
             bitmap.kept_bytes = bitmap.kept_bytes.min(size_bytes);
             bitmap.changed.remove(size_bytes..u64::MAX);
         }
@@ -254,7 +254,7 @@ fn expected<'e>(
         is_enabled: bitmap.is_enabled,
         before,
         kept_bytes: bitmap.kept_bytes,
-        has_grown: bitmap.has_grown,
+        was_resized: bitmap.was_resized,
         changed,
     }
 }

@@ -193,7 +193,9 @@ impl Vm {
         let plan = self.builder.plan();
         let is_old = plan.geometry.version == Version::V2 && self.writing.next_snapshot > 0;
         let is_fixed = is_old || !plan.size_bytes.is_multiple_of(SECTOR_BYTES);
-        if wanted == size_bytes || is_fixed || !self.bitmaps_allow(wanted) {
+        // Clusters past the end of the disk would appear when it grows.
+        let shows_more = wanted > size_bytes && self.builder.has_beyond();
+        if wanted == size_bytes || is_fixed || shows_more || !self.bitmaps_allow(wanted) {
             return Effect::None;
         }
         let made = self.request(WriteRequest::Resize { size_bytes: wanted });

@@ -58,9 +58,9 @@ pub struct ExpectedBitmap<'e, S> {
     pub before: Option<FoundBitmap<'e, S>>,
     /// The smallest size of the disk since then. Older bits behind it are gone.
     pub kept_bytes: u64,
-    /// The disk has grown since then: bits behind its smallest size may be any. QEMU sets none when a disk grows, and
-    /// may set some when it writes zeros there.
-    pub has_grown: bool,
+    /// The disk has changed its size since then: the bits from the end of its smallest size on may be any. QEMU sets
+    /// none when a disk grows, and may set some when it writes zeros there.
+    pub was_resized: bool,
     /// The guest ranges that have changed while the bitmap was enabled.
     pub changed: &'e RangeMap<()>,
 }
@@ -192,7 +192,7 @@ impl BitBuffers {
             read_bits(before.file, bitmap, cluster_size, piece, &mut self.before)?;
             clear_from(&mut self.before, kept.saturating_sub(piece * 8));
         }
-        if expected.has_grown {
+        if expected.was_resized {
             let behind = expected.kept_bytes..u64::MAX;
             set(&mut self.allowed, piece, granularity_bits, &behind);
         }
