@@ -28,10 +28,11 @@ const fn behind_protocol(name: &'static str) -> Implementation {
     Implementation { name, command: env!("CARGO_BIN_EXE_fstool"), is_behind_protocol: true }
 }
 
-const IMPLEMENTATIONS: [Implementation; 12] = [
+const IMPLEMENTATIONS: [Implementation; 13] = [
     linked("fstool", env!("CARGO_BIN_EXE_fstool")),
     linked("imago", env!("CARGO_BIN_EXE_imago")),
     linked("qcow2_core", env!("CARGO_BIN_EXE_qcow2_core")),
+    linked("qemu", env!("CARGO_BIN_EXE_qemu")),
     linked("qcow2_rs", env!("CARGO_BIN_EXE_qcow2_rs")),
     linked("rust_img_qcow2", env!("CARGO_BIN_EXE_rust_img_qcow2")),
     linked("vhd_core", env!("CARGO_BIN_EXE_vhd_core")),

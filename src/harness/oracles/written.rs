@@ -99,12 +99,6 @@ pub trait ExpectedDisk {
     /// Reports whether a read that ends with this byte inflates more of a compressed cluster than the loop can afford.
     fn is_costly(&self, guest: u64) -> bool;
 
-    /// Returns the parts of a range that a guest must be able to read: by default, all of it. After a cut, bytes that
-    /// were changing may be gone, as on a disk that tears a sector.
-    fn readable(&self, range: Range<u64>) -> Vec<Range<u64>> {
-        vec![range]
-    }
-
     /// Fills `expected` with the bytes from `start` on. The guest has read `actual`.
     fn expect(&self, start: GuestOffset, actual: &[u8], expected: &mut [u8]);
 }
@@ -210,19 +204,7 @@ fn check_range(
     while at < range.end {
         let piece = at..range.end.min(at.saturating_add(WRITTEN_PIECE_BYTES));
         at = piece.end;
-        match check_piece(read, disk, piece.clone(), moment, buffers) {
-            // An error is rare.
-            Err(found) if found.error_kind().is_some() => {
-                let parts = disk.readable(piece.clone());
-                if parts == [piece] {
-                    return Err(found);
-                }
-                parts
-                    .into_iter()
-                    .try_for_each(|part| check_piece(read, disk, part, moment, buffers))?;
-            }
-            judged => judged?,
-        }
+        check_piece(read, disk, piece, moment, buffers)?;
     }
     Ok(())
 }

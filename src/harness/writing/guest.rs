@@ -308,18 +308,6 @@ impl ExpectedDisk for FlushedDisk<'_> {
         self.disk.is_costly(guest)
     }
 
-    fn readable(&self, range: Range<u64>) -> Vec<Range<u64>> {
-        let mut readable = Vec::new();
-        let mut at = range.start;
-        while at < range.end {
-            let (unsettled, end) = self.disk.guest.unsettled.at(at);
-            let end = end.min(range.end);
-            readable.extend(unsettled.is_none().then_some(at..end));
-            at = end;
-        }
-        readable
-    }
-
     fn expect(&self, start: GuestOffset, actual: &[u8], expected: &mut [u8]) {
         self.disk.expect(start, actual, expected);
         let mut at = 0;
