@@ -339,8 +339,8 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
         let first = host.saturating_add(guest.saturating_sub(start));
         let behind = first.saturating_add(bytes.len() as u64);
         if !self.tables.has(WriterFault::DataFileNotCleared) {
-            self.tables.clear(host..first)?;
-            self.tables.clear(behind..host.saturating_add(end.saturating_sub(start)))?;
+            self.tables.clear_data(host..first)?;
+            self.tables.clear_data(behind..host.saturating_add(end.saturating_sub(start)))?;
         }
         self.tables.write_data(first, bytes)?;
         Ok(host)
@@ -435,7 +435,7 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
         if self.tables.raw_data_file().is_none() || self.tables.has(WriterFault::RawDataFileStale) {
             return Ok(());
         }
-        self.tables.clear(HostOffset::new(range.start)..HostOffset::new(range.end))
+        self.tables.clear_data(HostOffset::new(range.start)..HostOffset::new(range.end))
     }
 
     /// Makes bytes inside one cluster zeros.
@@ -451,7 +451,7 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
         if self.is_owned(entry) {
             let host = HostOffset::new(entry & OFFSET_MASK);
             let start = host.saturating_add(cluster_size.inside(guest));
-            return self.tables.clear(start..start.saturating_add(length));
+            return self.tables.clear_data(start..start.saturating_add(length));
         }
         let length = usize::try_from(length).map_err(|_| WriteError::TooLong)?;
         self.write_piece(part.start, &vec![0; length], &mut None)

@@ -156,8 +156,13 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
     }
 
     /// Writes zeros over the guest's data in a range of their file. Holes stay holes.
-    pub(super) fn clear(&self, range: Range<HostOffset>) -> Result<(), WriteError> {
+    pub(super) fn clear_data(&self, range: Range<HostOffset>) -> Result<(), WriteError> {
         each_data_of(self.data(), range, |at, data| self.write_data(at, &vec![0; data.len()]))
+    }
+
+    /// Writes zeros over a range of the image's own file. Holes stay holes.
+    pub(super) fn clear(&self, range: Range<HostOffset>) -> Result<(), WriteError> {
+        each_data_of(self.file, range, |at, data| self.write(at, &vec![0; data.len()]))
     }
 
     /// Copies the data of a range of the cluster at `old` to the new cluster at `new`. Holes stay holes.
