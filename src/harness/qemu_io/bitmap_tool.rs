@@ -10,7 +10,7 @@ use crate::formats::qcow2::head::Head;
 use crate::harness::chain::ChainFile;
 use crate::harness::engine::{Answer, BitmapChange, EngineError};
 
-use super::image_tool::{self, ToolAnswer};
+use super::image_tool::{self, ToolAnswer, is_plain, new_name};
 
 /// Returns the names of the bitmaps of an image, in the order of its directory.
 pub(super) fn names(file: &ChainFile) -> Answer<Vec<Vec<u8>>> {
@@ -30,16 +30,9 @@ pub(super) fn names(file: &ChainFile) -> Answer<Vec<Vec<u8>>> {
 /// Returns the name of the bitmap at `index`, or a new one, if a command can have it.
 pub(super) fn name(names: &[Vec<u8>], index: usize, change: BitmapChange) -> Answer<String> {
     if let BitmapChange::Add { .. } = change {
-        let is_free = |name: &String| names.iter().all(|other| *other != name.as_bytes());
-        // There are fewer bitmaps than numbers.
-        let name = (0..=names.len()).map(|number| format!("new-{number}")).find(is_free);
-        return Ok(name.unwrap_or_default());
+        return Ok(new_name(names.iter().map(Vec::as_slice)));
     }
-    let is_plain = |name: &&Vec<u8>| {
-        let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'-';
-        !name.is_empty() && name.iter().all(is_plain)
-    };
-    let name = names.get(index).filter(is_plain);
+    let name = names.get(index).filter(|name| !name.is_empty() && is_plain(name));
     let name = name.ok_or_else(|| EngineError::unsupported("such a bitmap"))?;
     // All bytes are ASCII.
     Ok(String::from_utf8_lossy(name).into_owned())

@@ -65,10 +65,7 @@ impl SnapshotChange {
 
     /// Returns the change that takes a snapshot, whose name none of `snapshots` has.
     pub(super) fn take(snapshots: &[NamedSnapshot]) -> Self {
-        let is_free = |name: &String| snapshots.iter().all(|other| other.name != *name);
-        // There are fewer snapshots than numbers.
-        let name = (0..=snapshots.len()).map(|number| format!("new-{number}")).find(is_free);
-        Self::Take(name.unwrap_or_default())
+        Self::Take(new_name(snapshots.iter().map(|other| other.name.as_bytes())))
     }
 
     /// Changes the image that `options` name.
@@ -143,14 +140,24 @@ fn string(
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// Returns a name that is not among `taken`.
+pub(super) fn new_name<'n>(taken: impl Iterator<Item = &'n [u8]> + Clone) -> String {
+    // There are fewer taken names than numbers.
+    let mut names = (0u64..).map(|number| format!("new-{number}"));
+    let is_free = |name: &String| taken.clone().all(|other| other != name.as_bytes());
+    names.find(is_free).unwrap_or_default()
+}
+
+/// Reports whether a command can have a name without quotes.
+pub(super) fn is_plain(name: &[u8]) -> bool {
+    name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-')
+}
+
 /// Returns a snapshot whose strings a command can have.
 fn named(snapshots: &[NamedSnapshot], index: usize) -> Answer<&NamedSnapshot> {
-    let is_plain = |string: &str, most: usize| {
-        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-        string.len() <= most && string.bytes().all(is_plain)
-    };
+    let is_found = |string: &str, most| string.len() <= most && is_plain(string.as_bytes());
     let snapshot = snapshots.get(index).filter(|it| {
-        is_plain(&it.id, MAX_FOUND_ID_BYTES) && is_plain(&it.name, MAX_FOUND_NAME_BYTES)
+        is_found(&it.id, MAX_FOUND_ID_BYTES) && is_found(&it.name, MAX_FOUND_NAME_BYTES)
     });
     snapshot.ok_or_else(|| EngineError::unsupported("such a snapshot"))
 }

@@ -220,8 +220,8 @@ impl TrackedBitmaps {
         if entries.len() != self.all.len() {
             return bitmaps::wrong_count(self.all.len(), entries.len());
         }
-        let lost: Vec<_> = unsettled.iter().map(|(range, ())| range).collect();
-        let lost: Vec<_> = lost.into_iter().filter(|range| !has_survived(range)).collect();
+        let lost = unsettled.iter().map(|(range, ())| range);
+        let lost: Vec<_> = lost.filter(|range| !has_survived(range)).collect();
         for ((index, entry), bitmap) in (0..).zip(entries).zip(&self.all) {
             if bitmap.in_use || entry.in_use() {
                 continue;

@@ -1,5 +1,6 @@
 //! The requests of a program to an engine that writes.
 
+use crate::programs::operand::Few;
 use crate::programs::request::WriteRequest;
 
 /// A snapshot of the image during the writing.
@@ -22,6 +23,11 @@ pub(super) struct WritingBitmap {
     pub(super) granularity_bits: u8,
     /// The bitmap was not saved correctly. QEMU only removes it, and does not resize the disk before.
     pub(super) in_use: bool,
+}
+
+/// Returns the snapshot or the bitmap that `index` selects, modulo their number.
+pub(super) fn selected<T: Copy>(all: &[T], index: Few<0, 15>) -> Option<T> {
+    all.get(usize::from(index.get()) % all.len().max(1)).copied()
 }
 
 /// The requests of a program.

@@ -11,7 +11,7 @@ use crate::programs::operand::{At, BitmapFlags, Count, Few, Gap, Inside, Size, S
 use crate::programs::operation::{Class, Operation};
 use crate::programs::request::{CutKind, NewImage, WriteRequest};
 
-use super::requests::WritingSnapshot;
+use super::requests::{WritingSnapshot, selected};
 use super::{Effect, Vm, effect};
 
 /// The unit of the size of a disk.
@@ -238,7 +238,7 @@ impl Vm {
     /// snapshot, which it refuses in a version 2 image and for sizes that are not whole sectors. Clusters past the end
     /// of a disk, VM state among them, would appear or be lost when the size changes then.
     fn request_applied_snapshot(&mut self, size_bytes: u64, index: Few<0, 15>) -> Effect {
-        let Some(snapshot) = self.writing_snapshot(index) else { return Effect::None };
+        let Some(snapshot) = selected(&self.writing.snapshots, index) else { return Effect::None };
         let plan = self.builder.plan();
         let is_whole = |size: u64| size.is_multiple_of(SECTOR_BYTES);
         let is_whole = is_whole(plan.size_bytes) && is_whole(snapshot.size_bytes);
@@ -260,18 +260,12 @@ impl Vm {
     }
 
     fn request_deleted_snapshot(&mut self, index: Few<0, 15>) -> Effect {
-        let Some(snapshot) = self.writing_snapshot(index) else { return Effect::None };
+        let Some(snapshot) = selected(&self.writing.snapshots, index) else { return Effect::None };
         let made = self.request(WriteRequest::DeleteSnapshot { number: snapshot.number });
         if made == Effect::Changed {
             self.writing.snapshots.retain(|other| other.number != snapshot.number);
         }
         made
-    }
-
-    /// Returns the snapshot that `index` selects, if there is any.
-    fn writing_snapshot(&self, index: Few<0, 15>) -> Option<WritingSnapshot> {
-        let snapshots = &self.writing.snapshots;
-        snapshots.get(usize::from(index.get()) % snapshots.len().max(1)).copied()
     }
 
     fn request_cut(&mut self, kind: CutKind, choice: u16) -> Effect {

@@ -6,7 +6,7 @@ use crate::images::qcow2::Fill;
 use crate::programs::operand::Few;
 use crate::programs::request::{BitmapChange, WriteRequest};
 
-use super::requests::WritingBitmap;
+use super::requests::{WritingBitmap, selected};
 use super::writing::SECTOR_BYTES;
 use super::{Effect, Vm};
 
@@ -51,7 +51,7 @@ impl Vm {
 
     /// Asks to clear a bitmap, to enable or to disable it, if it was saved correctly.
     pub(super) fn request_bitmap_change(&mut self, index: Few<0, 15>, fill: Fill) -> Effect {
-        let Some(bitmap) = self.writing_bitmap(index) else { return Effect::None };
+        let Some(bitmap) = selected(&self.writing.bitmaps, index) else { return Effect::None };
         if bitmap.in_use {
             return Effect::None;
         }
@@ -64,7 +64,7 @@ impl Vm {
     }
 
     pub(super) fn request_removed_bitmap(&mut self, index: Few<0, 15>) -> Effect {
-        let Some(bitmap) = self.writing_bitmap(index) else { return Effect::None };
+        let Some(bitmap) = selected(&self.writing.bitmaps, index) else { return Effect::None };
         let change = BitmapChange::Remove;
         let made = self.request(WriteRequest::ChangeBitmap { number: bitmap.number, change });
         if made == Effect::Changed {
@@ -85,12 +85,6 @@ impl Vm {
     /// Reports whether a bitmap of a disk has a bit at least, and no more than a program may have.
     fn bits_allowed(&self, granularity_bits: u8, size_bytes: u64) -> bool {
         (1..=self.limits.bitmap_bits).contains(&bits_for(size_bytes, granularity_bits))
-    }
-
-    /// Returns the bitmap that `index` selects, if there is any.
-    fn writing_bitmap(&self, index: Few<0, 15>) -> Option<WritingBitmap> {
-        let bitmaps = &self.writing.bitmaps;
-        bitmaps.get(usize::from(index.get()) % bitmaps.len().max(1)).copied()
     }
 }
 

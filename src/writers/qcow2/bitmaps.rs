@@ -1,5 +1,5 @@
-//! Persistent dirty bitmaps. A change of the disk sets its bits in the file first: at each moment, the bitmaps can be
-//! trusted. While their directory or their tables change, the autoclear bit is off, and nobody trusts them.
+//! Persistent dirty bitmaps. A change of the disk sets its bits in the file first: at each moment, no
+//! bitmap lacks a bit. While their directory or their tables change, the autoclear bit is off, and readers ignore them.
 //!
 //! # Arithmetic
 //! As in `references`.
@@ -16,13 +16,11 @@ use crate::formats::qcow2::constants::{AUTOCLEAR_BITMAPS, BITMAP_AUTO, BITMAP_FI
 use crate::formats::qcow2::table::HostTable;
 use crate::writers::{WriteError, WriterFault};
 
-use super::stored_bitmaps::StoredBitmap;
+use super::stored_bitmaps::{FLAGS_AT, StoredBitmap};
 use super::tables::WrittenTables;
 
 /// The offset of the header's field `autoclear_features`.
 const AUTOCLEAR_AT: HostOffset = HostOffset::new(88);
-/// The offset of an entry's field `flags`.
-const FLAGS_AT: u64 = 12;
 
 impl<S: WritableStorage> WrittenTables<'_, S> {
     /// Sets the bits of a guest range that is about to change, in all bitmaps that record changes.
@@ -45,16 +43,14 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
 
     fn mark_now(&mut self, guest: &Range<u64>) -> Result<(), WriteError> {
         let mut is_changed = false;
-        for index in 0..self.bitmaps.all.len() {
-            let Some(StoredBitmap { entry, .. }) = self.bitmaps.all.get(index).cloned() else {
-                continue;
-            };
+        let last = match self.has(WriterFault::BitmapMissesEnd) {
+            true => guest.start,
+            false => guest.end.saturating_sub(1),
+        };
+        for index in 0..self.bitmaps.all.len() as u32 {
+            let entry = self.stored_bitmap(index)?.entry;
             let is_enabled = entry.is_auto() || self.has(WriterFault::BitmapAlwaysEnabled);
             if is_enabled && !entry.in_use() {
-                let last = match self.has(WriterFault::BitmapMissesEnd) {
-                    true => guest.start,
-                    false => guest.end.saturating_sub(1),
-                };
                 let bits =
                     guest.start >> entry.granularity_bits..(last >> entry.granularity_bits) + 1;
                 is_changed |= self.set_bits(&entry, &bits)?;
@@ -100,17 +96,18 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
         let at = host.saturating_add(first);
         let mut bytes = vec![0; usize::try_from(end.saturating_sub(first)).unwrap_or(0)];
         self.file.read_at(at, &mut bytes)?;
-        let before = bytes.clone();
+        let mut is_changed = false;
         for (nth, byte) in (first..).zip(&mut bytes) {
-            let start = nth * 8;
+            let (start, before) = (nth * 8, *byte);
             for bit in start.max(bits.start)..(start + 8).min(bits.end) {
                 *byte |= 1 << (bit - start);
             }
+            is_changed |= *byte != before;
         }
-        match bytes == before {
-            true => Ok(false),
-            false => self.write(at, &bytes).map(|()| true),
+        if is_changed {
+            self.write(at, &bytes)?;
         }
+        Ok(is_changed)
     }
 
     /// Adds a bitmap of zeros behind all others.
@@ -152,9 +149,8 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
         let bitmap = self.stored_bitmap(index)?;
         let others = bitmap.entry.flags & !BITMAP_AUTO;
         let flags = others | if is_enabled { BITMAP_AUTO } else { 0 };
-        bitmap.entry.flags = flags;
-        bitmap.bytes[12..16].copy_from_slice(&flags.to_be_bytes());
-        let at = bitmap.at.saturating_add(FLAGS_AT);
+        bitmap.set_flags(flags);
+        let at = bitmap.at.saturating_add(FLAGS_AT as u64);
         self.write(at, &flags.to_be_bytes())
     }
 
@@ -199,9 +195,7 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
         let name = (0..=self.bitmaps.all.len()).map(|nth| nth.to_string()).find(is_free);
         let name = name.unwrap_or_default();
         let (table, entries) = self.new_bit_table(granularity_bits, self.header.size_bytes)?;
-        let flags = if is_enabled { BITMAP_AUTO } else { 0 };
         let mut bytes = vec![0; BITMAP_FIXED_BYTES];
-        bytes[12..16].copy_from_slice(&flags.to_be_bytes());
         // The type is dirty tracking.
         bytes[16..18].copy_from_slice(&[1, granularity_bits]);
         bytes[18..20].copy_from_slice(&(name.len() as u16).to_be_bytes());
@@ -212,6 +206,7 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
         let (at, entry) = (HostOffset::ZERO, BitmapEntry::parse(&fixed));
         let mut bitmap = StoredBitmap { at, entry, bytes };
         bitmap.set_table(table, entries);
+        bitmap.set_flags(if is_enabled { BITMAP_AUTO } else { 0 });
         self.bitmaps.all.push(bitmap);
         self.replace_directory()
     }
@@ -317,7 +312,7 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
     /// Writes the directory to other clusters, and frees the old ones.
     fn replace_directory(&mut self) -> Result<(), WriteError> {
         let old = self.bitmaps.directory.take();
-        let bytes: Vec<u8> = self.bitmaps.all.iter().flat_map(|it| it.bytes.clone()).collect();
+        let bytes: Vec<u8> = self.bitmaps.all.iter().flat_map(|it| &it.bytes).copied().collect();
         let clusters = self.cluster_size().clusters_for(bytes.len() as u64);
         if clusters > 0 {
             let directory_offset = self.allocate(clusters)?;

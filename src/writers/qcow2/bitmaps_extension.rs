@@ -46,7 +46,7 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
         }
     }
 
-    /// Writes the extension. The autoclear bit is off meanwhile: nobody trusts a part of it.
+    /// Writes the extension. The autoclear bit is off meanwhile, so that readers ignore a part of it.
     pub(super) fn write_extension(&self, directory: &BitmapsExtension) -> Result<(), WriteError> {
         let mut content = [0; BITMAPS_EXTENSION_BYTES];
         content[..4].copy_from_slice(&directory.bitmaps.to_be_bytes());

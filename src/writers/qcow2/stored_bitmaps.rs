@@ -6,9 +6,13 @@ use crate::disk::offsets::HostOffset;
 use crate::disk::storage::WritableStorage;
 use crate::formats::qcow2::bitmap::{BitmapEntry, BitmapsExtension};
 use crate::formats::qcow2::bitmap_directory;
-use crate::formats::qcow2::constants::BITMAP_FIXED_BYTES;
+use crate::formats::qcow2::constants::{AUTOCLEAR_BITMAPS, BITMAP_FIXED_BYTES};
 use crate::formats::qcow2::head::Head;
+use crate::formats::qcow2::header::Header;
 use crate::writers::WriteError;
+
+/// The offset of the field `flags` in an entry of the directory.
+pub(super) const FLAGS_AT: usize = 12;
 
 /// A bitmap, with the bytes of its entry in the directory.
 #[derive(Clone, Debug)]
@@ -34,6 +38,12 @@ impl StoredBitmap {
         self.bytes.get(BITMAP_FIXED_BYTES..).and_then(|it| it.get(..length)).unwrap_or_default()
     }
 
+    /// Gives the entry other flags.
+    pub(super) fn set_flags(&mut self, flags: u32) {
+        self.entry.flags = flags;
+        self.bytes[FLAGS_AT..FLAGS_AT + 4].copy_from_slice(&flags.to_be_bytes());
+    }
+
     /// Gives the entry another table.
     pub(super) fn set_table(&mut self, table: HostOffset, entries: u32) {
         (self.entry.table_offset, self.entry.table_entries) = (table, entries);
@@ -44,7 +54,10 @@ impl StoredBitmap {
 
 impl StoredBitmaps {
     /// Reads the directory, if the bitmaps count.
-    pub(super) fn read<S: WritableStorage>(file: &S) -> Result<Self, WriteError> {
+    pub(super) fn read<S: WritableStorage>(file: &S, header: &Header) -> Result<Self, WriteError> {
+        if header.autoclear & AUTOCLEAR_BITMAPS == 0 {
+            return Ok(Self::default());
+        }
         let Some(directory) = Head::read(file)?.bitmaps else { return Ok(Self::default()) };
         let mut all = Vec::new();
         bitmap_directory::each_entry(file, &directory, |_, at, entry| {

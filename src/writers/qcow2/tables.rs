@@ -66,7 +66,7 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         if header.geometry.data_file && data_file.is_none() {
             return Err(WriteError::Malformed("the data file is missing"));
         }
-        let bitmaps = StoredBitmaps::read(file)?;
+        let bitmaps = StoredBitmaps::read(file, &header)?;
         Ok(Self { file, data_file, fault, header, bitmaps, end, first_end: end })
     }
 
@@ -157,12 +157,12 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
 
     /// Writes zeros over the guest's data in a range of their file. Holes stay holes.
     pub(super) fn clear_data(&self, range: Range<HostOffset>) -> Result<(), WriteError> {
-        each_data_of(self.data(), range, |at, data| self.write_data(at, &vec![0; data.len()]))
+        clear_in(self.data(), range)
     }
 
     /// Writes zeros over a range of the image's own file. Holes stay holes.
     pub(super) fn clear(&self, range: Range<HostOffset>) -> Result<(), WriteError> {
-        each_data_of(self.file, range, |at, data| self.write(at, &vec![0; data.len()]))
+        clear_in(self.file, range)
     }
 
     /// Copies the data of a range of the cluster at `old` to the new cluster at `new`. Holes stay holes.
@@ -364,6 +364,11 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
             self.write(new.saturating_add(at.saturating_distance_from(old)), &data)
         })
     }
+}
+
+/// Writes zeros over the data in a range of a file.
+fn clear_in<S: WritableStorage>(file: &S, range: Range<HostOffset>) -> Result<(), WriteError> {
+    each_data_of(file, range, |at, data| Ok(file.write_at(at, &vec![0; data.len()])?))
 }
 
 /// Calls `take` with the data in a range of a file, in order, each with its offset.
