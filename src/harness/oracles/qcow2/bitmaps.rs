@@ -61,7 +61,7 @@ pub struct ExpectedBitmap<'e, S> {
     /// The disk has changed its size since then: the bits from the end of its smallest size on may be any. QEMU sets
     /// none when a disk grows, and may set some when it writes zeros there.
     pub was_resized: bool,
-    /// The guest ranges that have changed while the bitmap was enabled.
+    /// The guest ranges that have changed while the bitmap was enabled. Each begins before the end of the disk.
     pub changed: &'e RangeMap<()>,
 }
 
@@ -198,9 +198,6 @@ impl BitBuffers {
         }
         for (range, ()) in expected.changed.iter() {
             let range = range.start..range.end.min(size_bytes);
-            if range.is_empty() {
-                continue;
-            }
             let mask = cluster_size.mask();
             let whole = range.start & !mask..range.end.saturating_add(mask) & !mask;
             set(&mut self.changed, piece, granularity_bits, &range);
