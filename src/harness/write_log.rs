@@ -24,6 +24,8 @@ const SECTOR_BYTES: u64 = 512;
 
 /// The most bytes of a log, with the old and the new ones of each write. A single write may be longer.
 const MAX_LOG_BYTES: usize = 16 << 20;
+/// The bytes for which a log has room at first. Most logs need no more, so that they do not move while they grow.
+const FIRST_LOG_BYTES: usize = 1 << 20;
 
 /// The changes of the files, in their order.
 #[derive(Debug, Default)]
@@ -89,6 +91,9 @@ impl WriteLog {
     ) {
         if self.bytes.len().saturating_add(new.len().saturating_mul(2)) > MAX_LOG_BYTES {
             self.clear();
+        }
+        if self.bytes.is_empty() {
+            self.bytes.reserve(FIRST_LOG_BYTES);
         }
         let (position, length) = (self.bytes.len(), new.len());
         self.bytes.resize(position + length, 0);

@@ -27,6 +27,8 @@ struct WrittenState {
     files: TopFiles,
     /// The number of bytes that were written, and written again.
     written_bytes: u64,
+    /// The number of writes and of new lengths so far.
+    version: u64,
     /// The writes, if a cut is to come.
     log: Option<WriteLog>,
 }
@@ -35,7 +37,7 @@ impl WrittenFiles {
     /// Creates the files. Keeps their writes if there are cuts.
     pub(super) fn new(files: TopFiles, has_cuts: bool) -> Self {
         let log = has_cuts.then(WriteLog::default);
-        Self(Mutex::new(WrittenState { files, written_bytes: 0, log }))
+        Self(Mutex::new(WrittenState { files, written_bytes: 0, version: 0, log }))
     }
 
     /// Returns a copy of the files as they are now.
@@ -65,6 +67,11 @@ impl WrittenFiles {
             Some(log) => log.cut(&state.files, kind, choice),
             None => state.files.clone(),
         }
+    }
+
+    /// Returns the number of writes and of new lengths so far.
+    pub(super) fn version(&self) -> u64 {
+        self.lock().version
     }
 
     /// Returns the number of changes so far, if there is a log.
@@ -129,7 +136,7 @@ impl WrittenFile {
             .checked_add(bytes.len() as u64)
             .filter(|end| end.get() <= MAX_WRITTEN_LENGTH_BYTES);
         let mut state = self.files.lock();
-        let WrittenState { files, written_bytes, log } = &mut *state;
+        let WrittenState { files, written_bytes, version, log } = &mut *state;
         let image = files.get_mut(self.file);
         // A number of bytes that saturates is too large.
         let all_bytes = written_bytes.saturating_add(bytes.len() as u64);
@@ -137,6 +144,7 @@ impl WrittenFile {
             return Err(StorageError { offset, kind: ErrorKind::FileTooLarge });
         };
         *written_bytes = all_bytes;
+        *version += 1;
         if let Some(log) = log {
             log.note_write(self.file, image, offset, bytes);
         }
@@ -152,7 +160,8 @@ impl WrittenFile {
             return Err(StorageError { offset, kind: ErrorKind::FileTooLarge });
         }
         let mut state = self.files.lock();
-        let WrittenState { files, log, .. } = &mut *state;
+        let WrittenState { files, version, log, .. } = &mut *state;
+        *version += 1;
         let image = files.get_mut(self.file);
         if let Some(log) = log {
             log.note_length(self.file, image, length_bytes);

@@ -288,15 +288,18 @@ impl Image {
         if segment.position & REFERRED == 0 {
             return segment.position as usize;
         }
-        let start = self.bytes.len();
-        self.bytes.resize(start + segment.length as usize, 0);
-        let (before, copy) = self.bytes.split_at_mut(start);
+        let (start, length) = (self.bytes.len(), segment.length as usize);
         let Referred { position: from, head_bytes, rest } =
             self.referred[(segment.position ^ REFERRED) as usize];
-        let (head, tail) = before[from as usize..].split_at(head_bytes as usize);
+        let (head, tail) = (from as usize, (from + head_bytes) as usize);
         // The length of the segment cuts them.
-        let whole = head.iter().chain(rest).chain(tail);
-        copy.iter_mut().zip(whole).for_each(|(to, from)| *to = *from);
+        self.bytes.reserve(length);
+        self.bytes.extend_from_within(head..tail.min(head + length));
+        let left = |bytes: &Vec<u8>| start + length - bytes.len();
+        let rest_bytes = left(&self.bytes).min(rest.len());
+        self.bytes.extend_from_slice(&rest[..rest_bytes]);
+        let tail_bytes = left(&self.bytes);
+        self.bytes.extend_from_within(tail..tail + tail_bytes);
         self.segments[index].position = position;
         start
     }

@@ -23,6 +23,10 @@ use super::state::{BuiltDisks, DiskState, GuestChange};
 
 /// The first bytes of a write that show whether a file has it. The bytes of a write occur nowhere else.
 const PROOF_BYTES: usize = 8;
+/// The length of a block of the bytes of a write.
+const PATTERN_BLOCK_BYTES: usize = 64;
+/// The difference between the words of a block.
+const WORD_STEP: u64 = 0xD6E8_FEB8_6659_FD93;
 
 /// The disk of a guest.
 #[derive(Clone, Debug, Default)]
@@ -330,19 +334,32 @@ impl ExpectedDisk for FlushedDisk<'_> {
 
 /// Fills `into` with the bytes of a write from a guest offset on. Each write has other bytes at each offset.
 fn written_bytes(write: u32, guest: u64, into: &mut [u8]) {
-    let word_at = |at: u64| mixed(u64::from(write) << 40 ^ at >> 3).to_le_bytes();
-    // Bytes up to the first whole word of the disk, whole words, and the rest.
-    let inside = (guest & 7) as usize;
-    let (head, rest) = into.split_at_mut(((8 - inside) & 7).min(into.len()));
-    head.copy_from_slice(&word_at(guest)[inside..inside + head.len()]);
+    const BLOCK: u64 = PATTERN_BLOCK_BYTES as u64;
+    let block_at = |at: u64| pattern_block((u64::from(write) << 40) ^ (at / BLOCK));
+    // Bytes up to the first whole block of the disk, whole blocks, and the rest.
+    let inside = guest % BLOCK;
+    let before = ((BLOCK - inside) % BLOCK) as usize;
+    let (head, rest) = into.split_at_mut(before.min(into.len()));
+    head.copy_from_slice(&block_at(guest)[inside as usize..][..head.len()]);
     let first = guest.saturating_add(head.len() as u64);
-    let (words, tail) = rest.as_chunks_mut::<8>();
-    let ats = (first..).step_by(8);
-    for (at, word) in ats.zip(&mut *words) {
-        *word = word_at(at);
+    let (blocks, tail) = rest.as_chunks_mut::<PATTERN_BLOCK_BYTES>();
+    let ats = (first..).step_by(PATTERN_BLOCK_BYTES);
+    for (at, block) in ats.zip(&mut *blocks) {
+        *block = block_at(at);
     }
-    let last = word_at(first.saturating_add(8 * words.len() as u64));
+    let last = block_at(first.saturating_add((PATTERN_BLOCK_BYTES * blocks.len()) as u64));
     tail.copy_from_slice(&last[..tail.len()]);
+}
+
+/// Returns the bytes of the block with this number. To mix the bits for each word would take longer than all
+/// comparisons.
+fn pattern_block(number: u64) -> [u8; PATTERN_BLOCK_BYTES] {
+    let (first, mut block) = (mixed(number), [0; PATTERN_BLOCK_BYTES]);
+    let (words, _) = block.as_chunks_mut::<8>();
+    for (nth, word) in (0..).zip(words) {
+        *word = first.wrapping_add(WORD_STEP.wrapping_mul(nth)).to_le_bytes();
+    }
+    block
 }
 
 /// Mixes the bits of a number (the finalizer of SplitMix64).
@@ -359,7 +376,7 @@ mod tests {
 
     #[test]
     fn the_bytes_of_a_write_depend_on_their_offsets_alone() {
-        let mut whole = [0; 64];
+        let mut whole = [0; 200];
         written_bytes(3, 1000, &mut whole);
         for start in 0..whole.len() {
             for end in start..whole.len() {
@@ -368,7 +385,7 @@ mod tests {
                 assert_eq!(part, whole[start..end]);
             }
         }
-        let mut other = [0; 64];
+        let mut other = [0; 200];
         written_bytes(4, 1000, &mut other);
         assert!(whole != other);
     }

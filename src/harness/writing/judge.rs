@@ -164,7 +164,7 @@ impl WriterJudge {
     ) -> Result<bool, Box<oracles::Violation>> {
         // Bitmaps are in use while an image is open.
         let is_compared = requests.is_empty() && !self.guest.bitmaps.were_there();
-        let before = is_compared.then(|| chain.as_written());
+        let before = is_compared.then(|| (chain.written_version(), chain.as_written()));
         let size = engine.policy().size;
         let opened = engine.open_to_write(chain);
         let opened = opened.map_err(|error| oracles::unexpected_error("open", "image", &error));
@@ -186,7 +186,9 @@ impl WriterJudge {
         if let Some(WriteRequest::Cut { kind, choice }) = requests.last() {
             self.cut_while_closing(chain, written, *kind, *choice);
         }
-        if let Some(before) = before {
+        if let Some((version, before)) = before
+            && version != chain.written_version()
+        {
             self.unchanged(&before, &chain.as_written())?;
         }
         Ok(true)
@@ -271,9 +273,13 @@ impl WriterJudge {
     ) -> (QuestionKind, Event, Answer) {
         match *request {
             WriteRequest::Write { guest, length_bytes } => {
-                self.payload.resize(length_bytes as usize, 0);
-                self.guest.payload(guest, &mut self.payload);
-                (QuestionKind::Writing, Event::Normal, disk.write(guest, &self.payload))
+                let length = length_bytes as usize;
+                if self.payload.len() < length {
+                    self.payload.resize(length, 0);
+                }
+                let payload = &mut self.payload[..length];
+                self.guest.payload(guest, payload);
+                (QuestionKind::Writing, Event::Normal, disk.write(guest, payload))
             }
             WriteRequest::WriteZeroes { guest, length_bytes } => {
                 let done = disk.write_zeroes(guest, length_bytes);

@@ -39,6 +39,8 @@ pub struct SmallWriter<'s, S: WritableStorage> {
     tables: WrittenTables<'s, S>,
     /// The disk as it is now, for reading. Every change closes it.
     disk: Option<Disk<'s, S>>,
+    /// A buffer for the content of a cluster.
+    content: Vec<u8>,
     scratch: &'s mut WalkScratch,
 }
 
@@ -74,7 +76,7 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
             tables.toggle_lazy_refcounts()?;
         }
         let chain = SmallVec::from_slice(chain);
-        Ok(Self { chain, tables, disk: None, scratch })
+        Ok(Self { chain, tables, disk: None, content: Vec::new(), scratch })
     }
 
     /// Returns the size of the disk.
@@ -299,6 +301,7 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
                 let content = self.changed_cluster(guest, bytes, kind)?;
                 let new = cluster_size.host_offset(cluster_size.host_cluster(run.offset));
                 self.tables.write(new, &content)?;
+                self.content = content;
                 Ok(new)
             }
             ClusterKind::Normal(old) => self.copied_cluster(guest, bytes, old),
@@ -308,7 +311,9 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
             ClusterKind::Unallocated if self.chain.len() == 1 => self.new_cluster(inside, bytes),
             _ => {
                 let content = self.changed_cluster(guest, bytes, kind)?;
-                self.new_cluster(0, &content)
+                let new = self.new_cluster(0, &content)?;
+                self.content = content;
+                Ok(new)
             }
         }
     }
@@ -331,9 +336,10 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
             false => start,
         });
         if kind == ClusterKind::Unallocated && self.chain.len() > 1 {
-            let mut content = self.changed_cluster(guest, bytes, kind)?;
-            content.truncate(usize::try_from(end.saturating_sub(start)).unwrap_or(usize::MAX));
-            self.tables.write_data(host, &content)?;
+            let content = self.changed_cluster(guest, bytes, kind)?;
+            let there = usize::try_from(end.saturating_sub(start)).unwrap_or(usize::MAX);
+            self.tables.write_data(host, &content[..there.min(content.len())])?;
+            self.content = content;
             return Ok(host);
         }
         let first = host.saturating_add(guest.saturating_sub(start));
@@ -377,7 +383,7 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
         Ok(new)
     }
 
-    /// Returns the content of the cluster of `guest` with some bytes changed.
+    /// Returns the content of the cluster of `guest` with some bytes changed. The caller gives the buffer back.
     fn changed_cluster(
         &mut self,
         guest: u64,
@@ -386,13 +392,19 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
     ) -> Result<Vec<u8>, WriteError> {
         let cluster_size = self.tables.cluster_size();
         let start = cluster_size.cluster_start(GuestOffset::new(guest));
-        let mut content = vec![0; cluster_size.bytes_usize()];
+        let mut content = std::mem::take(&mut self.content);
+        content.resize(cluster_size.bytes_usize(), 0);
         let there = self.virtual_size_bytes().saturating_sub(start.get());
         let there = there.min(cluster_size.bytes()) as usize;
-        let is_below = kind == ClusterKind::Unallocated;
-        if !(is_below && self.tables.has(WriterFault::BelowLost)) {
-            self.read(start, &mut content[..there])?;
-            self.disk = None;
+        let (old, behind) = content.split_at_mut(there);
+        behind.fill(0);
+        match kind {
+            ClusterKind::Unallocated if self.tables.has(WriterFault::BelowLost) => old.fill(0),
+            _ if bytes.len() >= there => {}
+            _ => {
+                self.read(start, old)?;
+                self.disk = None;
+            }
         }
         let (head, rest) =
             content.split_at_mut(cluster_size.inside(GuestOffset::new(guest)) as usize);

@@ -132,7 +132,8 @@ impl KeptClusters {
     pub(super) fn room(&mut self, index: usize, content_bytes: usize) -> &mut [u8] {
         let entry = &mut self.entries[index];
         if entry.content.len() < content_bytes {
-            entry.content.resize(content_bytes, 0);
+            // The old content is of no use, and need not move to the larger buffer.
+            entry.content = vec![0; content_bytes];
             self.free_others(index);
         }
         &mut self.entries[index].content[..content_bytes]
