@@ -1,6 +1,7 @@
 //! Guesses of where look-ups in an image end.
 
 use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Guesses for look-ups. Readers read the same table entries again and again.
 #[derive(Debug)]
@@ -24,8 +25,8 @@ impl Default for Guesses {
 }
 
 impl Clone for Guesses {
-    /// Returns guesses for look-ups that begin anew.
     fn clone(&self) -> Self {
-        Self::default()
+        let guesses = self.0.each_ref().map(|guess| AtomicU32::new(guess.load(Relaxed)));
+        Self(guesses)
     }
 }

@@ -39,8 +39,6 @@ pub struct SmallWriter<'s, S: WritableStorage> {
     tables: WrittenTables<'s, S>,
     /// The disk as it is now, for reading. Every change closes it.
     disk: Option<Disk<'s, S>>,
-    /// A buffer for the content of a cluster.
-    content: Vec<u8>,
     scratch: &'s mut WalkScratch,
 }
 
@@ -76,7 +74,7 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
             tables.toggle_lazy_refcounts()?;
         }
         let chain = SmallVec::from_slice(chain);
-        Ok(Self { chain, tables, disk: None, content: Vec::new(), scratch })
+        Ok(Self { chain, tables, disk: None, scratch })
     }
 
     /// Returns the size of the disk.
@@ -301,7 +299,7 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
                 let content = self.changed_cluster(guest, bytes, kind)?;
                 let new = cluster_size.host_offset(cluster_size.host_cluster(run.offset));
                 self.tables.write(new, &content)?;
-                self.content = content;
+                self.scratch.cluster = content;
                 Ok(new)
             }
             ClusterKind::Normal(old) => self.copied_cluster(guest, bytes, old),
@@ -312,7 +310,7 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
             _ => {
                 let content = self.changed_cluster(guest, bytes, kind)?;
                 let new = self.new_cluster(0, &content)?;
-                self.content = content;
+                self.scratch.cluster = content;
                 Ok(new)
             }
         }
@@ -339,7 +337,7 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
             let content = self.changed_cluster(guest, bytes, kind)?;
             let there = usize::try_from(end.saturating_sub(start)).unwrap_or(usize::MAX);
             self.tables.write_data(host, &content[..there.min(content.len())])?;
-            self.content = content;
+            self.scratch.cluster = content;
             return Ok(host);
         }
         let first = host.saturating_add(guest.saturating_sub(start));
@@ -392,7 +390,7 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
     ) -> Result<Vec<u8>, WriteError> {
         let cluster_size = self.tables.cluster_size();
         let start = cluster_size.cluster_start(GuestOffset::new(guest));
-        let mut content = std::mem::take(&mut self.content);
+        let mut content = std::mem::take(&mut self.scratch.cluster);
         content.resize(cluster_size.bytes_usize(), 0);
         let there = self.virtual_size_bytes().saturating_sub(start.get());
         let there = there.min(cluster_size.bytes()) as usize;
