@@ -217,14 +217,13 @@ fn check_piece(
     moment: Moment,
     WrittenBuffers { expected, actual, .. }: &mut WrittenBuffers,
 ) -> OracleResult {
-    let (start, length) = (GuestOffset::new(piece.start), piece.end.saturating_sub(piece.start));
-    if expected.len() < length as usize {
-        expected.resize(length as usize, 0);
-    }
+    let start = GuestOffset::new(piece.start);
+    let length = piece.end.saturating_sub(piece.start) as usize;
+    expected.resize(expected.len().max(length), 0);
     // The disk fills all of it.
-    let expected = &mut expected[..length as usize];
+    let expected = &mut expected[..length];
     actual.clear();
-    actual.resize(length as usize, POISON);
+    actual.resize(length, POISON);
     if let Err(error) = read(start, actual) {
         let field = moment.field(disk.last_change(piece.start));
         return Err(unexpected_error(ORACLE, field, &error));

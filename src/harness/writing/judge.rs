@@ -274,9 +274,7 @@ impl WriterJudge {
         match *request {
             WriteRequest::Write { guest, length_bytes } => {
                 let length = length_bytes as usize;
-                if self.payload.len() < length {
-                    self.payload.resize(length, 0);
-                }
+                self.payload.resize(self.payload.len().max(length), 0);
                 let payload = &mut self.payload[..length];
                 self.guest.payload(guest, payload);
                 (QuestionKind::Writing, Event::Normal, disk.write(guest, payload))
