@@ -21,7 +21,7 @@ use super::bitmap_tool;
 use super::failure::fail;
 use super::image_tool;
 use super::image_tool::{NamedSnapshot, SnapshotChange, ToolAnswer};
-use super::recorded::{RecordedFiles, WriteRecords, data_file_options};
+use super::recorded::{ImageOptions, RecordedFiles, WriteRecords, data_file_options};
 use super::session::{QemuEnd, QemuIo};
 use super::write_record::unreadable;
 
@@ -154,7 +154,7 @@ impl QemuEngine {
     fn open_recorded(&mut self, files: &RecordedFiles) -> Answer {
         // Without `-n`, qemu-io flushes after each write. It also bypasses the cache of the system, which
         // `cache.direct=off` undoes.
-        let options = files.begin(&mut self.records);
+        let options = files.begin(&mut self.records).with_layers_below;
         self.open_with(format_args!("-n -o cache.direct=off,{options}"))
     }
 
@@ -220,11 +220,11 @@ impl QemuDisk<'_> {
 
     /// Closes the image, has qemu-img change it, and opens it again. `run` gets the options that name the image. If its
     /// header has no room, the image is not judged.
-    fn change_closed(&mut self, run: impl FnOnce(&str) -> ToolAnswer) -> Answer {
+    fn change_closed(&mut self, run: impl FnOnce(&ImageOptions) -> ToolAnswer) -> Answer {
         self.reopen_changed(run).map_err(not_given_without_room)
     }
 
-    fn reopen_changed(&mut self, run: impl FnOnce(&str) -> ToolAnswer) -> Answer {
+    fn reopen_changed(&mut self, run: impl FnOnce(&ImageOptions) -> ToolAnswer) -> Answer {
         let Some(files) = self.written.clone() else { return Err(EngineError::NotAsked) };
         self.is_open = false;
         self.change(format_args!("close"), "")?;
@@ -335,7 +335,7 @@ impl OpenDisk for QemuDisk<'_> {
 
     fn take_snapshot(&mut self) -> Answer {
         let change = SnapshotChange::take(&self.snapshots()?);
-        self.change_closed(|options| change.run(options))
+        self.change_closed(|options| change.run(&options.with_layers_below))
     }
 
     fn apply_snapshot(&mut self, index: u32) -> Answer {
@@ -345,18 +345,18 @@ impl OpenDisk for QemuDisk<'_> {
         if size.is_some_and(|size| self.cuts_off_many(size) || self.cuts_inside_cluster(size)) {
             return Err(EngineError::NotAsked);
         }
-        self.change_closed(|options| change.run(options))
+        self.change_closed(|options| change.run(&options.with_layers_below))
     }
 
     fn delete_snapshot(&mut self, index: u32) -> Answer {
         let change = SnapshotChange::delete(&self.snapshots()?, index as usize)?;
-        self.change_closed(|options| change.run(options))
+        self.change_closed(|options| change.run(&options.with_layers_below))
     }
 
     fn change_bitmap(&mut self, index: u32, change: BitmapChange) -> Answer {
         let Some(files) = &self.written else { return Err(EngineError::NotAsked) };
         let name = bitmap_tool::name(&bitmap_tool::names(files.image())?, index as usize, change)?;
-        let changed = self.change_closed(|options| bitmap_tool::run(&name, change, options));
+        let changed = self.change_closed(|options| bitmap_tool::run(&name, change, &options.alone));
         changed.map_err(|error| unsupported_if(error, "Too much space will be occupied"))
     }
 

@@ -27,6 +27,15 @@ pub(super) struct RecordedFiles {
     below: String,
 }
 
+/// The options by which QEMU opens an image and records its writes.
+#[derive(Clone, Debug)]
+pub(super) struct ImageOptions {
+    /// For commands that open no layer below: they refuse options about one.
+    pub(super) alone: String,
+    /// For all others.
+    pub(super) with_layers_below: String,
+}
+
 /// A file of the chain, and its copy on disk.
 #[derive(Clone, Debug)]
 struct RecordedFile {
@@ -56,16 +65,15 @@ impl RecordedFiles {
     }
 
     /// Begins empty records. Returns the options by which QEMU opens the image and records its writes.
-    pub(super) fn begin(&self, records: &mut WriteRecords) -> String {
+    pub(super) fn begin(&self, records: &mut WriteRecords) -> ImageOptions {
         let image = begin(&mut records.image, &self.beside("writes"));
-        let mut options = format!("driver=qcow2,{}", self.image.options("file", image));
+        let mut alone = format!("driver=qcow2,{}", self.image.options("file", image));
         if let Some(file) = &self.data_file {
             let record = begin(&mut records.data_file, &self.beside("data-writes"));
             // A string takes everything.
-            let _ = write!(options, ",{}", file.options("data-file", record));
+            let _ = write!(alone, ",{}", file.options("data-file", record));
         }
-        options.push_str(&self.below);
-        options
+        ImageOptions { with_layers_below: format!("{alone}{}", self.below), alone }
     }
 
     /// Repeats the new writes of QEMU. Nothing says how those to one file follow those to the other within a command.
