@@ -292,13 +292,11 @@ impl Image {
         let Referred { position: from, head_bytes, rest } =
             self.referred[(segment.position ^ REFERRED) as usize];
         let (head, tail) = (from as usize, (from + head_bytes) as usize);
+        self.bytes.extend_from_within(head..tail);
+        self.bytes.extend_from_slice(rest);
         // The length of the segment cuts them.
-        self.bytes.reserve(length);
-        self.bytes.extend_from_within(head..tail.min(head + length));
-        let left = |bytes: &Vec<u8>| start + length - bytes.len();
-        let rest_bytes = left(&self.bytes).min(rest.len());
-        self.bytes.extend_from_slice(&rest[..rest_bytes]);
-        let tail_bytes = left(&self.bytes);
+        self.bytes.truncate(start + length);
+        let tail_bytes = start + length - self.bytes.len();
         self.bytes.extend_from_within(tail..tail + tail_bytes);
         self.segments[index].position = position;
         start

@@ -11,6 +11,7 @@ use crate::harness::chain::ChainFile;
 use crate::harness::engine::{Answer, BitmapChange, EngineError};
 
 use super::image_tool::{self, ToolAnswer, is_plain, new_name};
+use super::recorded::ImageOptions;
 
 /// Returns the names of the bitmaps of an image, in the order of its directory.
 pub(super) fn names(file: &ChainFile) -> Answer<Vec<Vec<u8>>> {
@@ -39,7 +40,7 @@ pub(super) fn name(names: &[Vec<u8>], index: usize, change: BitmapChange) -> Ans
 }
 
 /// Changes a bitmap of the image that `options` name.
-pub(super) fn run(name: &str, change: BitmapChange, options: &str) -> ToolAnswer {
+pub(super) fn run(name: &str, change: BitmapChange, options: &ImageOptions) -> ToolAnswer {
     let flags = match change {
         BitmapChange::Add { granularity_bits, is_enabled } => {
             let disabled = if is_enabled { "" } else { " --disable" };
@@ -50,6 +51,7 @@ pub(super) fn run(name: &str, change: BitmapChange, options: &str) -> ToolAnswer
         BitmapChange::Enable => "--enable".to_string(),
         BitmapChange::Disable => "--disable".to_string(),
     };
+    let options = &options.alone;
     image_tool::run(&format!("qemu-img bitmap {flags} --image-opts '{options}' {name}"))
 }
 

@@ -335,7 +335,7 @@ impl OpenDisk for QemuDisk<'_> {
 
     fn take_snapshot(&mut self) -> Answer {
         let change = SnapshotChange::take(&self.snapshots()?);
-        self.change_closed(|options| change.run(&options.with_layers_below))
+        self.change_closed(|options| change.run(options))
     }
 
     fn apply_snapshot(&mut self, index: u32) -> Answer {
@@ -345,18 +345,18 @@ impl OpenDisk for QemuDisk<'_> {
         if size.is_some_and(|size| self.cuts_off_many(size) || self.cuts_inside_cluster(size)) {
             return Err(EngineError::NotAsked);
         }
-        self.change_closed(|options| change.run(&options.with_layers_below))
+        self.change_closed(|options| change.run(options))
     }
 
     fn delete_snapshot(&mut self, index: u32) -> Answer {
         let change = SnapshotChange::delete(&self.snapshots()?, index as usize)?;
-        self.change_closed(|options| change.run(&options.with_layers_below))
+        self.change_closed(|options| change.run(options))
     }
 
     fn change_bitmap(&mut self, index: u32, change: BitmapChange) -> Answer {
         let Some(files) = &self.written else { return Err(EngineError::NotAsked) };
         let name = bitmap_tool::name(&bitmap_tool::names(files.image())?, index as usize, change)?;
-        let changed = self.change_closed(|options| bitmap_tool::run(&name, change, &options.alone));
+        let changed = self.change_closed(|options| bitmap_tool::run(&name, change, options));
         changed.map_err(|error| unsupported_if(error, "Too much space will be occupied"))
     }
 

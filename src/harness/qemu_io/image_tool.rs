@@ -14,6 +14,7 @@ use crate::harness::chain::ChainFile;
 use crate::harness::engine::{Answer, EngineEnd, EngineError, NewImage};
 
 use super::failure::fail;
+use super::recorded::ImageOptions;
 use super::session;
 
 /// The longest id and the longest name of a snapshot that qemu-img finds (`QEMUSnapshotInfo`).
@@ -69,12 +70,13 @@ impl SnapshotChange {
     }
 
     /// Changes the image that `options` name.
-    pub(super) fn run(&self, options: &str) -> ToolAnswer {
+    pub(super) fn run(&self, options: &ImageOptions) -> ToolAnswer {
         let (flag, string) = match self {
             Self::Take(name) => ("-c", name),
             Self::Apply(string) => ("-a", string),
             Self::Delete(name) => ("-d", name),
         };
+        let options = &options.with_layers_below;
         run(&format!("qemu-img snapshot -q {flag} '{string}' --image-opts '{options}'"))
     }
 }
