@@ -262,6 +262,21 @@ fn known_findings_of_a_writer_are_set_aside() {
     }
 }
 
+/// A writer that takes shared clusters for its own goes over a snapshot: the flags of the closed file are wrong, and the
+/// bytes of the snapshot.
+#[test]
+fn known_flags_of_a_closed_file_do_not_hide_what_its_snapshot_lacks() {
+    let known = "[[finding]]\nfingerprint = 'refcounts: *'\nreason = 'Planted.'";
+    let walker = Walker::default().with_fault(WriterFault::SnapshotKeepsCopied);
+    let engine = KnowingEngine::new(walker, KnownFindings::parse(known).unwrap());
+    let mut target = Writes::observed(engine, ());
+    let lost = (0..PROGRAMS).filter_map(|number| {
+        let found = found(&mut target, number)?;
+        (!target.met().is_empty() && found.starts_with("written: a snapshot, ")).then_some(found)
+    });
+    assert_eq!(lost.take(LEAST).count(), LEAST);
+}
+
 #[test]
 fn qemu_finds_no_fault_in_written_images() {
     if !qemu::tools_are_there("qemu_finds_no_fault_in_written_images") {

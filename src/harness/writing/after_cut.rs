@@ -15,6 +15,7 @@ use crate::programs::CutKind;
 
 use super::cut::Cut;
 use super::judge::WriterJudge;
+use super::steps::FileSteps;
 
 impl WriterJudge {
     /// Judges the cuts of a session, and forgets them.
@@ -24,9 +25,9 @@ impl WriterJudge {
         verdicts: &mut Verdicts,
     ) -> OracleResult {
         for cut in std::mem::take(&mut self.cuts) {
-            let mut steps = CutSteps { kind: cut.kind, verdicts, has_finding: false };
+            let mut steps = FileSteps::new(verdicts, attribution(cut.kind));
             let judged = self.judge_cut(engine, &cut, &mut steps);
-            match (judged, steps.has_finding) {
+            match (judged, steps.has_finding()) {
                 (Err(found), _) => {
                     self.written = Some(cut.files);
                     return Err(found);
@@ -39,12 +40,12 @@ impl WriterJudge {
         Ok(())
     }
 
-    /// Judges the file of a cut, step by step. A known finding of a step does not hide those of the next.
+    /// Judges the file of a cut, step by step.
     fn judge_cut<E: Engine>(
         &mut self,
         engine: &mut E,
         cut: &Cut,
-        steps: &mut CutSteps,
+        steps: &mut FileSteps,
     ) -> OracleResult {
         let mut reader = std::mem::take(&mut self.reader);
         let walked = self.walk_after_cut(&mut reader, cut);
@@ -110,22 +111,11 @@ impl WriterJudge {
     }
 }
 
-/// The verdicts on the file of a cut.
-struct CutSteps<'v> {
-    kind: CutKind,
-    verdicts: &'v mut Verdicts,
-    /// A step has found something, known or not.
-    has_finding: bool,
-}
-
-impl CutSteps<'_> {
-    /// Returns the result of a step; `None` if it met a known finding.
-    fn judge<T>(&mut self, found: Result<T, Box<Violation>>) -> Result<Option<T>, Box<Violation>> {
-        self.has_finding |= found.is_err();
-        self.verdicts.judge(found.map_err(|found| match self.kind {
-            CutKind::Power => oracles::power_cut::attributed(found),
-            CutKind::Process => oracles::killed::attributed(found),
-        }))
+/// Returns how findings in the file of a cut are attributed.
+fn attribution(kind: CutKind) -> fn(Box<Violation>) -> Box<Violation> {
+    match kind {
+        CutKind::Power => oracles::power_cut::attributed,
+        CutKind::Process => oracles::killed::attributed,
     }
 }
 

@@ -40,11 +40,12 @@ impl WriterJudge {
         }
         chain.note_closed();
         let files = chain.as_written();
-        let judged = check_geometry(&files, wanted).and_then(|()| self.closed(&files));
-        if judged.is_err() {
+        let same = verdicts.judge(check_geometry(&files, wanted));
+        let judged = same.and_then(|same| Ok(self.closed(&files, verdicts)? && same.is_some()));
+        if !matches!(judged, Ok(true)) {
             self.written = Some(files);
         }
-        Ok(verdicts.judge(judged)?.map(|()| chain))
+        Ok(judged?.then_some(chain))
     }
 }
 

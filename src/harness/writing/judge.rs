@@ -29,6 +29,7 @@ use crate::programs::{CutKind, WriteRequest};
 use super::cut::Cut;
 use super::guest::GuestDisk;
 use super::state::BuiltDisks;
+use super::steps::FileSteps;
 
 /// The unit of QEMU's sizes.
 const SECTOR_BYTES: u64 = 512;
@@ -102,7 +103,8 @@ impl WriterJudge {
         let written = chain.into_written();
         let judged = match ran {
             Ok(true) => {
-                self.closed(&written).and_then(|()| self.read_again(engine, &written, verdicts))
+                let judged = self.closed(&written, verdicts);
+                judged.and_then(|_| self.read_again(engine, &written, verdicts))
             }
             Ok(false) => Ok(()),
             Err(found) => Err(found),
@@ -114,7 +116,8 @@ impl WriterJudge {
     }
 
     /// Carries out all requests, from one opening to the next, and judges the file after each but the last one. Returns
-    /// false if the engine does not open images for writing.
+    /// false if the file is not to be judged any more: the engine does not open images for writing, or one of these
+    /// files has a known finding.
     fn sessions<E: Engine, O: Observer>(
         &mut self,
         engine: &mut E,
@@ -134,8 +137,9 @@ impl WriterJudge {
             self.judge_cuts(engine, verdicts)?;
             chain.note_closed();
             self.guest.settle();
-            if sessions.peek().is_some() {
-                self.closed(&chain.as_written())?;
+            // The guest expects another disk than that of a file with a known finding.
+            if sessions.peek().is_some() && !self.closed(&chain.as_written(), verdicts)? {
+                return Ok(false);
             }
             self.meter.resume_trace(was_traced);
         }
@@ -332,33 +336,47 @@ impl WriterJudge {
         written::check_edges(read, &guest.over(built), &edges, Moment::Open, bytes)
     }
 
-    /// Judges the file that the engine has left.
-    pub(super) fn closed(&mut self, chain: &Chain) -> OracleResult {
-        self.check_file(chain).map_err(written::in_file)
-    }
-
-    fn check_file(&mut self, chain: &Chain) -> OracleResult {
-        match self.guest.bitmaps.note_dropped(chain) {
+    /// Judges the file that the engine has left, step by step. Returns false if a step met a known finding.
+    ///
+    /// # Errors
+    /// The first violation whose finding is new.
+    pub(super) fn closed(
+        &mut self,
+        chain: &Chain,
+        verdicts: &mut Verdicts,
+    ) -> Result<bool, Box<oracles::Violation>> {
+        let mut steps = FileSteps::new(verdicts, written::in_file);
+        let counted = match self.guest.bitmaps.note_dropped(chain) {
             // Nothing but a repair frees the clusters of the bitmaps.
-            true => refcounts::check_after_cut(&mut self.recount, chain.image())?,
-            false => refcounts::check(&mut self.recount, chain.image(), &[])?,
-        }
+            true => refcounts::check_after_cut(&mut self.recount, chain.image()),
+            false => refcounts::check(&mut self.recount, chain.image(), &[]),
+        };
+        steps.judge(counted)?;
         let mut reader = std::mem::take(&mut self.reader);
-        let judged = self.walk(&mut reader, chain);
-        let judged = judged.and_then(|()| self.snapshots(&mut reader, chain));
-        let judged = judged.and_then(|()| self.guest.bitmaps.check(chain));
+        let walked = self.walk(&mut reader, chain, &mut steps);
+        let snapshots = walked.and_then(|()| steps.judge(self.snapshots(&mut reader, chain)));
         self.reader = reader;
-        judged.and_then(|()| self.raw_data_file(chain))
+        snapshots?;
+        steps.judge(self.guest.bitmaps.check(chain))?;
+        steps.judge(self.raw_data_file(chain))?;
+        Ok(!steps.has_finding())
     }
 
     /// Walks and reads the file with our own walker.
-    fn walk(&mut self, reader: &mut Walker, chain: &Chain) -> OracleResult {
+    fn walk(
+        &mut self,
+        reader: &mut Walker,
+        chain: &Chain,
+        steps: &mut FileSteps,
+    ) -> OracleResult {
         let expected_bytes = self.guest.size_bytes();
-        let mut disk = self.walked(reader, chain, |size_bytes| {
+        let walked = self.walked(reader, chain, |size_bytes| {
             oracles::model::check_size(expected_bytes, size_bytes)
-        })?;
-        oracles::flags::check(&self.extents)?;
-        self.compare(Moment::Closed, &mut |at, into: &mut [u8]| disk.read(at, into))
+        });
+        let Some(mut disk) = steps.judge(walked)? else { return Ok(()) };
+        steps.judge(oracles::flags::check(&self.extents))?;
+        let read = self.compare(Moment::Closed, &mut |at, into: &mut [u8]| disk.read(at, into));
+        steps.judge(read).map(|_| ())
     }
 
     /// Opens the file with our own walker, checks the size of its disk, and walks it. The extents stay in `extents`.

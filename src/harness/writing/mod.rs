@@ -11,5 +11,6 @@ mod judge;
 mod saved;
 mod snapshots;
 mod state;
+mod steps;
 
 pub(crate) use judge::WriterJudge;
