@@ -41,7 +41,8 @@ impl WriterJudge {
         chain.note_closed();
         let files = chain.as_written();
         let same = verdicts.judge(check_geometry(&files, wanted));
-        let judged = same.and_then(|same| Ok(self.closed(&files, verdicts)? && same.is_some()));
+        let judged =
+            same.and_then(|same| Ok(self.closed(&files, verdicts)?.is_sound && same.is_some()));
         if !matches!(judged, Ok(true)) {
             self.written = Some(files);
         }

@@ -103,8 +103,11 @@ impl WriterJudge {
         let written = chain.into_written();
         let judged = match ran {
             Ok(true) => {
-                let judged = self.closed(&written, verdicts);
-                judged.and_then(|_| self.read_again(engine, &written, verdicts))
+                self.closed(&written, verdicts).and_then(|file| match file.has_disk {
+                    true => self.read_again(engine, &written, verdicts),
+                    // The engine would read the same again.
+                    false => Ok(()),
+                })
             }
             Ok(false) => Ok(()),
             Err(found) => Err(found),
@@ -138,7 +141,7 @@ impl WriterJudge {
             chain.note_closed();
             self.guest.settle();
             // The guest expects another disk than that of a file with a known finding.
-            if sessions.peek().is_some() && !self.closed(&chain.as_written(), verdicts)? {
+            if sessions.peek().is_some() && !self.closed(&chain.as_written(), verdicts)?.is_sound {
                 return Ok(false);
             }
             self.meter.resume_trace(was_traced);
@@ -336,7 +339,7 @@ impl WriterJudge {
         written::check_edges(read, &guest.over(built), &edges, Moment::Open, bytes)
     }
 
-    /// Judges the file that the engine has left, step by step. Returns false if a step met a known finding.
+    /// Judges the file that the engine has left, step by step.
     ///
     /// # Errors
     /// The first violation whose finding is new.
@@ -344,7 +347,7 @@ impl WriterJudge {
         &mut self,
         chain: &Chain,
         verdicts: &mut Verdicts,
-    ) -> Result<bool, Box<oracles::Violation>> {
+    ) -> Result<ClosedFile, Box<oracles::Violation>> {
         let mut steps = FileSteps::new(verdicts, written::in_file);
         let counted = match self.guest.bitmaps.note_dropped(chain) {
             // Nothing but a repair frees the clusters of the bitmaps.
@@ -353,30 +356,32 @@ impl WriterJudge {
         };
         steps.judge(counted)?;
         let mut reader = std::mem::take(&mut self.reader);
-        let walked = self.walk(&mut reader, chain, &mut steps);
-        let snapshots = walked.and_then(|()| steps.judge(self.snapshots(&mut reader, chain)));
+        let has_disk = self.walk(&mut reader, chain, &mut steps);
+        let snapshots = self.snapshots(&mut reader, chain);
         self.reader = reader;
-        snapshots?;
+        let has_disk = has_disk?;
+        steps.judge(snapshots)?;
         steps.judge(self.guest.bitmaps.check(chain))?;
         steps.judge(self.raw_data_file(chain))?;
-        Ok(!steps.has_finding())
+        Ok(ClosedFile { is_sound: !steps.has_finding(), has_disk })
     }
 
-    /// Walks and reads the file with our own walker.
+    /// Walks and reads the file with our own walker. Returns false if the walker does not find the disk of the guest in
+    /// it, which is a known finding.
     fn walk(
         &mut self,
         reader: &mut Walker,
         chain: &Chain,
         steps: &mut FileSteps,
-    ) -> OracleResult {
+    ) -> Result<bool, Box<oracles::Violation>> {
         let expected_bytes = self.guest.size_bytes();
         let walked = self.walked(reader, chain, |size_bytes| {
             oracles::model::check_size(expected_bytes, size_bytes)
         });
-        let Some(mut disk) = steps.judge(walked)? else { return Ok(()) };
+        let Some(mut disk) = steps.judge(walked)? else { return Ok(false) };
         steps.judge(oracles::flags::check(&self.extents))?;
         let read = self.compare(Moment::Closed, &mut |at, into: &mut [u8]| disk.read(at, into));
-        steps.judge(read).map(|_| ())
+        Ok(steps.judge(read)?.is_some())
     }
 
     /// Opens the file with our own walker, checks the size of its disk, and walks it. The extents stay in `extents`.
@@ -424,6 +429,14 @@ impl WriterJudge {
         };
         written::check(read, &guest.over(built), moment, beyond, bytes)
     }
+}
+
+/// What the oracles say about the file that an engine has closed.
+pub(super) struct ClosedFile {
+    /// No oracle met a known finding.
+    pub(super) is_sound: bool,
+    /// The file has the disk of the guest.
+    has_disk: bool,
 }
 
 /// Reports whether an engine that writes may not support a request for some images.
