@@ -334,6 +334,12 @@ pub trait Observer {
         parts.checked_div(denominator).into_iter().for_each(|value| self.vital(vital, value));
     }
 
+    /// Receives a number of bytes that an engine or the harness handles in the run, as far as no vital counts them.
+    #[inline(always)]
+    fn handled(&self, bytes: u64) {
+        let _ = bytes;
+    }
+
     /// Receives an answer of another implementation.
     #[inline(always)]
     fn second(&self, answer: SecondAnswer) {
@@ -382,6 +388,10 @@ impl<O: Observer> Observer for Option<O> {
         self.iter().for_each(|observer| observer.vital(vital, value));
     }
 
+    fn handled(&self, bytes: u64) {
+        self.iter().for_each(|observer| observer.handled(bytes));
+    }
+
     fn second(&self, answer: SecondAnswer) {
         self.iter().for_each(|observer| observer.second(answer));
     }
@@ -422,6 +432,11 @@ macro_rules! passed_on {
             #[inline(always)]
             fn vital(&self, vital: Vital, value: u64) {
                 (**self).vital(vital, value);
+            }
+
+            #[inline(always)]
+            fn handled(&self, bytes: u64) {
+                (**self).handled(bytes);
             }
 
             #[inline(always)]

@@ -23,6 +23,8 @@ pub const INJECTED: ErrorKind = ErrorKind::Other;
 pub struct Meter {
     reads: AtomicU64,
     bytes: AtomicU64,
+    /// The bytes that were counted since the trace began and before the last restart.
+    earlier_bytes: AtomicU64,
     fail_at: AtomicU64,
     is_traced: AtomicBool,
     trace: OnceLock<Box<AccessTrace>>,
@@ -39,7 +41,8 @@ impl Meter {
     /// Resets the counts to 0, and makes the read with the number `fail_at` fail. 0 is the next read.
     pub fn restart(&self, fail_at: u64) {
         self.reads.store(0, Relaxed);
-        self.bytes.store(0, Relaxed);
+        let bytes = self.bytes.swap(0, Relaxed);
+        self.earlier_bytes.fetch_add(bytes, Relaxed);
         self.fail_at.store(fail_at, Relaxed);
     }
 
@@ -56,6 +59,8 @@ impl Meter {
     /// Begins a trace of the accesses.
     pub(super) fn begin_trace(&self) {
         self.trace.get_or_init(|| Box::new(AccessTrace::new())).clear();
+        // The bytes that are counted already do not belong to the trace.
+        self.earlier_bytes.store(self.bytes().wrapping_neg(), Relaxed);
         self.is_traced.store(true, Relaxed);
     }
 
@@ -74,6 +79,11 @@ impl Meter {
         let was_traced = self.interrupt_trace();
         let trace = self.trace.get().filter(|_| was_traced);
         trace.into_iter().flat_map(|trace| trace.accesses())
+    }
+
+    /// Returns the number of bytes that all reads have returned since the trace began.
+    pub(super) fn traced_bytes(&self) -> u64 {
+        self.earlier_bytes.load(Relaxed).wrapping_add(self.bytes())
     }
 
     /// Adds an access to the trace, if one has begun.
@@ -107,7 +117,26 @@ impl Meter {
 impl Default for Meter {
     /// Creates a meter that counts from 0 and lets no read fail.
     fn default() -> Self {
-        let (reads, bytes, is_traced, trace) = Default::default();
-        Self { reads, bytes, fail_at: AtomicU64::new(u64::MAX), is_traced, trace }
+        let (reads, bytes, earlier_bytes, is_traced, trace) = Default::default();
+        Self { reads, bytes, earlier_bytes, fail_at: AtomicU64::new(u64::MAX), is_traced, trace }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_has_the_bytes_of_all_reads_since_its_beginning() {
+        let meter = Meter::default();
+        meter.count_bytes(5);
+        meter.begin_trace();
+        assert_eq!(meter.traced_bytes(), 0);
+        for bytes in [7, 30] {
+            meter.count_bytes(bytes);
+            meter.restart(u64::MAX);
+        }
+        meter.count_bytes(200);
+        assert_eq!((meter.bytes(), meter.traced_bytes()), (200, 237));
     }
 }

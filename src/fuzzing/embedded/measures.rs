@@ -128,8 +128,9 @@ mod tests {
             recorder.vital(Vital::ReadBytes, 640);
             recorder.measured();
         }
+        recorder.handled(6400);
         let measures = Measures::of(&recorder, 8);
-        assert_eq!(measures.work, 1003 + 20);
+        assert_eq!(measures.work, 1003 + 20 + 100);
         // 2 layers, 2 to 3 extents, 8 to 15 operations.
         assert_eq!(measures.complexity(), 2 + 2 + 4);
         recorder.begin_run();

@@ -55,6 +55,10 @@ impl Observer for Attributed {
         self.recorder.vital(vital, value);
     }
 
+    fn handled(&self, bytes: u64) {
+        self.recorder.handled(bytes);
+    }
+
     fn second(&self, answer: SecondAnswer) {
         self.recorder.second(answer);
     }

@@ -22,13 +22,13 @@ pub struct Recorder {
     vitals: [Cell<u64>; Vital::COUNT],
     before: [Cell<u64>; Vital::COUNT],
     images: Cell<u32>,
-    /// The sum of [`WORK`] over all images.
+    /// The sum of [`WORK`] over all images, and the bytes that were handled otherwise.
     work: Cell<u64>,
 }
 
 /// The vitals that count the work of a run. A byte counts less than the others: see [`WORK_BYTES`].
 const WORK: [Vital; 4] = [Vital::Reads, Vital::Extents, Vital::FileReads, Vital::FileWrites];
-/// The number of bytes read that are as much work as a read.
+/// The number of bytes that are as much work as a read.
 const WORK_BYTES: u64 = 64;
 
 impl Recorder {
@@ -60,7 +60,8 @@ impl Recorder {
     }
 
     /// Returns the work of the run: 1 for each read, each extent, each access to a file by an engine that reports no
-    /// events, and each 64 bytes read, in all images. The work depends on the input alone, and on no clock.
+    /// events, and each 64 bytes read or otherwise handled, in all images. The work depends on the input alone, and on no
+    /// clock.
     #[cfg(feature = "fuzzer")]
     pub(crate) fn work(&self) -> u64 {
         self.work.get()
@@ -135,6 +136,11 @@ impl Observer for Recorder {
     #[inline]
     fn rare(&self, rare: Rare) {
         self.bump(rare_index(rare));
+    }
+
+    fn handled(&self, bytes: u64) {
+        // Work that is held is more than any limit on it.
+        self.work.set(self.work.get().saturating_add(bytes / WORK_BYTES));
     }
 
     #[inline]

@@ -31,6 +31,8 @@ use super::guest::GuestDisk;
 use super::state::BuiltDisks;
 use super::steps::FileSteps;
 
+/// The bytes that a request makes an engine handle besides its own: a part of a table and of a refcount block.
+const REQUEST_BYTES: u64 = 1024;
 /// The unit of QEMU's sizes.
 const SECTOR_BYTES: u64 = 512;
 /// The most steps of the walk of a written image.
@@ -100,6 +102,9 @@ impl WriterJudge {
         };
         let accesses = self.accesses.end(files, &self.meter, observer);
         observer.ratio(Vital::RequestAccesses, accesses, case.requests.len() as u64);
+        if O::OBSERVES {
+            observer.handled(handled_bytes(case));
+        }
         let written = chain.into_written();
         let judged = match ran {
             Ok(true) => {
@@ -429,6 +434,18 @@ impl WriterJudge {
         };
         written::check(read, &guest.over(built), moment, beyond, bytes)
     }
+}
+
+/// Returns how many bytes the requests of a case make the engine and the harness handle, as far as the program says:
+/// those of the requests themselves, and those of the image for each opening and each cut.
+fn handled_bytes(case: &Case) -> u64 {
+    let image_bytes = case.images.written_bytes();
+    let of_request = |request: &WriteRequest| match request {
+        WriteRequest::Write { length_bytes, .. } => REQUEST_BYTES + u64::from(*length_bytes),
+        WriteRequest::Cut { .. } | WriteRequest::Reopen => image_bytes,
+        _ => REQUEST_BYTES,
+    };
+    image_bytes + case.requests.iter().map(of_request).sum::<u64>()
 }
 
 /// What the oracles say about the file that an engine has closed.
