@@ -50,7 +50,6 @@ fn names(anatomy: &Anatomy, part: Part) -> Vec<&'static str> {
 fn ranges(anatomy: &Anatomy) -> Vec<(u64, u64, Part)> {
     let mut ranges: Vec<_> = anatomy
         .elements()
-        .iter()
         .map(|it| (it.at.get(), it.at.get() + u64::from(it.width_bytes), it.part))
         .collect();
     ranges.sort_unstable();

@@ -262,8 +262,8 @@ fn known_findings_of_a_writer_are_set_aside() {
     }
 }
 
-/// A writer that takes shared clusters for its own goes over a snapshot: the flags of the closed file are wrong, and the
-/// bytes of the snapshot.
+/// A writer that takes shared clusters for its own goes over a snapshot: the flags of the closed file are wrong, and
+/// the bytes of the snapshot.
 #[test]
 fn known_flags_of_a_closed_file_do_not_hide_what_its_snapshot_lacks() {
     let known = "[[finding]]\nfingerprint = 'refcounts: *'\nreason = 'Planted.'";

@@ -37,7 +37,9 @@ pub struct Structure {
 /// image.
 #[derive(Debug, Default)]
 pub struct Anatomy {
-    elements: Vec<Element>,
+    /// The elements of each part, in the order in which they were found.
+    elements: [Vec<Element>; Part::ALL.len()],
+    count: usize,
     pub(super) cluster_size: Option<ClusterSize>,
     structures: Vec<Structure>,
     /// The tables of a VMDK image.
@@ -57,15 +59,13 @@ impl Anatomy {
         storage: &S,
     ) -> Result<(), MapError> {
         self.clear();
-        let read = match format {
+        match format {
             ImageFormat::Qcow2 => self.read_qcow2(storage),
             ImageFormat::Vpc => self.read_vpc(storage),
             ImageFormat::Vhdx => self.read_vhdx(storage),
             ImageFormat::Vmdk => self.read_vmdk(storage),
             ImageFormat::Raw => Ok(()),
-        };
-        self.sort();
-        read
+        }
     }
 
     /// Takes the file of a VMDK extent apart, as [`Anatomy::read`] does. A flat extent has no elements. Guest ranges
@@ -79,30 +79,22 @@ impl Anatomy {
         storage: &S,
     ) -> Result<(), MapError> {
         self.clear();
-        let read = self.read_vmdk_extent(kind, storage);
-        self.sort();
-        read
+        self.read_vmdk_extent(kind, storage)
     }
 
     /// Removes all elements and structures.
     pub fn clear(&mut self) {
-        self.elements.clear();
+        self.elements.iter_mut().for_each(Vec::clear);
+        self.count = 0;
         self.active.clear();
         self.structures.clear();
         self.cluster_size = None;
         self.grain_tables = None;
     }
 
-    fn sort(&mut self) {
-        // The sort is stable: the elements of a part keep the order in which they were found.
-        self.elements.sort_by_key(|element| element.part);
-    }
-
     /// Returns the elements of a part, in the order in which a reader reads them.
     pub fn of(&self, part: Part) -> &[Element] {
-        let first = self.elements.partition_point(|element| element.part < part);
-        let end = self.elements.partition_point(|element| element.part <= part);
-        &self.elements[first..end]
+        &self.elements[part.index()]
     }
 
     /// Returns the structures of an image whose format is not qcow2, in no order.
@@ -119,8 +111,13 @@ impl Anatomy {
     }
 
     /// Returns all elements, sorted by part.
-    pub fn elements(&self) -> &[Element] {
-        &self.elements
+    pub fn elements(&self) -> impl Iterator<Item = &Element> {
+        self.elements.iter().flatten()
+    }
+
+    /// Returns the number of all elements, at most `MAX_ELEMENTS`.
+    pub fn count(&self) -> usize {
+        self.count
     }
 
     /// Returns the tables of a VMDK image, which give its entries their meaning.
@@ -152,15 +149,16 @@ impl Anatomy {
 
     /// Breaks if there is no room for more elements.
     pub(super) fn room(&self) -> ControlFlow<()> {
-        match self.elements.len() < MAX_ELEMENTS {
+        match self.count < MAX_ELEMENTS {
             true => ControlFlow::Continue(()),
             false => ControlFlow::Break(()),
         }
     }
 
     pub(super) fn push(&mut self, element: Element) {
-        if self.elements.len() < MAX_ELEMENTS {
-            self.elements.push(element);
+        if self.count < MAX_ELEMENTS {
+            self.elements[element.part.index()].push(element);
+            self.count += 1;
         }
     }
 }

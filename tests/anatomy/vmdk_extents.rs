@@ -136,7 +136,7 @@ fn attacks_on_the_descriptor_keep_their_meaning() {
     let attack = "patch part=metadata depth=0 nth=40 transform=structure value=21";
     let (file, target, other) = built(&program(""), |_, anatomy| {
         let (file, target) = anatomy.element(Part::Metadata, 40).unwrap();
-        let all = anatomy.of_file(LayerFile::Image).unwrap().elements();
+        let all: Vec<_> = anatomy.of_file(LayerFile::Image).unwrap().elements().collect();
         assert!(all.iter().all(|it| it.part == Part::Metadata && it.guest == EVERYTHING));
         (file, target, all[21 % all.len()].clone())
     });

@@ -64,5 +64,5 @@ pub(super) fn of(
             read,
         }
     };
-    anatomy.elements().iter().take(MAX_EXPLAINED_ENTRIES).map(entry).collect()
+    anatomy.elements().take(MAX_EXPLAINED_ENTRIES).map(entry).collect()
 }

@@ -64,6 +64,11 @@ impl Part {
         Self::Metadata,
     ];
 
+    /// Returns the place of the part in [`Part::ALL`].
+    pub(crate) const fn index(self) -> usize {
+        self as usize
+    }
+
     /// Returns the parts that images of a format can have.
     pub fn of_format(format: ImageFormat) -> &'static [Self] {
         match format {

@@ -130,7 +130,7 @@ impl Anatomy {
                     self.push(Element::field(Part::BlockFront, "sectors", at, 1, NOTHING));
                 }
             }
-            if self.elements().len() >= MAX_ELEMENTS {
+            if self.count() >= MAX_ELEMENTS {
                 break;
             }
         }

@@ -60,8 +60,8 @@ impl Recorder {
     }
 
     /// Returns the work of the run: 1 for each read, each extent, each access to a file by an engine that reports no
-    /// events, and each 64 bytes read or otherwise handled, in all images. The work depends on the input alone, and on no
-    /// clock.
+    /// events, and each 64 bytes read or otherwise handled, in all images. The work depends on the input alone, and on
+    /// no clock.
     #[cfg(feature = "fuzzer")]
     pub(crate) fn work(&self) -> u64 {
         self.work.get()

@@ -448,7 +448,7 @@ fn handled_bytes(case: &Case) -> u64 {
     image_bytes + case.requests.iter().map(of_request).sum::<u64>()
 }
 
-/// What the oracles say about the file that an engine has closed.
+/// The result of the oracles on the file that an engine has closed.
 pub(super) struct ClosedFile {
     /// No oracle met a known finding.
     pub(super) is_sound: bool,

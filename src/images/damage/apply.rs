@@ -196,8 +196,8 @@ impl Damage {
             self.touched.push(EVERYTHING);
         }
         let file = LayerFile::Image;
-        let elements = self.anatomies[depth].of_file(file).map_or(&[][..], Anatomy::elements);
-        let lost = elements.iter().filter(|element| element.range().end.get() > length);
+        let elements = self.anatomies[depth].of_file(file).into_iter().flat_map(Anatomy::elements);
+        let lost = elements.filter(|element| element.range().end.get() > length);
         for element in lost {
             self.touched.push(element.guest.clone());
             if element.part == Part::L1 || element.guest == EVERYTHING {
@@ -259,8 +259,7 @@ fn changed(
             old.wrapping_add_signed(signed.wrapping_mul((cluster / unit).cast_signed()))
         }
         Transform::Structure => {
-            let all = anatomy.elements();
-            let other = all.get(usize::from(value) % all.len().max(1));
+            let other = anatomy.elements().nth(usize::from(value) % anatomy.count().max(1));
             pointing(other.map_or(0, |other| place_of(other.at)))
         }
         Transform::Own => pointing(place_of(element.at)),
