@@ -262,8 +262,8 @@ fn known_findings_of_a_writer_are_set_aside() {
     }
 }
 
-/// A writer that takes shared clusters for its own goes over a snapshot: the flags of the closed file are wrong, and
-/// the bytes of the snapshot.
+/// A writer that treats shared clusters as its own overwrites a snapshot: the flags of the closed file are wrong, and
+/// so are the bytes of the snapshot.
 #[test]
 fn known_flags_of_a_closed_file_do_not_hide_what_its_snapshot_lacks() {
     let known = "[[finding]]\nfingerprint = 'refcounts: *'\nreason = 'Planted.'";
@@ -275,6 +275,32 @@ fn known_flags_of_a_closed_file_do_not_hide_what_its_snapshot_lacks() {
         (!target.met().is_empty() && found.starts_with("written: a snapshot, ")).then_some(found)
     });
     assert_eq!(lost.take(LEAST).count(), LEAST);
+}
+
+/// A known size of a file is no reason for findings of oracles that need the right one: the disk of the open image has
+/// the right size, or shows a fault itself.
+#[test]
+fn a_known_size_of_a_file_has_no_other_findings_there() {
+    for (fault, known) in [
+        (WriterFault::SizeNotStored, "model: virtual size, *"),
+        (WriterFault::CreatedSizeRounded, "written: size of a new image, *"),
+    ] {
+        let known = format!("[[finding]]\nfingerprint = '{known}'\nreason = 'Planted.'");
+        let walker = Walker::default().with_fault(fault);
+        let engine = KnowingEngine::new(walker, KnownFindings::parse(&known).unwrap());
+        let mut target = Writes::observed(engine, ());
+        let mut met = 0;
+        for (number, program) in programs().iter().enumerate() {
+            let found = found_in(&mut target, program).unwrap_or_default();
+            met += target.met().len();
+            assert!(
+                target.met().is_empty() || found.is_empty(),
+                "{}, {number}: {found}",
+                fault.name()
+            );
+        }
+        assert!(met >= LEAST, "{}", fault.name());
+    }
 }
 
 #[test]

@@ -334,9 +334,9 @@ pub trait Observer {
         parts.checked_div(denominator).into_iter().for_each(|value| self.vital(vital, value));
     }
 
-    /// Receives a number of bytes that an engine or the harness handles in the run, as far as no vital counts them.
+    /// Receives a number of bytes that an engine or the harness handles in the run. They are work, and no vital.
     #[inline(always)]
-    fn handled(&self, bytes: u64) {
+    fn handled_bytes(&self, bytes: u64) {
         let _ = bytes;
     }
 
@@ -388,8 +388,8 @@ impl<O: Observer> Observer for Option<O> {
         self.iter().for_each(|observer| observer.vital(vital, value));
     }
 
-    fn handled(&self, bytes: u64) {
-        self.iter().for_each(|observer| observer.handled(bytes));
+    fn handled_bytes(&self, bytes: u64) {
+        self.iter().for_each(|observer| observer.handled_bytes(bytes));
     }
 
     fn second(&self, answer: SecondAnswer) {
@@ -435,8 +435,8 @@ macro_rules! passed_on {
             }
 
             #[inline(always)]
-            fn handled(&self, bytes: u64) {
-                (**self).handled(bytes);
+            fn handled_bytes(&self, bytes: u64) {
+                (**self).handled_bytes(bytes);
             }
 
             #[inline(always)]

@@ -84,7 +84,11 @@ impl Anatomy {
 
     /// Removes all elements and structures.
     pub fn clear(&mut self) {
-        self.elements.iter_mut().for_each(Vec::clear);
+        for elements in &mut self.elements {
+            elements.clear();
+            // Sixteen buffers of the largest images would take much more memory than one image needs.
+            elements.shrink_to(MAX_ELEMENTS / Part::ALL.len());
+        }
         self.count = 0;
         self.active.clear();
         self.structures.clear();

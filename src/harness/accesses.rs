@@ -70,7 +70,7 @@ impl AccessReport {
             counts[usize::from(access.is_write)] += 1;
         }
         let [reads, writes] = counts;
-        observer.handled(meter.traced_bytes());
+        observer.handled_bytes(meter.traced_bytes());
         observer.vital(Vital::FileReads, reads);
         observer.vital(Vital::FileWrites, writes);
         reads + writes

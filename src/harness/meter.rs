@@ -23,10 +23,9 @@ pub const INJECTED: ErrorKind = ErrorKind::Other;
 pub struct Meter {
     reads: AtomicU64,
     bytes: AtomicU64,
-    /// The bytes that were counted since the trace began and before the last restart.
-    earlier_bytes: AtomicU64,
     fail_at: AtomicU64,
     is_traced: AtomicBool,
+    traced_bytes: AtomicU64,
     trace: OnceLock<Box<AccessTrace>>,
 }
 
@@ -41,8 +40,7 @@ impl Meter {
     /// Resets the counts to 0, and makes the read with the number `fail_at` fail. 0 is the next read.
     pub fn restart(&self, fail_at: u64) {
         self.reads.store(0, Relaxed);
-        let bytes = self.bytes.swap(0, Relaxed);
-        self.earlier_bytes.fetch_add(bytes, Relaxed);
+        self.bytes.store(0, Relaxed);
         self.fail_at.store(fail_at, Relaxed);
     }
 
@@ -59,8 +57,7 @@ impl Meter {
     /// Begins a trace of the accesses.
     pub(super) fn begin_trace(&self) {
         self.trace.get_or_init(|| Box::new(AccessTrace::new())).clear();
-        // The bytes that are counted already do not belong to the trace.
-        self.earlier_bytes.store(self.bytes().wrapping_neg(), Relaxed);
+        self.traced_bytes.store(0, Relaxed);
         self.is_traced.store(true, Relaxed);
     }
 
@@ -81,9 +78,9 @@ impl Meter {
         trace.into_iter().flat_map(|trace| trace.accesses())
     }
 
-    /// Returns the number of bytes that all reads have returned since the trace began.
+    /// Returns the number of bytes that the reads of the trace have returned.
     pub(super) fn traced_bytes(&self) -> u64 {
-        self.earlier_bytes.load(Relaxed).wrapping_add(self.bytes())
+        self.traced_bytes.load(Relaxed)
     }
 
     /// Adds an access to the trace, if one has begun.
@@ -111,14 +108,17 @@ impl Meter {
     #[inline]
     pub(super) fn count_bytes(&self, bytes: usize) {
         self.bytes.store(self.bytes().wrapping_add(bytes as u64), Relaxed);
+        if self.is_traced.load(Relaxed) {
+            self.traced_bytes.store(self.traced_bytes().wrapping_add(bytes as u64), Relaxed);
+        }
     }
 }
 
 impl Default for Meter {
     /// Creates a meter that counts from 0 and lets no read fail.
     fn default() -> Self {
-        let (reads, bytes, earlier_bytes, is_traced, trace) = Default::default();
-        Self { reads, bytes, earlier_bytes, fail_at: AtomicU64::new(u64::MAX), is_traced, trace }
+        let (reads, bytes, is_traced, traced_bytes, trace) = Default::default();
+        Self { reads, bytes, fail_at: AtomicU64::new(u64::MAX), is_traced, traced_bytes, trace }
     }
 }
 
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trace_has_the_bytes_of_all_reads_since_its_beginning() {
+    fn a_trace_has_the_bytes_of_its_reads() {
         let meter = Meter::default();
         meter.count_bytes(5);
         meter.begin_trace();
@@ -137,6 +137,10 @@ mod tests {
             meter.restart(u64::MAX);
         }
         meter.count_bytes(200);
-        assert_eq!((meter.bytes(), meter.traced_bytes()), (200, 237));
+        let was_traced = meter.interrupt_trace();
+        meter.count_bytes(1000);
+        meter.resume_trace(was_traced);
+        meter.count_bytes(4);
+        assert_eq!((meter.bytes(), meter.traced_bytes()), (1204, 241));
     }
 }

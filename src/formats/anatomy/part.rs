@@ -40,6 +40,16 @@ pub enum Part {
     Metadata,
 }
 
+// A part is the index of its elements.
+const _: () = {
+    let mut index = 0;
+    while index < Part::ALL.len() {
+        assert!(Part::ALL[index].index() == index);
+        index += 1;
+    }
+    assert!(Part::Metadata.index() + 1 == Part::ALL.len());
+};
+
 impl Part {
     /// The number of parts that a qcow2 image has. They are the first ones.
     pub const OF_QCOW2: usize = 12;

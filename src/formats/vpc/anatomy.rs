@@ -5,7 +5,6 @@
 //! any host offset. One that passes 2^64 ends there, because no file has bytes behind that.
 
 use crate::disk::clusters::ClusterSize;
-use crate::disk::limits::MAX_ELEMENTS;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::anatomy::{
@@ -130,7 +129,7 @@ impl Anatomy {
                     self.push(Element::field(Part::BlockFront, "sectors", at, 1, NOTHING));
                 }
             }
-            if self.count() >= MAX_ELEMENTS {
+            if self.room().is_break() {
                 break;
             }
         }

@@ -15,7 +15,7 @@ use crate::fuzzing::feedback::layout::{MAGNITUDES, magnitude, values};
 pub struct Measures {
     /// The vitals of the last image.
     pub vitals: [u64; Vital::COUNT],
-    /// The work of the engine: [`Recorder::work`].
+    /// The work of the run: [`Recorder::work`].
     pub work: u64,
     /// The number of operations of the program.
     pub operations: usize,
@@ -128,7 +128,7 @@ mod tests {
             recorder.vital(Vital::ReadBytes, 640);
             recorder.measured();
         }
-        recorder.handled(6400);
+        recorder.handled_bytes(6400);
         let measures = Measures::of(&recorder, 8);
         assert_eq!(measures.work, 1003 + 20 + 100);
         // 2 layers, 2 to 3 extents, 8 to 15 operations.

@@ -55,8 +55,8 @@ impl Observer for Attributed {
         self.recorder.vital(vital, value);
     }
 
-    fn handled(&self, bytes: u64) {
-        self.recorder.handled(bytes);
+    fn handled_bytes(&self, bytes: u64) {
+        self.recorder.handled_bytes(bytes);
     }
 
     fn second(&self, answer: SecondAnswer) {

@@ -22,7 +22,7 @@ pub struct Recorder {
     vitals: [Cell<u64>; Vital::COUNT],
     before: [Cell<u64>; Vital::COUNT],
     images: Cell<u32>,
-    /// The sum of [`WORK`] over all images, and the bytes that were handled otherwise.
+    /// The sum of [`WORK`] over all images, and one for each 64 bytes that were handled.
     work: Cell<u64>,
 }
 
@@ -138,8 +138,8 @@ impl Observer for Recorder {
         self.bump(rare_index(rare));
     }
 
-    fn handled(&self, bytes: u64) {
-        // Work that is held is more than any limit on it.
+    fn handled_bytes(&self, bytes: u64) {
+        // A sum that saturates exceeds every limit.
         self.work.set(self.work.get().saturating_add(bytes / WORK_BYTES));
     }
 

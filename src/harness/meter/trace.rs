@@ -47,17 +47,17 @@ impl AccessTrace {
         self.thread.store(0, Relaxed);
     }
 
-    /// Adds an access, if there is room.
+    /// Adds an access, if there is room. Several threads are noticed in any case.
     pub(super) fn add(&self, access: FileAccess) {
-        let at = self.length.load(Relaxed);
-        let Some(place) = self.accesses.get(at) else { return };
-        place.store(access.encode(), Relaxed);
-        self.length.store(at + 1, Relaxed);
         match self.thread.load(Relaxed) {
             0 => self.thread.store(this_thread(), Relaxed),
             thread if thread == this_thread() => {}
             _ => self.thread.store(SEVERAL, Relaxed),
         }
+        let at = self.length.load(Relaxed);
+        let Some(place) = self.accesses.get(at) else { return };
+        place.store(access.encode(), Relaxed);
+        self.length.store(at + 1, Relaxed);
     }
 
     /// Returns the accesses in their order; none if they were made by several threads.
@@ -135,10 +135,13 @@ mod tests {
 
     #[test]
     fn accesses_of_several_threads_have_no_order() {
-        let trace = AccessTrace::new();
-        let add = || trace.add(access(0, LayerFile::Image, 0, false));
-        add();
-        std::thread::scope(|scope| scope.spawn(add).join()).unwrap();
-        assert_eq!(trace.accesses().count(), 0);
+        for earlier in [1, MAX_ACCESSES] {
+            let trace = AccessTrace::new();
+            let add = || trace.add(access(0, LayerFile::Image, 0, false));
+            (0..earlier).for_each(|_| add());
+            assert_eq!(trace.accesses().count(), earlier);
+            std::thread::scope(|scope| scope.spawn(add).join()).unwrap();
+            assert_eq!(trace.accesses().count(), 0);
+        }
     }
 }

@@ -33,7 +33,7 @@ impl WriterJudge {
                     return Err(found);
                 }
                 // A person wants to see the file of a known finding, too.
-                (Ok(()), true) => drop(self.written.get_or_insert(cut.files)),
+                (Ok(()), true) => drop(self.of_known_finding.get_or_insert(cut.files)),
                 (Ok(()), false) => {}
             }
         }

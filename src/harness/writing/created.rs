@@ -40,13 +40,25 @@ impl WriterJudge {
         }
         chain.note_closed();
         let files = chain.as_written();
-        let same = verdicts.judge(check_geometry(&files, wanted));
-        let judged =
-            same.and_then(|same| Ok(self.closed(&files, verdicts)?.is_sound && same.is_some()));
-        if !matches!(judged, Ok(true)) {
-            self.written = Some(files);
+        let judged = self.judge_created(&files, wanted, verdicts);
+        match &judged {
+            Ok(true) => {}
+            Ok(false) => self.of_known_finding = Some(files),
+            Err(_) => self.written = Some(files),
         }
         Ok(judged?.then_some(chain))
+    }
+
+    /// Judges the files of a new image. Returns false if there is a known finding in them.
+    fn judge_created(
+        &mut self,
+        files: &Chain,
+        wanted: &NewImage,
+        verdicts: &mut Verdicts,
+    ) -> Result<bool, Box<Violation>> {
+        // With another geometry, the other oracles would find the same in their words.
+        let has_geometry = verdicts.judge(check_geometry(files, wanted))?.is_some();
+        Ok(has_geometry && self.closed(files, verdicts)?.is_sound)
     }
 }
 

@@ -1,5 +1,8 @@
 //! Carries out the requests of a program through an engine, and judges the disk that a guest then sees and the file
 //! that the engine leaves.
+//!
+//! # Arithmetic
+//! Work that saturates exceeds every limit on it.
 
 use std::sync::Arc;
 
@@ -31,7 +34,7 @@ use super::guest::GuestDisk;
 use super::state::BuiltDisks;
 use super::steps::FileSteps;
 
-/// The bytes that a request makes an engine handle besides its own: a part of a table and of a refcount block.
+/// Bytes that an engine handles for a request besides the request's own: a part of a table and of a refcount block.
 const REQUEST_BYTES: u64 = 1024;
 /// The unit of QEMU's sizes.
 const SECTOR_BYTES: u64 = 512;
@@ -57,6 +60,8 @@ pub(crate) struct WriterJudge {
     pub(super) cuts: Vec<Cut>,
     /// The files as the engine left them last, or as a cut did in which an oracle found a violation.
     pub(super) written: Option<Chain>,
+    /// The first files with a known finding, for a person who wants to see it.
+    pub(super) of_known_finding: Option<Chain>,
 }
 
 impl WriterJudge {
@@ -78,7 +83,7 @@ impl WriterJudge {
         observer: &O,
         verdicts: &mut Verdicts,
     ) -> OracleResult {
-        self.written = None;
+        self.forget();
         self.cuts.clear();
         self.built.replay(case.journals.iter().copied());
         let has_bitmaps = case.features.meets(FeatureSet::of(&[Feature::Bitmaps]));
@@ -103,14 +108,14 @@ impl WriterJudge {
         let accesses = self.accesses.end(files, &self.meter, observer);
         observer.ratio(Vital::RequestAccesses, accesses, case.requests.len() as u64);
         if O::OBSERVES {
-            observer.handled(handled_bytes(case));
+            observer.handled_bytes(handled_bytes(files.0, case.requests));
         }
         let written = chain.into_written();
         let judged = match ran {
             Ok(true) => {
                 self.closed(&written, verdicts).and_then(|file| match file.has_disk {
                     true => self.read_again(engine, &written, verdicts),
-                    // The engine would read the same again.
+                    // The engine would hardly find more in the file.
                     false => Ok(()),
                 })
             }
@@ -118,14 +123,15 @@ impl WriterJudge {
             Err(found) => Err(found),
         };
         self.guest.bitmaps.forget();
-        // The file of a cut in which there was a finding comes first.
-        self.written.get_or_insert(written);
+        let of_known_finding = self.of_known_finding.take().filter(|_| judged.is_ok());
+        // The file of a cut in which there was a new finding comes first.
+        self.written.get_or_insert_with(|| of_known_finding.unwrap_or(written));
         judged
     }
 
     /// Carries out all requests, from one opening to the next, and judges the file after each but the last one. Returns
-    /// false if the file is not to be judged any more: the engine does not open images for writing, or one of these
-    /// files has a known finding.
+    /// false if the caller must not judge the file: the engine does not open images for writing, or one of these files
+    /// has a known finding.
     fn sessions<E: Engine, O: Observer>(
         &mut self,
         engine: &mut E,
@@ -145,11 +151,13 @@ impl WriterJudge {
             self.judge_cuts(engine, verdicts)?;
             chain.note_closed();
             self.guest.settle();
-            // The guest expects another disk than that of a file with a known finding.
-            if sessions.peek().is_some() && !self.closed(&chain.as_written(), verdicts)?.is_sound {
+            // Later findings could follow from a known one.
+            let goes_on =
+                sessions.peek().is_none() || self.closed(&chain.as_written(), verdicts)?.is_sound;
+            self.meter.resume_trace(was_traced);
+            if !goes_on {
                 return Ok(false);
             }
-            self.meter.resume_trace(was_traced);
         }
         Ok(true)
     }
@@ -157,6 +165,7 @@ impl WriterJudge {
     /// Forgets the files of the last case.
     pub fn forget(&mut self) {
         self.written = None;
+        self.of_known_finding = None;
     }
 
     /// Returns the files of the last case, as the engine left them.
@@ -361,32 +370,35 @@ impl WriterJudge {
         };
         steps.judge(counted)?;
         let mut reader = std::mem::take(&mut self.reader);
-        let has_disk = self.walk(&mut reader, chain, &mut steps);
-        let snapshots = self.snapshots(&mut reader, chain);
+        let walked = self.walk(&mut reader, chain, &mut steps);
         self.reader = reader;
-        let has_disk = has_disk?;
-        steps.judge(snapshots)?;
+        let Some(has_disk) = walked? else {
+            return Ok(ClosedFile { is_sound: false, has_disk: false });
+        };
         steps.judge(self.guest.bitmaps.check(chain))?;
         steps.judge(self.raw_data_file(chain))?;
         Ok(ClosedFile { is_sound: !steps.has_finding(), has_disk })
     }
 
-    /// Walks and reads the file with our own walker. Returns false if the walker does not find the disk of the guest in
-    /// it, which is a known finding.
+    /// Walks and reads the file and its snapshots with our own walker. Returns whether the walker finds the disk of the
+    /// guest in it, and `None` if it finds no disk that could be compared. If not, that is a known finding.
     fn walk(
         &mut self,
         reader: &mut Walker,
         chain: &Chain,
         steps: &mut FileSteps,
-    ) -> Result<bool, Box<oracles::Violation>> {
+    ) -> Result<Option<bool>, Box<oracles::Violation>> {
         let expected_bytes = self.guest.size_bytes();
         let walked = self.walked(reader, chain, |size_bytes| {
             oracles::model::check_size(expected_bytes, size_bytes)
         });
-        let Some(mut disk) = steps.judge(walked)? else { return Ok(false) };
+        let Some(mut disk) = steps.judge(walked)? else { return Ok(None) };
         steps.judge(oracles::flags::check(&self.extents))?;
         let read = self.compare(Moment::Closed, &mut |at, into: &mut [u8]| disk.read(at, into));
-        Ok(steps.judge(read)?.is_some())
+        let has_disk = steps.judge(read)?.is_some();
+        drop(disk);
+        steps.judge(self.snapshots(reader, chain))?;
+        Ok(Some(has_disk))
     }
 
     /// Opens the file with our own walker, checks the size of its disk, and walks it. The extents stay in `extents`.
@@ -436,16 +448,18 @@ impl WriterJudge {
     }
 }
 
-/// Returns how many bytes the requests of a case make the engine and the harness handle, as far as the program says:
-/// those of the requests themselves, and those of the image for each opening and each cut.
-fn handled_bytes(case: &Case) -> u64 {
-    let image_bytes = case.images.written_bytes();
-    let of_request = |request: &WriteRequest| match request {
-        WriteRequest::Write { length_bytes, .. } => REQUEST_BYTES + u64::from(*length_bytes),
-        WriteRequest::Cut { .. } | WriteRequest::Reopen => image_bytes,
-        _ => REQUEST_BYTES,
-    };
-    image_bytes + case.requests.iter().map(of_request).sum::<u64>()
+/// Returns how many bytes the engine and the harness handle for requests to `images`, as far as the program says: those
+/// of the requests, and those of the images for each opening and each cut.
+fn handled_bytes(images: &Images, requests: &[WriteRequest]) -> u64 {
+    let image_bytes = images.written_bytes();
+    requests.iter().fold(image_bytes, |sum, request| {
+        let bytes = match request {
+            WriteRequest::Write { length_bytes, .. } => u64::from(*length_bytes) + REQUEST_BYTES,
+            WriteRequest::Cut { .. } | WriteRequest::Reopen => image_bytes,
+            _ => REQUEST_BYTES,
+        };
+        sum.saturating_add(bytes)
+    })
 }
 
 /// The result of the oracles on the file that an engine has closed.
