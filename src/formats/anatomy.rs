@@ -37,8 +37,8 @@ pub struct Structure {
 /// image.
 #[derive(Debug, Default)]
 pub struct Anatomy {
-    /// The elements of each part, in the order in which they were found.
-    elements: [Vec<Element>; Part::ALL.len()],
+    /// The elements of each part, in the order in which they were found. Many anatomies live on a stack.
+    elements: Box<[Vec<Element>; Part::ALL.len()]>,
     count: usize,
     pub(super) cluster_size: Option<ClusterSize>,
     structures: Vec<Structure>,
@@ -84,7 +84,7 @@ impl Anatomy {
 
     /// Removes all elements and structures.
     pub fn clear(&mut self) {
-        for elements in &mut self.elements {
+        for elements in &mut *self.elements {
             elements.clear();
             // Sixteen buffers of the largest images would take much more memory than one image needs.
             elements.shrink_to(MAX_ELEMENTS / Part::ALL.len());
