@@ -237,8 +237,8 @@ class Build:
         return self.cargo({mutant.file: replaced(text, *mutant.piece, mutant.replacement)})[0]
 
 
-def code_files():
-    """Returns the files that a build consists of."""
+def code_files(*folders):
+    """Returns the files that a build consists of, and those of other folders."""
     listing = subprocess.run(["git", "ls-files", "-z", "-co", "--exclude-standard", "src", "examples", "benches",
-                              "Cargo.toml", "Cargo.lock"], cwd=ROOT, capture_output=True, check=True).stdout
+                              "Cargo.toml", "Cargo.lock", *folders], cwd=ROOT, capture_output=True, check=True).stdout
     return sorted(pathlib.Path(os.fsdecode(path)) for path in listing.split(b"\0") if path)
