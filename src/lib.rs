@@ -1,4 +1,4 @@
-//! A structure-aware fuzz harness for code that reads disk images: the pipeline in one page.
+//! A structure-aware fuzz harness for code that reads or writes disk images: the pipeline in one page.
 //!
 //! ```text
 //! input bytes → program → VM ─┬→ builder → image bytes → engine → extents ─┐

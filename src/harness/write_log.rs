@@ -1,12 +1,13 @@
-//! The writes to an image and to its data file since the last flush that a guest knows of, and the files that a cut
-//! could leave. One log has the writes to both files in their common order: a cut is one moment for both.
+//! The changes to an image and to its data file since the last guest flush, and the files that a cut could leave. A
+//! *guest flush* is a flush that the guest has requested; opening and closing the image count as one. Both files share
+//! a log, because a cut happens at one moment for both.
 //!
-//! If the process of a writer is killed, the files have all that was written up to then.
+//! If the engine's process is killed, the files have everything that was written up to that moment.
 //!
-//! In a power cut, a disk keeps all that was written to a file before the last flush of this file. It has kept any of
-//! the later writes: each sector of 512 bytes is old or new, and each write may have reached the disk after the next.
-//! The lengths of the files are those of the moment. To shorten a file counts as a flush of it, which the guest knows
-//! of. A write for which the log has no room counts as such a flush of both files.
+//! If the power is cut, a file has everything that was written before the engine's last flush of it. Of the later
+//! writes, it has any sectors of 512 bytes: a later write may survive although an earlier one is lost. Each file has
+//! the length that it had at the moment. Shortening a file counts as a guest flush of it. A write that does not fit
+//! into the log counts as a guest flush of both files.
 //!
 //! # Arithmetic
 //! An offset that saturates lies past the end of every file.
@@ -33,7 +34,7 @@ pub(super) struct WriteLog {
     changes: Vec<LoggedChange>,
     /// The old bytes of each write, and its new ones.
     bytes: Vec<u8>,
-    /// The number of changes before the last flush that the guest knows of. No cut comes before it.
+    /// The number of changes before the last guest flush. No cut comes before it.
     settled: usize,
     /// The number of changes that the log has forgotten.
     forgotten: usize,
@@ -117,7 +118,7 @@ impl WriteLog {
         }
     }
 
-    /// Notes a flush of a file. The other one keeps no more than before.
+    /// Notes a flush of a file. It saves nothing of the other file.
     pub(super) fn note_flush(&mut self, file: TopFile) {
         self.changes.push(LoggedChange { file, change: FileChange::Flush });
     }
@@ -127,8 +128,8 @@ impl WriteLog {
         self.settled = self.changes.len();
     }
 
-    /// Forgets the changes of one file: they are on the disk. Without them, an earlier moment of the other file would
-    /// be none that both had. So no cut comes before this one.
+    /// Forgets the changes of one file, which are on the disk. The log can no longer restore an earlier state of this
+    /// file, so no later cut goes back behind this moment in either file.
     fn forget(&mut self, file: TopFile) {
         let before = self.changes.len();
         self.changes.retain(|logged| logged.file != file);
@@ -152,8 +153,8 @@ impl WriteLog {
         self.forgotten + self.changes.len()
     }
 
-    /// Returns the files that a cut could have left, at a moment since the last flush that the guest knows of. `files`
-    /// are those of now. Half of all cuts come now.
+    /// Returns files that a cut at some moment since the last guest flush could have left. `files` are the current
+    /// files. For half of all choices, the moment is now.
     pub(super) fn cut(&self, files: &TopFiles, kind: CutKind, choice: u16) -> TopFiles {
         let mut entropy = Entropy::new(choice.into());
         let latest = self.changes.len();
@@ -165,8 +166,8 @@ impl WriteLog {
         self.left(files, moment, kind, &mut entropy)
     }
 
-    /// Returns the files that a cut could have left while the changes behind the first `changes` happened: at least one
-    /// of them has begun. Returns `None` if there are none.
+    /// Returns files that a cut after at least one of the changes since the first `changes` could have left. Returns
+    /// `None` if there is no such change.
     pub(super) fn cut_since(
         &self,
         files: &TopFiles,

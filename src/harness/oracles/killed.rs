@@ -1,8 +1,8 @@
 //! A file that the end of the engine's process could have left has all that the guest has flushed, and needs no repair
 //! except for leaks. `harness::writing` judges it as it does after a power cut.
 //!
-//! Does not check: bytes that a request has changed since the flush; the counts and the answers of the engine if the
-//! image has the dirty bit; a write that the end of the process tears.
+//! Does not check: bytes that a request has changed since the flush; if the image has the dirty bit, its counts, its
+//! raw data file and the engine's answers; a write that the end of the process tears.
 
 use super::{Violation, written};
 

@@ -76,8 +76,8 @@ impl RecordedFiles {
         ImageOptions { with_layers_below: format!("{alone}{}", self.below), alone }
     }
 
-    /// Repeats the new writes of QEMU. Nothing says how those to one file follow those to the other within a command.
-    /// The data come first here: QEMU writes entries when it has written the data that they name.
+    /// Repeats the new writes of QEMU. The record does not show how the writes to one file follow those to the other
+    /// within a command. The data come first here: QEMU writes entries when it has written the data that they name.
     pub(super) fn repeat(&self, records: &mut WriteRecords) -> Answer {
         if let (Some(file), Some(record)) = (&self.data_file, &mut records.data_file) {
             file.repeat(record)?;

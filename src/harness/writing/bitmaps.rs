@@ -67,7 +67,7 @@ impl TrackedBitmaps {
     pub(super) fn begin(&mut self, chain: Option<Chain>) {
         *self = Self::default();
         let Some(chain) = chain else { return };
-        // The oracle `structures` has read the image that the program has built.
+        // The oracle `refcounts` has read this image without an error.
         let Ok(head) = Head::read(chain.image()) else { return };
         let size_bytes = head.header.virtual_size_bytes();
         for (number, entry) in (0..).zip(entries(chain.image(), &head).unwrap_or_default()) {
@@ -106,7 +106,7 @@ impl TrackedBitmaps {
         self.are_dropped
     }
 
-    /// Returns the index of a bitmap in the directory. A new one comes behind the others.
+    /// Returns the index of a bitmap in the directory. A new one comes last.
     pub(super) fn index_of(&self, number: u32, change: BitmapChange) -> Option<u32> {
         let index = match change {
             BitmapChange::Add { .. } => Some(self.all.len()),
@@ -204,8 +204,8 @@ impl TrackedBitmaps {
     }
 
     /// Judges the bitmaps of a file after a cut. Readers ignore the bits of those that are dropped or in use.
-    /// `has_survived` reports whether a guest range has changed in the file since the last flush. Its bits must be set,
-    /// as those of all changes before.
+    /// `has_survived` reports whether the file has an unflushed change of a guest range. The bits of such a change must
+    /// be set, like those of all flushed changes.
     pub(super) fn check_after_cut(
         &self,
         files: &Chain,

@@ -1,4 +1,4 @@
-//! A cut: the moment at which the power, or the process of an engine, ends.
+//! The files and the guest's disk at a cut: the moment at which the power fails or the engine's process is killed.
 
 use crate::harness::chain::Chain;
 use crate::programs::CutKind;

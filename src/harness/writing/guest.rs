@@ -35,7 +35,7 @@ pub(super) struct GuestDisk {
     now: DiskState,
     /// The cluster size of the image.
     cluster_bytes: u64,
-    /// The sizes since the last flush, that at the flush first.
+    /// The sizes since the last flush, oldest first; the first one is the size at the flush.
     sizes: SmallVec<[u64; 2]>,
     /// The states since the last flush that an applied snapshot has replaced.
     replaced: Vec<DiskState>,

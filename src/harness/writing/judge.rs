@@ -58,9 +58,9 @@ pub(crate) struct WriterJudge {
     payload: Vec<u8>,
     /// The cuts of a session, which are judged when the image is closed.
     pub(super) cuts: Vec<Cut>,
-    /// The files as the engine left them last, or as a cut did in which an oracle found a violation.
+    /// The files that the engine left, or those of the cut in which an oracle found a new violation.
     pub(super) written: Option<Chain>,
-    /// The first files with a known finding, for a person who wants to see it.
+    /// The first files with a known finding. They take the place of `written` if there is no new finding.
     pub(super) of_known_finding: Option<Chain>,
 }
 
@@ -129,9 +129,9 @@ impl WriterJudge {
         judged
     }
 
-    /// Carries out all requests, from one opening to the next, and judges the file after each but the last one. Returns
-    /// false if the caller must not judge the file: the engine does not open images for writing, or one of these files
-    /// has a known finding.
+    /// Carries out all requests. A session ends where the engine closes the image; the file is judged after each
+    /// session but the last. Returns false if the caller must not judge the file: the engine does not open images for
+    /// writing, or one of these files has a known finding.
     fn sessions<E: Engine, O: Observer>(
         &mut self,
         engine: &mut E,
@@ -215,8 +215,8 @@ impl WriterJudge {
         Ok(true)
     }
 
-    /// Keeps a file that a cut could have left while the engine closed the image, if it has changed the file then. The
-    /// guest relies on no more than before.
+    /// Keeps files that a cut could have left while the engine closed the image. Keeps none if the engine changed
+    /// nothing then. Closing is no promise to the guest: only the last guest flush decides what must survive.
     fn cut_while_closing(&mut self, chain: &Chain, written: usize, kind: CutKind, choice: u16) {
         let files = chain.after_cut_since(written, kind, choice);
         let cut = files.map(|files| Cut { kind, files, guest: self.guest.clone() });
@@ -380,8 +380,8 @@ impl WriterJudge {
         Ok(ClosedFile { is_sound: !steps.has_finding(), has_disk })
     }
 
-    /// Walks and reads the file and its snapshots with our own walker. Returns whether the walker finds the disk of the
-    /// guest in it, and `None` if it finds no disk that could be compared. If not, that is a known finding.
+    /// Walks and reads the file and its snapshots with our own walker. Returns true if the disk has the guest's bytes,
+    /// false if a known finding says otherwise, and `None` if a known finding prevents the comparison.
     fn walk(
         &mut self,
         reader: &mut Walker,

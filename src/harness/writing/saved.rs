@@ -15,7 +15,8 @@ struct SavedDisk {
 pub(super) struct SavedDisks {
     /// All snapshots that there were.
     saved: Vec<SavedDisk>,
-    /// The snapshot tables since the last flush, that at the flush first. Entries are indexes of `saved`.
+    /// The snapshot tables since the last flush, oldest first; the first one is the table at the flush. Entries are
+    /// indexes of `saved`.
     tables: Vec<Vec<usize>>,
 }
 

@@ -1,4 +1,4 @@
-//! Reads the snapshots of a file that an engine has left with our own walker, and compares them with those that the
+//! Reads with our own walker the snapshots of a file that an engine has left, and compares them with those that the
 //! requests have left.
 
 use crate::formats::qcow2::header::Header;

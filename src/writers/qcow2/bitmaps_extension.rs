@@ -46,7 +46,8 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
         }
     }
 
-    /// Writes the extension. The autoclear bit is off meanwhile, so that readers ignore a part of it.
+    /// Writes the extension. The caller has cleared the autoclear bit, so readers ignore an extension that is only
+    /// partly written.
     pub(super) fn write_extension(&self, directory: &BitmapsExtension) -> Result<(), WriteError> {
         let mut content = [0; BITMAPS_EXTENSION_BYTES];
         content[..4].copy_from_slice(&directory.bitmaps.to_be_bytes());

@@ -173,7 +173,7 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
         }
     }
 
-    /// Has the file keep all that was written so far in a power cut.
+    /// Flushes the files: a power cut loses nothing that was written before.
     ///
     /// # Errors
     /// As for [`SmallWriter::write`].
@@ -381,7 +381,8 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
         Ok(new)
     }
 
-    /// Returns the content of the cluster of `guest` with some bytes changed. The caller gives the buffer back.
+    /// Returns the content of the cluster of `guest` with some bytes changed. The caller returns the buffer
+    /// to `scratch.cluster`.
     fn changed_cluster(
         &mut self,
         guest: u64,

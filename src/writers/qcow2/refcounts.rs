@@ -50,8 +50,8 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
         Ok(())
     }
 
-    /// Lowers the count of each cluster of a run. The caller has removed the references from the file: in a power cut,
-    /// the lower counts may not be there without that change.
+    /// Lowers the count of each cluster of a run. The caller has removed the references from the file. The flush keeps
+    /// a power cut from leaving lower counts beside the old references.
     pub(super) fn free_run(&mut self, first: HostCluster, clusters: u64) -> Result<(), WriteError> {
         if !self.has(WriterFault::FreedEarly) {
             self.flush()?;
@@ -177,7 +177,7 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
         // The new table counts its own clusters, before the header names it.
         self.count_run(new, clusters)?;
         if !self.has(WriterFault::TableNotStored) {
-            // Both fields in one write: a power cut leaves both as they were, or neither.
+            // Both fields in one write: a power cut leaves the old values or the new ones, never a mix.
             let mut fields = [0; 12];
             fields[..8].copy_from_slice(&new.get().to_be_bytes());
             fields[8..].copy_from_slice(&self.header.refcount_table_clusters.to_be_bytes());

@@ -95,8 +95,8 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
         Ok(())
     }
 
-    /// Sets the flag COPIED in the entries of the active tables whose clusters have one reference left when those of
-    /// `references` are gone.
+    /// Sets the flag COPIED in each active entry whose cluster will have a count of 1 without the references in
+    /// `references`.
     pub(super) fn set_copied(&self, references: &ClusterReferences) -> Result<(), WriteError> {
         let will_be_copied = |host: HostOffset| -> Result<bool, WriteError> {
             let cluster = self.cluster_size().host_cluster(host);
@@ -141,7 +141,7 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
     /// Returns the entries of a table that are not zero.
     pub(super) fn entries(&self, table: HostTable) -> Result<Vec<TableEntry>, WriteError> {
         let mut entries = Vec::new();
-        // Nothing breaks off.
+        // The closure never stops the iteration.
         let _ = table.each_entry(self.file, &mut [0; ENTRIES_PIECE_BYTES], |entry| {
             entries.push(entry);
             Ok(ControlFlow::Continue(()))

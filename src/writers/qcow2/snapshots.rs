@@ -54,7 +54,7 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
         }
         let l1_entries = self.header.l1_entries;
         let l1_offset = self.copy_l1(active, l1_entries)?;
-        // While the counts are not there, the flags must stay.
+        // The raised counts must be in the file before the flags are cleared.
         self.flush()?;
         if !self.has(WriterFault::SnapshotKeepsCopied) {
             self.clear_copied(active, true)?;
@@ -96,8 +96,8 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
         self.clear_copied(applied, false)?;
         self.header.size_bytes = size_bytes;
         (self.header.l1_offset, self.header.l1_entries) = (l1_offset, entries);
-        // All fields in one write: a power cut leaves all as they were, or none. Between the size and the L1 table is
-        // the method of encryption, which is none.
+        // All fields in one write: a power cut leaves the old values or the new ones, never a mix. Between the size and
+        // the L1 table is the method of encryption, which is none.
         let mut fields = [0; 24];
         fields[..8].copy_from_slice(&size_bytes.to_be_bytes());
         fields[12..16].copy_from_slice(&entries.to_be_bytes());

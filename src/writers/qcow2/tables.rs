@@ -92,7 +92,7 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         self.end
     }
 
-    /// Takes clusters behind the file, without counting them.
+    /// Reserves clusters at the end of the file. Their refcounts stay 0.
     pub(super) fn append(&mut self, clusters: u64) -> Result<HostOffset, WriteError> {
         let first = self.end;
         let bytes = self.cluster_size().saturating_bytes(clusters);
@@ -187,8 +187,7 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         self.write(at, &entry.to_be_bytes())
     }
 
-    /// Writes an entry of a table when the files have kept all that was written before: in a power cut, an entry may
-    /// not be newer than the cluster that it names.
+    /// Flushes the files, then writes a table entry. So no power cut leaves an entry without the cluster that it names.
     pub(super) fn set_reference(&self, at: HostOffset, entry: u64) -> Result<(), WriteError> {
         if !self.has(WriterFault::EntryBeforeData) {
             self.flush()?;
@@ -196,7 +195,7 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         self.set_entry(at, entry)
     }
 
-    /// Has the files keep all that was written so far: the data first, then the entries that name them.
+    /// Flushes the data file, then the image: entries must not survive without the data that they name.
     pub(super) fn flush(&self) -> Result<(), WriteError> {
         if let Some(data_file) = self.data_file
             && !self.has(WriterFault::DataFileNotFlushed)
@@ -211,7 +210,7 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         L2Entry(entry).kind(self.geometry()).map_err(WriteError::Malformed)
     }
 
-    /// Changes a bit of the header that has no effect.
+    /// Flips the header's bit for lazy refcounts, which has no effect on the disk.
     pub(super) fn toggle_lazy_refcounts(&self) -> Result<(), WriteError> {
         self.set_entry(COMPATIBLE_AT, self.header.compatible ^ COMPATIBLE_LAZY_REFCOUNTS)
     }
@@ -317,7 +316,8 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         }
     }
 
-    /// Moves the L1 table to the end of the file, with room for more entries. If `is_torn`, the header is first.
+    /// Moves the L1 table to the end of the file, with room for more entries. If `is_torn`, writes the
+    /// header before the table.
     fn move_l1(&mut self, entries: u32, is_torn: bool) -> Result<(), WriteError> {
         let cluster_size = self.cluster_size();
         let (old, old_bytes) = (self.header.l1_offset, u64::from(self.header.l1_entries) * 8);
@@ -329,7 +329,7 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         }
         self.header.l1_offset = new;
         self.header.l1_entries = entries;
-        // Both fields in one write: a power cut leaves both as they were, or neither.
+        // Both fields in one write: a power cut leaves the old values or the new ones, never a mix.
         let mut fields = [0; 12];
         fields[..4].copy_from_slice(&entries.to_be_bytes());
         fields[4..].copy_from_slice(&new.get().to_be_bytes());

@@ -1,5 +1,5 @@
-//! The persistent dirty bitmaps of an image that an engine has written: each enabled bitmap has ones for all ranges
-//! that requests have changed, and keeps its older ones. A backup that trusts a zero loses what was written there. No
+//! The persistent dirty bitmaps of an image that an engine has written: each has ones for all ranges that requests have
+//! changed while it was enabled, and keeps its older ones. A backup that trusts a zero loses what was written there. No
 //! bit is set elsewhere, except in the clusters of a change.
 //!
 //! An engine that does not support bitmaps clears their autoclear bit, or marks them as in use: then readers ignore
