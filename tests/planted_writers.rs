@@ -11,7 +11,7 @@ use qcowfuzz::harness::{Checks, KnowingEngine, KnownFindings, Walker, WalkerDisk
 use qcowfuzz::internal::harness::targets::writes::Writes;
 use qcowfuzz::internal::programs::operand::DataIn;
 use qcowfuzz::internal::writers::WriterFault;
-use qcowfuzz::prelude::{Answer, Chain, Claims, Engine, GuestOffset, OpenDisk};
+use qcowfuzz::prelude::{Answer, Chain, Claims, Engine, GuestOffset, HostOffset, OpenDisk};
 use qcowfuzz::programs::generate::generate_writes;
 use qcowfuzz::programs::text::assemble;
 use qcowfuzz::programs::{Operation, Program};
@@ -158,6 +158,18 @@ fn found_by(fault: WriterFault) -> &'static [&'static str] {
         DataFileNotFlushed => &["power_cut: "],
         RawDataFileStale => &["raw_data_file: zeros in the file, "],
         RawDataFileNotResized => &["raw_data_file: length, "],
+        NeighbourStored => &["written: kind, ", "written: depth, "],
+        SnapshotNotDeleted => &["written: snapshots, those of the requests → more"],
+        SnapshotRenamed => &["written: snapshot's "],
+        BackingFormatLost => &["written: backing file's format, kept → changed"],
+        CreatedWidthIgnored => &["written: refcount width of a new image, as asked → otherwise"],
+        DataFileGrows => &["written: data file without a request, ", "raw_data_file: length, "],
+        BitmapNotAdded => &["bitmaps: ", "written: change_bitmap, "],
+        BitmapTooFine => &["bitmaps: granularity and flags, "],
+        BitmapStaysInUse => &["bitmaps: bitmaps, kept → in use"],
+        BitmapNotRemoved => &["bitmaps: directory, "],
+        BitmapStaysDisabled => &["bitmaps: "],
+        BitmapForgets => &["bitmaps: bits from before, ", "bitmaps: the bits of a change, "],
         FlushIgnored => &["power_cut: a flushed write, ", "power_cut: flushed zeros, "],
     }
 }
@@ -244,6 +256,71 @@ fn an_engine_that_lacks_a_request_gets_only_those_that_fit_its_disk() {
         unanswered += u32::from(outcome.unanswered.has(QuestionKind::Resize));
     }
     assert!(unanswered > 10, "{unanswered}");
+}
+
+/// Our walker, which ignores that it may not write to some files, and the errors of its attempts.
+struct Careless {
+    walker: Walker,
+    /// It writes to the layers below. If not, it writes to an image that it opens for reading.
+    to_layers_below: bool,
+}
+
+impl Engine for Careless {
+    type Disk<'s> = WalkerDisk<'s>;
+
+    fn name(&self) -> &str {
+        "careless"
+    }
+
+    fn write_claims(&self) -> Claims {
+        self.walker.write_claims()
+    }
+
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<WalkerDisk<'s>> {
+        if !self.to_layers_below {
+            let _ = chain.image().write_at(HostOffset::new(4), &[0]);
+        }
+        self.walker.open(chain)
+    }
+
+    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<WalkerDisk<'s>> {
+        if self.to_layers_below {
+            for layer in &chain.layers()[1..] {
+                let _ = layer.image.set_length(0);
+            }
+        }
+        self.walker.open_to_write(chain)
+    }
+}
+
+#[test]
+fn writes_to_files_that_are_open_for_reading_are_found() {
+    for (to_layers_below, expected) in [
+        (true, "written: layer below, unchanged → a write"),
+        // The files of a cut are open for reading, too.
+        (false, ": image opened again, unchanged → a write"),
+    ] {
+        let walker = Walker::default();
+        let mut target = Writes::observed(Careless { walker, to_layers_below }, ());
+        let found = (0..PROGRAMS).filter_map(|number| found(&mut target, number));
+        let found: Vec<String> = found.take(LEAST).collect();
+        assert_eq!(found.len(), LEAST, "{expected}");
+        assert!(found.iter().all(|name| name.ends_with(expected)), "{expected}: {found:?}");
+    }
+}
+
+/// Bits that reach the file when the image is closed are missing after a cut before.
+#[test]
+fn late_bits_of_bitmaps_are_found_after_a_cut() {
+    let walker = Walker::default().with_fault(WriterFault::BitmapLate);
+    let mut target = Writes::observed(walker, ());
+    let expected = [
+        "power_cut: the bits of a change, ones → zeros",
+        "killed: the bits of a change, ones → zeros",
+    ];
+    let found: Vec<_> =
+        programs().iter().rev().filter_map(|program| found_in(&mut target, program)).collect();
+    assert!(found.iter().any(|name| expected.contains(&name.as_str())), "{found:?}");
 }
 
 #[test]

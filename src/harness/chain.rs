@@ -225,7 +225,7 @@ impl ChainFile {
     /// The file is not open for writing, or an engine has written 256 MiB to the image and its data file.
     pub fn write_at(&self, offset: HostOffset, bytes: &[u8]) -> Result<(), StorageError> {
         self.meter.trace(FileAccess { is_write: true, ..self.read_of(offset) });
-        self.writable(offset)?.write_at(offset, bytes)
+        self.changeable(offset)?.write_at(offset, bytes)
     }
 
     /// Returns the access of a read.
@@ -239,7 +239,7 @@ impl ChainFile {
     /// # Errors
     /// The file is not open for writing, or the length is 2^63 or more.
     pub fn set_length(&self, length_bytes: u64) -> Result<(), StorageError> {
-        self.writable(HostOffset::new(length_bytes))?.set_length(length_bytes)
+        self.changeable(HostOffset::new(length_bytes))?.set_length(length_bytes)
     }
 
     /// Has the file keep all that was written to it so far in a power cut. A flush of an image does not flush its data
@@ -250,6 +250,15 @@ impl ChainFile {
     pub fn flush(&self) -> Result<(), StorageError> {
         self.writable(HostOffset::ZERO)?.flush();
         Ok(())
+    }
+
+    /// Returns the file to change. Counts the attempt if the file is open for reading only.
+    fn changeable(&self, offset: HostOffset) -> Result<&WrittenFile, StorageError> {
+        let file = self.writable(offset);
+        if file.is_err() {
+            self.meter.count_refused_write();
+        }
+        file
     }
 
     fn writable(&self, offset: HostOffset) -> Result<&WrittenFile, StorageError> {

@@ -1,4 +1,5 @@
-//! Counts the reads of a chain's files, makes one of them fail, and keeps a trace of the accesses.
+//! Counts the reads of a chain's files and the writes that they refuse, makes a read fail, and keeps a trace of the
+//! accesses.
 
 mod trace;
 
@@ -26,6 +27,7 @@ pub struct Meter {
     fail_at: AtomicU64,
     is_traced: AtomicBool,
     traced_bytes: AtomicU64,
+    refused_writes: AtomicU64,
     trace: OnceLock<Box<AccessTrace>>,
 }
 
@@ -52,6 +54,17 @@ impl Meter {
     /// Returns the number of bytes that the reads returned.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Relaxed)
+    }
+
+    /// Counts a write to a file that is open for reading only, or another length of it.
+    #[cold]
+    pub(super) fn count_refused_write(&self) {
+        self.refused_writes.fetch_add(1, Relaxed);
+    }
+
+    /// Returns the number of such writes, and counts from 0 again.
+    pub(super) fn take_refused_writes(&self) -> u64 {
+        self.refused_writes.swap(0, Relaxed)
     }
 
     /// Begins a trace of the accesses.
@@ -117,8 +130,15 @@ impl Meter {
 impl Default for Meter {
     /// Creates a meter that counts from 0 and lets no read fail.
     fn default() -> Self {
-        let (reads, bytes, is_traced, traced_bytes, trace) = Default::default();
-        Self { reads, bytes, fail_at: AtomicU64::new(u64::MAX), is_traced, traced_bytes, trace }
+        Self {
+            reads: AtomicU64::default(),
+            bytes: AtomicU64::default(),
+            fail_at: AtomicU64::new(u64::MAX),
+            is_traced: AtomicBool::default(),
+            traced_bytes: AtomicU64::default(),
+            refused_writes: AtomicU64::default(),
+            trace: OnceLock::default(),
+        }
     }
 }
 

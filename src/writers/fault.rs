@@ -116,4 +116,28 @@ faults! {
     RawDataFileStale "raw_data_file_stale",
     /// A raw data file keeps its length when the size of the disk changes.
     RawDataFileNotResized "raw_data_file_not_resized",
+    /// A write also stores the next cluster, as it reads already.
+    NeighbourStored "neighbour_stored",
+    /// A deleted snapshot stays in the table.
+    SnapshotNotDeleted "snapshot_not_deleted",
+    /// Another snapshot table changes the names of the snapshots in it.
+    SnapshotRenamed "snapshot_renamed",
+    /// Another size of the disk makes the header lose the format of the backing file.
+    BackingFormatLost "backing_format_lost",
+    /// A new image has refcounts of 16 bits.
+    CreatedWidthIgnored "created_width_ignored",
+    /// Opening for writing appends a byte to a data file.
+    DataFileGrows "data_file_grows",
+    /// A new bitmap is not added.
+    BitmapNotAdded "bitmap_not_added",
+    /// A new bitmap has bits for half of the bytes.
+    BitmapTooFine "bitmap_too_fine",
+    /// A new bitmap stays marked as in use.
+    BitmapStaysInUse "bitmap_stays_in_use",
+    /// A bitmap that is removed stays in the directory.
+    BitmapNotRemoved "bitmap_not_removed",
+    /// A bitmap that is enabled records no changes.
+    BitmapStaysDisabled "bitmap_stays_disabled",
+    /// A bitmap that is disabled loses its bits.
+    BitmapForgets "bitmap_forgets",
 }

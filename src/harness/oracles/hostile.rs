@@ -3,12 +3,10 @@
 //! says. While bytes change during a read, or reads fail, answers only have to tile the disk. If QEMU does not open the
 //! image, the oracle `refusal` judges the answers instead. Does not check the mapping of damaged entries, nor the data.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use crate::disk::extent::Extent;
 use crate::disk::observer::{Event, Observer, State};
-use crate::disk::offsets::GuestOffset;
 use crate::harness::case::Case;
 use crate::harness::chain::Chain;
 use crate::harness::engine::Engine;
@@ -20,7 +18,7 @@ use crate::images::entropy::Entropy;
 
 use super::collector::Fuel;
 use super::raw::{Answers, MAX_ASKED, MeasuredChain, RawOutcome, judged_walk, read_edges, walk};
-use super::{Oracle, OracleResult, Violation, model, observed, refusal};
+use super::{Oracle, Violation, model, observed, refusal};
 
 const ORACLE: Oracle = Oracle::drawn("hostile");
 
@@ -91,7 +89,10 @@ pub fn check<E: Engine, O: Observer>(
             .judge(engine, &measured, entropy)?
     };
     if !case.damage.is_trapped() {
-        verdicts.judge(untouched(case.damage, expected, whole, clipped))?;
+        // As far as the walk came.
+        let touched = case.damage.touched().iter().cloned();
+        let compared = model::check_outside(touched, expected, whole, clipped);
+        verdicts.judge(compared.map_err(|found| found.attributed_to(ORACLE)))?;
     }
     chain.rearm();
     let index = entropy.below(4) as u32;
@@ -131,49 +132,5 @@ impl Refusals<'_> {
             verdicts.judge(held)?;
         }
         Ok(refusals.iter().any(Refusal::is_of_image).then_some(RawOutcome::Failed))
-    }
-}
-
-/// Checks that the ranges between the touched ones are mapped as in `expected`, as far as the walk came.
-fn untouched(
-    damage: &Damage,
-    expected: &[Extent],
-    actual: &[Extent],
-    clipped: &mut [Vec<Extent>; 2],
-) -> OracleResult {
-    let end_of =
-        |extents: &[Extent]| extents.last().and_then(Extent::end).map_or(0, |end| end.get());
-    let end = end_of(expected).min(end_of(actual));
-    let mut from = 0;
-    let last = end..end;
-    for touched in damage.touched().iter().filter(|touched| !touched.is_empty()).chain([&last]) {
-        let range = from..touched.start.min(end);
-        if !range.is_empty() {
-            let [meant, found] = &mut *clipped;
-            clip(expected, &range, meant);
-            clip(actual, &range, found);
-            model::check(meant, found).map_err(|violation| violation.attributed_to(ORACLE))?;
-        }
-        from = from.max(touched.end);
-    }
-    Ok(())
-}
-
-/// Puts the part of `extents` that lies in `range` into `into`. `extents` tile the beginning of a disk.
-fn clip(extents: &[Extent], range: &Range<u64>, into: &mut Vec<Extent>) {
-    into.clear();
-    let first =
-        extents.partition_point(|extent| extent.end().is_some_and(|end| end.get() <= range.start));
-    for extent in &extents[first..] {
-        let start = extent.start.get();
-        if start >= range.end {
-            break;
-        }
-        let from = start.max(range.start);
-        // `partition` has checked the ends of the walk's extents, and those of the model end with its disk.
-        let until = start.saturating_add(extent.length_bytes).min(range.end);
-        let Some(mapping) = extent.mapping.advanced(from - start) else { continue };
-        let start = GuestOffset::new(from);
-        into.push(Extent { start, length_bytes: until - from, mapping });
     }
 }

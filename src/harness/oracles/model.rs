@@ -1,7 +1,10 @@
 //! The extents equal the reference model's, field by field. Does not check the location of compressed data, which
 //! extents do not contain: `data` and `refcounts` do.
 
+use std::ops::Range;
+
 use crate::disk::extent::{Extent, Mapping};
+use crate::disk::offsets::GuestOffset;
 
 use super::{OracleResult, differing_field, violation};
 
@@ -20,6 +23,50 @@ pub fn check(expected: &[Extent], actual: &[Extent]) -> OracleResult {
     violation(ORACLE, field, kinds, || {
         format!("expected {}\nactual   {}", expected[at], actual[at])
     })
+}
+
+/// Compares the extents between the `touched` ranges, which are in order, up to the end of the shorter disk. Both lists
+/// tile the beginning of a disk.
+pub fn check_outside(
+    touched: impl Iterator<Item = Range<u64>>,
+    expected: &[Extent],
+    actual: &[Extent],
+    clipped: &mut [Vec<Extent>; 2],
+) -> OracleResult {
+    let end_of =
+        |extents: &[Extent]| extents.last().and_then(Extent::end).map_or(0, |end| end.get());
+    let end = end_of(expected).min(end_of(actual));
+    let mut from = 0;
+    for touched in touched.filter(|touched| !touched.is_empty()).chain([end..end]) {
+        let range = from..touched.start.min(end);
+        if !range.is_empty() {
+            let [meant, found] = &mut *clipped;
+            clip(expected, &range, meant);
+            clip(actual, &range, found);
+            check(meant, found)?;
+        }
+        from = from.max(touched.end);
+    }
+    Ok(())
+}
+
+/// Puts the part of `extents` that lies in `range` into `into`. `extents` tile the beginning of a disk.
+fn clip(extents: &[Extent], range: &Range<u64>, into: &mut Vec<Extent>) {
+    into.clear();
+    let first =
+        extents.partition_point(|extent| extent.end().is_some_and(|end| end.get() <= range.start));
+    for extent in &extents[first..] {
+        let start = extent.start.get();
+        if start >= range.end {
+            break;
+        }
+        let from = start.max(range.start);
+        // `partition` has checked the ends of the walk's extents, and those of the model end with its disk.
+        let until = start.saturating_add(extent.length_bytes).min(range.end);
+        let Some(mapping) = extent.mapping.advanced(from - start) else { continue };
+        let start = GuestOffset::new(from);
+        into.push(Extent { start, length_bytes: until - from, mapping });
+    }
 }
 
 /// Returns the field and the kinds of the first byte on which two lists of extents disagree. Their first extents
@@ -77,7 +124,7 @@ pub fn check_size(expected: u64, actual: u64) -> OracleResult {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::offsets::{GuestOffset, HostOffset};
+    use crate::disk::offsets::HostOffset;
 
     fn normal(start: u64, length_bytes: u64, host: u64) -> Extent {
         let data = Mapping { present: true, zero: false, data: true, ..Mapping::HOLE };

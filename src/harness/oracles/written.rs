@@ -1,13 +1,14 @@
 //! A disk that an engine has written has the right bytes: each is that of the last request that covered it, or that of
 //! the image before. Snapshots stay as they were, and new ones have the bytes of their moment. A new image has the
-//! properties that the harness has asked for, and only zeros. Opening, reading and closing an image without a request
+//! properties that the harness has asked for, and only zeros. Clusters that no request has changed stay where they are,
+//! and the image stores all writes. The names in the header and the snapshots from before stay as they were. Opening, reading and closing an image without a request
 //! changes nothing in its file and in its data file, except that a writer may clear the bit for a raw data file.
 //!
 //! Does not check: all bytes in each run. Those within 512 bytes of the edges of requests and of parts of the image
 //! before are read in each. A disk of at most 1 MiB is compared whole in some runs, and some windows of every disk are
 //! read: the input decides ([`BeyondEdges`]). Large compressed clusters that no request has changed are not read after
 //! their first 16 KiB (`limits::MAX_INFLATED_BYTES`), except on disks that are compared whole. Nor does it check where
-//! the engine places its data, whether it stores zeros, and the names, ids and dates of new snapshots.
+//! the engine places new data, whether it stores zeros, and the names, ids and dates of new snapshots.
 //!
 //! # Arithmetic
 //! A disk ends before 2^63, so that no offset near it saturates at 2^64; one that saturates at 0 is its beginning.
@@ -15,13 +16,14 @@
 use std::ops::{ControlFlow, Range};
 
 use crate::disk::error::StorageError;
+use crate::disk::extent::{Extent, Mapping};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Data, Storage, each_data};
 use crate::harness::chain::{Chain, ChainFile};
 use crate::images::entropy::Entropy;
 
 use super::data::GuestRead;
-use super::{OracleResult, POISON, Violation, unexpected_error, violation};
+use super::{OracleResult, POISON, Violation, model, unexpected_error, violation};
 
 const ORACLE: &str = "written";
 
@@ -244,6 +246,37 @@ fn check_piece(
     Ok(())
 }
 
+/// Compares the extents of a file outside of the clusters that requests have `touched`, with those before.
+pub fn check_outside(
+    touched: impl Iterator<Item = Range<u64>>,
+    before: &[Extent],
+    after: &[Extent],
+    clipped: &mut [Vec<Extent>; 2],
+) -> OracleResult {
+    model::check_outside(touched, before, after, clipped)
+        .map_err(|found| found.attributed_to(ORACLE))
+}
+
+/// Checks that the image itself stores the bytes of a write, without those behind the end of the disk.
+pub fn check_stored(write: &Range<u64>, extents: &[Extent]) -> OracleResult {
+    let is_before = |extent: &Extent| extent.end().is_some_and(|end| end.get() <= write.start);
+    let of_write = extents[extents.partition_point(is_before)..].iter();
+    let mut of_write = of_write.take_while(|extent| extent.start.get() < write.end);
+    let is_elsewhere = |extent: &&Extent| {
+        let Mapping { depth, zero, data, .. } = extent.mapping;
+        (depth, zero, data) != (0, false, true)
+    };
+    match of_write.find(is_elsewhere) {
+        None => Ok(()),
+        Some(extent) => {
+            let kinds = ("data of the image", extent.mapping.kind());
+            violation(ORACLE, "extent of a write", kinds, || {
+                format!("a write of {write:?}: found {extent}")
+            })
+        }
+    }
+}
+
 /// Returns a violation that was found in a snapshot. Requests take and delete snapshots, and change none.
 pub fn in_snapshot(found: Box<Violation>) -> Box<Violation> {
     let mut found = found.attributed_to(ORACLE);
@@ -269,6 +302,15 @@ pub fn check_new_image(field: &'static str, expected: u64, actual: u64) -> Oracl
     }
 }
 
+/// Checks that an engine has not tried to write to files that are open for reading only. `files` names them. Such a
+/// write fails, and an engine that ignores the error would change the files of its users.
+pub fn check_read_only(files: &'static str, writes: u64) -> OracleResult {
+    match writes {
+        0 => Ok(()),
+        _ => violation(ORACLE, files, ("unchanged", "a write"), || format!("{writes} writes")),
+    }
+}
+
 /// Returns a violation that was found in the file that an engine has left. An engine that may refuse images may not
 /// leave a file that cannot be read.
 pub fn in_file(mut found: Box<Violation>) -> Box<Violation> {
@@ -279,22 +321,32 @@ pub fn in_file(mut found: Box<Violation>) -> Box<Violation> {
 }
 
 /// Compares the files of an image before and after an engine had it open for writing, without a request: the image,
-/// unless it may change, and its data file.
-pub fn check_unchanged(before: &Chain, after: &Chain, may_change_image: bool) -> OracleResult {
-    if !may_change_image {
-        check_same(before.image(), after.image(), "file without a request")?;
-    }
+/// without the byte that may differ, and its data file.
+pub fn check_unchanged(
+    before: &Chain,
+    after: &Chain,
+    may_differ: Option<HostOffset>,
+) -> OracleResult {
+    check_same(before.image(), after.image(), may_differ, "file without a request")?;
     match (before.data_file(), after.data_file()) {
-        (Some(before), Some(after)) => check_same(before, after, "data file without a request"),
+        (Some(before), Some(after)) => {
+            check_same(before, after, None, "data file without a request")
+        }
         _ => Ok(()),
     }
 }
 
 /// Compares a file with the same file at a later time.
-fn check_same(before: &ChainFile, after: &ChainFile, field: &'static str) -> OracleResult {
+fn check_same(
+    before: &ChainFile,
+    after: &ChainFile,
+    may_differ: Option<HostOffset>,
+    field: &'static str,
+) -> OracleResult {
     let (one, other) = (before.length_bytes(), after.length_bytes());
     // Data on one side may be zeros on the other.
-    let differs = first_not_in(before, after).or(first_not_in(after, before));
+    let differs =
+        first_not_in(before, after, may_differ).or(first_not_in(after, before, may_differ));
     match (one == other, differs) {
         (true, None) => Ok(()),
         _ => violation(ORACLE, field, ("unchanged", "changed"), || {
@@ -303,8 +355,13 @@ fn check_same(before: &ChainFile, after: &ChainFile, field: &'static str) -> Ora
     }
 }
 
-/// Returns the offset of the first data of `file` that `other` does not have.
-fn first_not_in(file: &ChainFile, other: &ChainFile) -> Option<HostOffset> {
+/// Returns the offset of the first data of `file` that `other` does not have, in pieces. The byte at `may_differ` is not
+/// compared.
+fn first_not_in(
+    file: &ChainFile,
+    other: &ChainFile,
+    may_differ: Option<HostOffset>,
+) -> Option<HostOffset> {
     let (mut scratch, mut there) = ([0; 4096], [0; 4096]);
     let (mut found, end) = (None, HostOffset::new(file.length_bytes()));
     let compare = |data: Data<'_>| -> Result<ControlFlow<()>, StorageError> {
@@ -312,6 +369,11 @@ fn first_not_in(file: &ChainFile, other: &ChainFile) -> Option<HostOffset> {
         for piece in data.bytes.chunks(there.len()) {
             let there = &mut there[..piece.len()];
             other.read_at(at, there)?;
+            let inside = may_differ.and_then(|byte| byte.get().checked_sub(at.get()));
+            let inside = inside.and_then(|inside| usize::try_from(inside).ok());
+            if let Some(inside) = inside.filter(|inside| *inside < piece.len()) {
+                there[inside] = piece[inside];
+            }
             if there != piece {
                 found = Some(at);
                 return Ok(ControlFlow::Break(()));

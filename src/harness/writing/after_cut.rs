@@ -107,7 +107,8 @@ impl WriterJudge {
         let read = &mut |at, into: &mut [u8]| disk.read(at, into);
         let bytes = &mut self.bytes;
         written::check(read, &expected, Moment::CutReopened, BeyondEdges::Nothing, bytes)?;
-        disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))
+        disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))?;
+        written::check_read_only("image opened again", self.meter.take_refused_writes())
     }
 }
 

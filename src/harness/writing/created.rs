@@ -1,5 +1,6 @@
 //! Has an engine create an empty image, and judges it before the engine writes to it.
 
+use crate::disk::observer::Observer;
 use crate::formats::qcow2::geometry::{Compression, Version};
 use crate::formats::qcow2::header::Header;
 use crate::harness::case::Case;
@@ -7,7 +8,7 @@ use crate::harness::chain::Chain;
 use crate::harness::engine::{Engine, EngineError};
 use crate::harness::idle::QuestionKind;
 use crate::harness::oracles::written;
-use crate::harness::oracles::{self, OracleResult, Violation};
+use crate::harness::oracles::{self, OracleResult, Violation, observed};
 use crate::harness::verdicts::Verdicts;
 use crate::programs::NewImage;
 
@@ -17,18 +18,24 @@ impl WriterJudge {
     /// Has the engine create the image of `case`, if the program wants that. Returns `None` if it does not, if the
     /// engine does not create such images, or if there is a known finding in the image: the engine then writes to the
     /// image that the harness has built.
-    pub(super) fn create<E: Engine>(
+    pub(super) fn create<E: Engine, O: Observer>(
         &mut self,
         engine: &mut E,
         case: &Case,
         has_cuts: bool,
+        observer: &O,
         verdicts: &mut Verdicts,
     ) -> Result<Option<Chain>, Box<Violation>> {
         let Some(wanted) = &case.new_image else { return Ok(None) };
         let chain = Chain::empty(case.images, has_cuts, &self.meter);
         match engine.create(&chain, wanted) {
             Ok(()) => {}
-            Err(EngineError::NotAsked | EngineError::Unsupported(_)) => {
+            Err(EngineError::NotAsked) => {
+                verdicts.leave_unanswered(QuestionKind::Create);
+                return Ok(None);
+            }
+            Err(error @ EngineError::Unsupported(_)) => {
+                observed::error(&error, observer);
                 verdicts.leave_unanswered(QuestionKind::Create);
                 return Ok(None);
             }

@@ -176,6 +176,11 @@ impl GuestDisk {
         self.replaced.push(std::mem::replace(&mut self.now, now));
     }
 
+    /// Returns the state of the disk.
+    pub(super) fn state(&self) -> &DiskState {
+        &self.now
+    }
+
     /// Returns the disk as it must be.
     pub(super) fn over<'d>(&'d self, built: &'d BuiltDisks) -> ChangedDisk<'d> {
         ChangedDisk::new(&self.now, built)

@@ -14,7 +14,7 @@ use crate::harness::accesses::AccessReport;
 use crate::harness::case::Case;
 use crate::harness::chain::Chain;
 use crate::harness::claims::SizePolicy;
-use crate::harness::engine::{Answer, Engine, EngineError, OpenDisk};
+use crate::harness::engine::{Engine, OpenDisk};
 use crate::harness::idle::QuestionKind;
 use crate::harness::meter::Meter;
 use crate::harness::oracles::collector::Collector;
@@ -31,6 +31,7 @@ use crate::programs::{CutKind, WriteRequest};
 
 use super::cut::Cut;
 use super::guest::GuestDisk;
+use super::mapping::MappingBuffers;
 use super::state::BuiltDisks;
 use super::steps::FileSteps;
 
@@ -51,11 +52,14 @@ pub(crate) struct WriterJudge {
     accesses: AccessReport,
     pub(super) reader: Walker,
     pub(super) recount: Recount,
-    extents: Vec<Extent>,
+    pub(super) extents: Vec<Extent>,
+    pub(super) mapping: MappingBuffers,
+    /// The image before the first request. There is none if the engine has created the image.
+    pub(super) before: Option<Chain>,
     pub(super) bytes: written::WrittenBuffers,
     /// Selects the bytes that are compared.
     pub(super) entropy: Entropy,
-    payload: Vec<u8>,
+    pub(super) payload: Vec<u8>,
     /// The cuts of a session, which are judged when the image is closed.
     pub(super) cuts: Vec<Cut>,
     /// The files that the engine left, or those of the cut in which an oracle found a new violation.
@@ -91,7 +95,9 @@ impl WriterJudge {
         let has_cuts = case.requests.iter().any(WriteRequest::is_cut);
         Meter::renew(&mut self.meter);
         self.meter.restart(u64::MAX);
-        let created = self.create(engine, case, has_cuts, verdicts)?;
+        self.meter.take_refused_writes();
+        let created = self.create(engine, case, has_cuts, observer, verdicts)?;
+        self.before = created.is_none().then(|| Chain::new(case.images));
         let images = created.as_ref().filter(|_| O::OBSERVES).map(images_of);
         let chain = match created {
             Some(chain) => chain,
@@ -123,6 +129,7 @@ impl WriterJudge {
             Err(found) => Err(found),
         };
         self.guest.bitmaps.forget();
+        self.before = None;
         let of_known_finding = self.of_known_finding.take().filter(|_| judged.is_ok());
         // The file of a cut in which there was a new finding comes first.
         self.written.get_or_insert_with(|| of_known_finding.unwrap_or(written));
@@ -204,6 +211,7 @@ impl WriterJudge {
         verdicts.judge_answers(QuestionKind::Read, read)?;
         let written = chain.written_changes();
         disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))?;
+        self.check_read_only("layer below", verdicts)?;
         if let Some(WriteRequest::Cut { kind, choice }) = requests.last() {
             self.cut_while_closing(chain, written, *kind, *choice);
         }
@@ -244,115 +252,6 @@ impl WriterJudge {
         }
     }
 
-    /// Passes a request to the engine. The guest's disk changes only if the engine has an answer to it.
-    fn carry_out<O: Observer>(
-        &mut self,
-        (chain, disk): (&Chain, &mut impl OpenDisk),
-        request: &WriteRequest,
-        observer: &O,
-        verdicts: &mut Verdicts,
-    ) -> OracleResult {
-        if let WriteRequest::Cut { kind, choice } = *request {
-            let (files, guest) = (chain.after_cut(kind, choice), self.guest.clone());
-            self.cuts.push(Cut { kind, files, guest });
-            observer.event(State::Write, Event::Cut);
-            return Ok(());
-        }
-        let (kind, event, done) = self.pass(disk, request);
-        match done {
-            Ok(()) => {
-                observer.event(State::Write, event);
-                self.guest.note(request);
-                if *request == WriteRequest::Flush {
-                    chain.settle();
-                }
-                let read = self.compare_edges(request, disk);
-                verdicts.judge_answers(QuestionKind::Read, read).map(|_| ())
-            }
-            Err(EngineError::NotAsked) => {
-                verdicts.leave_unanswered(kind);
-                Ok(())
-            }
-            // Version 2 has no zero clusters, say.
-            Err(EngineError::Unsupported(_)) if may_be_unsupported(request) => {
-                verdicts.leave_unanswered(kind);
-                Ok(())
-            }
-            // The engine has closed the image, and the harness could not give it back.
-            Err(error @ EngineError::NotGiven(_)) => {
-                Err(oracles::unexpected_error("open", "image", &error))
-            }
-            Err(error) => Err(oracles::unexpected_error("written", kind.oracles().0, &error)),
-        }
-    }
-
-    /// Has the engine carry out a request to the open disk. Returns its kind, its event and the answer.
-    fn pass(
-        &mut self,
-        disk: &mut impl OpenDisk,
-        request: &WriteRequest,
-    ) -> (QuestionKind, Event, Answer) {
-        match *request {
-            WriteRequest::Write { guest, length_bytes } => {
-                let length = length_bytes as usize;
-                self.payload.resize(self.payload.len().max(length), 0);
-                let payload = &mut self.payload[..length];
-                self.guest.payload(guest, payload);
-                (QuestionKind::Writing, Event::Normal, disk.write(guest, payload))
-            }
-            WriteRequest::WriteZeroes { guest, length_bytes } => {
-                let done = disk.write_zeroes(guest, length_bytes);
-                (QuestionKind::WriteZeroes, Event::ZeroPlain, done)
-            }
-            WriteRequest::Discard { guest, length_bytes } => {
-                (QuestionKind::Discard, Event::Unallocated, disk.discard(guest, length_bytes))
-            }
-            WriteRequest::Resize { size_bytes } => {
-                (QuestionKind::Resize, Event::Resized, disk.resize(size_bytes))
-            }
-            WriteRequest::TakeSnapshot { .. } => {
-                (QuestionKind::TakeSnapshot, Event::Snapshot, disk.take_snapshot())
-            }
-            WriteRequest::ApplySnapshot { number } => {
-                let done = disk.apply_snapshot(self.index_of(number));
-                (QuestionKind::ApplySnapshot, Event::SnapshotApplied, done)
-            }
-            WriteRequest::DeleteSnapshot { number } => {
-                let done = disk.delete_snapshot(self.index_of(number));
-                (QuestionKind::DeleteSnapshot, Event::SnapshotDeleted, done)
-            }
-            WriteRequest::ChangeBitmap { number, change } => {
-                // A request that fits names a bitmap that is there.
-                let index = self.guest.bitmaps.index_of(number, change).unwrap_or(u32::MAX);
-                let done = disk.change_bitmap(index, change);
-                (QuestionKind::ChangeBitmap, Event::Bitmap, done)
-            }
-            WriteRequest::Flush => (QuestionKind::Flush, Event::Flushed, disk.flush()),
-            // Neither is passed to an open disk.
-            WriteRequest::Cut { .. } | WriteRequest::Reopen => {
-                (QuestionKind::Writing, Event::Cut, Err(EngineError::NotAsked))
-            }
-        }
-    }
-
-    /// Returns the index of a snapshot in the table of the image. A request that fits names one that is there.
-    fn index_of(&self, number: u32) -> u32 {
-        self.guest.snapshots.index_of(number).unwrap_or(u32::MAX)
-    }
-
-    /// Reads the open disk around the edges of a request that was carried out, or more of it if that applied a
-    /// snapshot. Later requests may hide a mistake there, and the end of the session shows it too late.
-    fn compare_edges(&mut self, request: &WriteRequest, disk: &mut impl OpenDisk) -> OracleResult {
-        if matches!(request, WriteRequest::ApplySnapshot { .. }) {
-            return self.compare(Moment::Open, &mut |at, into: &mut [u8]| disk.read(at, into));
-        }
-        let Some(changed) = request.changed() else { return Ok(()) };
-        let Self { built, guest, bytes, .. } = self;
-        let read = &mut |at, into: &mut [u8]| disk.read(at, into);
-        let edges = [changed.start, changed.end];
-        written::check_edges(read, &guest.over(built), &edges, Moment::Open, bytes)
-    }
-
     /// Judges the file that the engine has left, step by step.
     ///
     /// # Errors
@@ -375,6 +274,7 @@ impl WriterJudge {
         let Some(has_disk) = walked? else {
             return Ok(ClosedFile { is_sound: false, has_disk: false });
         };
+        steps.judge(self.kept(chain))?;
         steps.judge(self.guest.bitmaps.check(chain))?;
         steps.judge(self.raw_data_file(chain))?;
         Ok(ClosedFile { is_sound: !steps.has_finding(), has_disk })
@@ -397,6 +297,9 @@ impl WriterJudge {
         let read = self.compare(Moment::Closed, &mut |at, into: &mut [u8]| disk.read(at, into));
         let has_disk = steps.judge(read)?.is_some();
         drop(disk);
+        if has_disk {
+            steps.judge(self.mapping())?;
+        }
         steps.judge(self.snapshots(reader, chain))?;
         Ok(Some(has_disk))
     }
@@ -434,10 +337,21 @@ impl WriterJudge {
         let mut disk = opened?;
         let read = self.compare(Moment::Reopened, &mut |at, into: &mut [u8]| disk.read(at, into));
         verdicts.judge_answers(QuestionKind::Read, read)?;
-        disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))
+        disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))?;
+        self.check_read_only("image opened again", verdicts)
     }
 
-    fn compare(&mut self, moment: Moment, read: &mut impl GuestRead) -> OracleResult {
+    /// Judges whether the engine has tried to write to files that are open for reading only.
+    pub(super) fn check_read_only(
+        &self,
+        files: &'static str,
+        verdicts: &mut Verdicts,
+    ) -> OracleResult {
+        let checked = written::check_read_only(files, self.meter.take_refused_writes());
+        verdicts.judge(checked).map(|_| ())
+    }
+
+    pub(super) fn compare(&mut self, moment: Moment, read: &mut impl GuestRead) -> OracleResult {
         let Self { built, guest, bytes, entropy, .. } = self;
         // Our walker has read more of the file before the engine opens it again.
         let beyond = match moment {
@@ -468,23 +382,6 @@ pub(super) struct ClosedFile {
     pub(super) is_sound: bool,
     /// The file has the disk of the guest.
     has_disk: bool,
-}
-
-/// Reports whether an engine that writes may not support a request for some images.
-fn may_be_unsupported(request: &WriteRequest) -> bool {
-    use WriteRequest::{
-        ApplySnapshot, ChangeBitmap, DeleteSnapshot, Discard, Resize, TakeSnapshot, WriteZeroes,
-    };
-    matches!(
-        request,
-        WriteZeroes { .. }
-            | Discard { .. }
-            | Resize { .. }
-            | TakeSnapshot { .. }
-            | ApplySnapshot { .. }
-            | DeleteSnapshot { .. }
-            | ChangeBitmap { .. }
-    )
 }
 
 /// Returns the files of a chain with a new image, as those of a case.

@@ -13,8 +13,10 @@ struct SavedDisk {
 /// The snapshots of an image, as the requests have left them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SavedDisks {
-    /// All snapshots that there were.
+    /// All snapshots that there were, those of the program first.
     saved: Vec<SavedDisk>,
+    /// The number of snapshots of the program.
+    built: usize,
     /// The snapshot tables since the last flush, oldest first; the first one is the table at the flush. Entries are
     /// indexes of `saved`.
     tables: Vec<Vec<usize>>,
@@ -26,6 +28,7 @@ impl SavedDisks {
         self.saved.clear();
         let states = (1..).zip(built.snapshots()).map(|(index, disk)| DiskState::new(index, disk));
         self.saved.extend((0..).zip(states).map(|(number, state)| SavedDisk { number, state }));
+        self.built = self.saved.len();
         self.tables.clear();
         self.tables.push((0..self.saved.len()).collect());
     }
@@ -47,6 +50,11 @@ impl SavedDisks {
     /// Returns the snapshot tables that a cut may leave, the latest first: the states of their snapshots.
     pub(super) fn after_cut(&self) -> impl Iterator<Item = impl Iterator<Item = &DiskState>> {
         self.tables.iter().rev().map(|table| self.states_of(table))
+    }
+
+    /// Returns the snapshots of the program that are still there: the index of each in the table now, and before.
+    pub(super) fn kept(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.table().iter().copied().enumerate().filter(|(_, before)| *before < self.built)
     }
 
     /// Returns the index of a snapshot in the table.

@@ -12,7 +12,9 @@ use crate::formats::qcow2::bitmap::{
     BitmapCluster, BitmapEntry, BitmapTableEntry, BitmapsExtension, MAX_DATA_BYTES, bits_for,
     table_entries_for,
 };
-use crate::formats::qcow2::constants::{AUTOCLEAR_BITMAPS, BITMAP_AUTO, BITMAP_FIXED_BYTES};
+use crate::formats::qcow2::constants::{
+    AUTOCLEAR_BITMAPS, BITMAP_AUTO, BITMAP_FIXED_BYTES, BITMAP_IN_USE,
+};
 use crate::formats::qcow2::table::HostTable;
 use crate::writers::{WriteError, WriterFault};
 
@@ -117,11 +119,17 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
         is_enabled: bool,
     ) -> Result<(), WriteError> {
         self.check_extension_place()?;
+        if self.has(WriterFault::BitmapNotAdded) {
+            return Ok(());
+        }
         self.unlisted(|it| it.append_bitmap(granularity_bits, is_enabled))
     }
 
     /// Removes the bitmap at `index` of the directory.
     pub(super) fn remove_bitmap(&mut self, index: u32) -> Result<(), WriteError> {
+        if self.has(WriterFault::BitmapNotRemoved) {
+            return Ok(());
+        }
         self.unlisted(|it| {
             let entry = it.stored_bitmap(index)?.entry;
             it.bitmaps.all.remove(index as usize);
@@ -146,6 +154,12 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
 
     /// Has a bitmap record changes of the disk, or not.
     pub(super) fn enable_bitmap(&mut self, index: u32, is_enabled: bool) -> Result<(), WriteError> {
+        if is_enabled && self.has(WriterFault::BitmapStaysDisabled) {
+            return Ok(());
+        }
+        if !is_enabled && self.has(WriterFault::BitmapForgets) {
+            self.clear_bitmap(index)?;
+        }
         let bitmap = self.stored_bitmap(index)?;
         let others = bitmap.entry.flags & !BITMAP_AUTO;
         let flags = others | if is_enabled { BITMAP_AUTO } else { 0 };
@@ -194,6 +208,10 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
         // There are fewer bitmaps than numbers.
         let name = (0..=self.bitmaps.all.len()).map(|nth| nth.to_string()).find(is_free);
         let name = name.unwrap_or_default();
+        let granularity_bits = match self.has(WriterFault::BitmapTooFine) {
+            true => granularity_bits.saturating_sub(1),
+            false => granularity_bits,
+        };
         let (table, entries) = self.new_bit_table(granularity_bits, self.header.size_bytes)?;
         let mut bytes = vec![0; BITMAP_FIXED_BYTES];
         // The type is dirty tracking.
@@ -206,7 +224,8 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
         let (at, entry) = (HostOffset::ZERO, BitmapEntry::parse(&fixed));
         let mut bitmap = StoredBitmap { at, entry, bytes };
         bitmap.set_table(table, entries);
-        bitmap.set_flags(if is_enabled { BITMAP_AUTO } else { 0 });
+        let in_use = if self.has(WriterFault::BitmapStaysInUse) { BITMAP_IN_USE } else { 0 };
+        bitmap.set_flags(in_use | if is_enabled { BITMAP_AUTO } else { 0 });
         self.bitmaps.all.push(bitmap);
         self.replace_directory()
     }

@@ -65,6 +65,11 @@ pub(super) fn create<S: WritableStorage>(
         }
         _ => size_bytes,
     };
+    let refcount_order = match fault {
+        Some(WriterFault::CreatedWidthIgnored) => 4,
+        _ => geometry.refcount_order,
+    };
+    let geometry = &Geometry { refcount_order, ..*geometry };
     let layout = NewLayout::new(geometry, size_bytes)?;
     let at = |cluster: u64| HostOffset::new(geometry.cluster_size.saturating_bytes(cluster));
     let first_block = 1 + layout.table_clusters;

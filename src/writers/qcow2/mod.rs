@@ -70,6 +70,9 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
     ) -> Result<Self, WriteError> {
         let top = chain.first().ok_or(WriteError::Malformed("the chain has no image"))?;
         let tables = WrittenTables::open(*top, fault)?;
+        if let Some(file) = top.data_file.filter(|_| tables.has(WriterFault::DataFileGrows)) {
+            file.write_at(HostOffset::new(file.length_bytes()), &[0])?;
+        }
         if tables.has(WriterFault::OpenWrites) && tables.geometry().version == Version::V3 {
             tables.toggle_lazy_refcounts()?;
         }
@@ -117,7 +120,22 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
             let kept = piece.len().checked_sub(lost).filter(|kept| *kept > 0);
             self.write_piece(part.start, &piece[..kept.unwrap_or(piece.len())], &mut behind_last)?;
         }
-        Ok(())
+        match self.tables.has(WriterFault::NeighbourStored) {
+            true => self.store_neighbour(guest.saturating_add(bytes.len() as u64)),
+            false => Ok(()),
+        }
+    }
+
+    /// Stores the cluster behind the one of the byte before `end`, as it is.
+    fn store_neighbour(&mut self, end: GuestOffset) -> Result<(), WriteError> {
+        let cluster = self.tables.cluster_size().bytes();
+        let next = end.get().div_ceil(cluster).saturating_mul(cluster);
+        if next >= self.virtual_size_bytes() {
+            return Ok(());
+        }
+        let mut byte = [0];
+        self.read(GuestOffset::new(next), &mut byte)?;
+        self.write_piece(next, &byte, &mut None)
     }
 
     /// Makes a range of the disk read as zeros.

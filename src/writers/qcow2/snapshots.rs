@@ -110,6 +110,9 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
 
     /// Deletes a snapshot.
     pub(super) fn delete_snapshot(&mut self, index: u32) -> Result<(), WriteError> {
+        if self.has(WriterFault::SnapshotNotDeleted) {
+            return Ok(());
+        }
         let deleted = HostTable::snapshot_l1(&self.snapshot(index)?.entry);
         let references = self.references(deleted)?;
         if self.has(WriterFault::DeletedEarly) {
@@ -170,6 +173,10 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
         for snapshot in snapshots {
             bytes.resize(bytes.len().next_multiple_of(8), 0);
             bytes.extend_from_slice(&snapshot.bytes);
+            if let Some(last) = bytes.last_mut().filter(|_| self.has(WriterFault::SnapshotRenamed))
+            {
+                *last ^= 1;
+            }
         }
         let new = match self.cluster_size().clusters_for(bytes.len() as u64) {
             0 => HostOffset::ZERO,

@@ -6,10 +6,11 @@ use crate::disk::clusters::{ClusterSize, GuestCluster, HostCluster};
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Data, Layer, WritableStorage, each_data, read_array};
 use crate::formats::qcow2::constants::{
-    AUTOCLEAR_RAW_DATA_FILE, COMPATIBLE_LAZY_REFCOUNTS, COPIED, INCOMPATIBLE_CORRUPT,
-    INCOMPATIBLE_DIRTY, MAX_L1_ENTRIES,
+    AUTOCLEAR_RAW_DATA_FILE, COMPATIBLE_LAZY_REFCOUNTS, COPIED, EXTENSION_BACKING_FORMAT,
+    INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY, MAX_L1_ENTRIES,
 };
 use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
+use crate::formats::qcow2::extension::each_extension;
 use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::header::Header;
 use crate::writers::{WriteError, WriterFault};
@@ -293,6 +294,9 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
             file.set_length(size_bytes)?;
         }
         self.header.size_bytes = size_bytes;
+        if self.has(WriterFault::BackingFormatLost) {
+            self.lose_backing_format()?;
+        }
         if !self.has(WriterFault::SizeNotStored) {
             self.set_entry(SIZE_AT, size_bytes)?;
         }
@@ -301,6 +305,18 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
             file.set_length(size_bytes)?;
         }
         Ok(())
+    }
+
+    /// Gives the extension with the format of the backing file an unknown type.
+    fn lose_backing_format(&self) -> Result<(), WriteError> {
+        let mut place = None;
+        each_extension(self.file, &self.header, |extension| {
+            if extension.kind == EXTENSION_BACKING_FORMAT {
+                place = Some(HostOffset::new(extension.at));
+            }
+            Ok(())
+        })?;
+        place.map_or(Ok(()), |at| self.write(at, &[0xff; 4]))
     }
 
     /// Closes the image. Everything is in the file already.

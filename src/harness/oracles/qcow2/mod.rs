@@ -2,6 +2,7 @@
 
 pub mod bitmaps;
 pub mod declarations;
+pub mod kept;
 pub mod raw_data_file;
 pub mod recount;
 pub mod refcounts;

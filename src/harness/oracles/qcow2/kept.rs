@@ -1,0 +1,139 @@
+//! A writer keeps the names that the header of an image has: of the backing file and its format, and of the data file.
+//! It keeps the entries of the snapshots that it does not delete: their ids, names, dates and clocks, the lengths of
+//! their VM states, and the sizes of their disks. A reader that gets all files by their places ignores these, so the
+//! other oracles miss errors in them.
+//!
+//! Does not check: the bytes of VM states; unknown header extensions and unknown extra data of snapshots, which a writer
+//! may leave out.
+
+use crate::disk::error::StorageError;
+use crate::disk::storage::Storage;
+use crate::formats::error::MapError;
+use crate::formats::qcow2::constants::SNAPSHOT_FIXED_BYTES;
+use crate::formats::qcow2::head::{Field, Head};
+use crate::formats::qcow2::snapshot_table;
+use crate::harness::engine::EngineError;
+use crate::harness::oracles::{OracleResult, Violation, unexpected_error, violation};
+
+const ORACLE: &str = "written";
+
+/// The names in the header of an image.
+#[derive(Debug, PartialEq, Eq)]
+struct HeaderNames {
+    backing_file: Vec<u8>,
+    backing_format: Vec<u8>,
+    data_file: Vec<u8>,
+}
+
+/// The facts about a snapshot that a writer keeps.
+#[derive(Debug, PartialEq, Eq)]
+struct SnapshotFacts {
+    id: Vec<u8>,
+    name: Vec<u8>,
+    /// Seconds since 1970, and nanoseconds.
+    date: (u32, u32),
+    vm_clock_nanoseconds: u64,
+    vm_state_bytes: u64,
+    /// An entry without this field means the size of the active disk.
+    disk_bytes: Option<u64>,
+}
+
+/// Compares an image that an engine has written with the image before. `kept` are the snapshots that are still there:
+/// the index of each in the table now, and before.
+pub fn check<S: Storage + ?Sized>(
+    before: &S,
+    after: &S,
+    kept: impl Iterator<Item = (usize, usize)>,
+) -> OracleResult {
+    let old = Head::read(before).map_err(unreadable)?;
+    let new = Head::read(after).map_err(unreadable)?;
+    let old_names = HeaderNames::read(&old, before).map_err(unreadable)?;
+    let new_names = HeaderNames::read(&new, after).map_err(unreadable)?;
+    for (field, is_kept) in [
+        ("backing file's name", old_names.backing_file == new_names.backing_file),
+        ("backing file's format", old_names.backing_format == new_names.backing_format),
+        ("data file's name", old_names.data_file == new_names.data_file),
+    ] {
+        if !is_kept {
+            return violation(ORACLE, field, ("kept", "changed"), || {
+                format!("before {old_names:?}\nafter  {new_names:?}")
+            });
+        }
+    }
+    let mut kept = kept.peekable();
+    if kept.peek().is_none() {
+        return Ok(());
+    }
+    let old = snapshots(before, &old).map_err(unreadable)?;
+    let new = snapshots(after, &new).map_err(unreadable)?;
+    // The number of snapshots is right (`written::wrong_snapshot_count`), or that is a known finding.
+    let mut pairs = kept.filter_map(|(now, then)| old.get(then).zip(new.get(now)));
+    pairs.try_for_each(|(then, now)| check_snapshot(then, now))
+}
+
+/// Returns the violation of an image whose header or snapshot table cannot be read.
+fn unreadable(error: impl Into<MapError>) -> Box<Violation> {
+    unexpected_error(ORACLE, "header", &EngineError::from(error.into()))
+}
+
+impl HeaderNames {
+    fn read<S: Storage + ?Sized>(head: &Head, file: &S) -> Result<Self, StorageError> {
+        Ok(Self {
+            backing_file: field(file, head.backing_name)?,
+            backing_format: field(file, head.backing_format)?,
+            data_file: field(file, head.data_file)?,
+        })
+    }
+}
+
+fn check_snapshot(before: &SnapshotFacts, after: &SnapshotFacts) -> OracleResult {
+    for (field, is_kept) in [
+        ("snapshot's id", before.id == after.id),
+        ("snapshot's name", before.name == after.name),
+        ("snapshot's date", before.date == after.date),
+        ("snapshot's clock", before.vm_clock_nanoseconds == after.vm_clock_nanoseconds),
+        ("snapshot's VM state", before.vm_state_bytes == after.vm_state_bytes),
+        ("snapshot's size", before.disk_bytes.is_none() || before.disk_bytes == after.disk_bytes),
+    ] {
+        if !is_kept {
+            return violation(ORACLE, field, ("kept", "changed"), || {
+                format!("before {before:?}\nafter  {after:?}")
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Returns the facts about all snapshots, in the order of their table.
+fn snapshots<S: Storage + ?Sized>(file: &S, head: &Head) -> Result<Vec<SnapshotFacts>, MapError> {
+    let mut all = Vec::new();
+    snapshot_table::each_entry(file, &head.header, |_, at, entry| {
+        let extra = snapshot_table::extra_of(file, at, entry)?;
+        let strings = SNAPSHOT_FIXED_BYTES as u64 + u64::from(entry.extra_bytes);
+        // No file is long enough that this saturates: the entry was read from it.
+        let id = at.saturating_add(strings);
+        let name = id.saturating_add(u64::from(entry.id_bytes));
+        let string = |offset, length: u16| {
+            field(file, Some(Field { offset, length_bytes: u32::from(length) }))
+        };
+        all.push(SnapshotFacts {
+            id: string(id, entry.id_bytes)?,
+            name: string(name, entry.name_bytes)?,
+            date: (entry.date_seconds, entry.date_nanoseconds),
+            vm_clock_nanoseconds: entry.vm_clock_nanoseconds,
+            vm_state_bytes: extra.vm_state_bytes.unwrap_or_else(|| entry.vm_state_bytes.into()),
+            disk_bytes: extra.disk_bytes,
+        });
+        Ok(())
+    })?;
+    Ok(all)
+}
+
+/// Reads a field of the file; nothing if there is none.
+fn field<S: Storage + ?Sized>(file: &S, field: Option<Field>) -> Result<Vec<u8>, StorageError> {
+    let Some(Field { offset, length_bytes }) = field else { return Ok(Vec::new()) };
+    // A field of the first cluster, or a string of at most 64 KiB.
+    let mut bytes = vec![0; length_bytes as usize];
+    file.read_at(offset, &mut bytes)?;
+    Ok(bytes)
+}

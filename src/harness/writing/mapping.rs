@@ -1,0 +1,49 @@
+//! Judges the extents of a closed file: clusters that no request has changed stay where they are, and the image stores
+//! what was written.
+//!
+//! # Arithmetic
+//! A disk ends before 2^63, so that no whole number of its clusters saturates.
+
+use std::ops::Range;
+
+use crate::disk::extent::Extent;
+use crate::harness::oracles::OracleResult;
+use crate::harness::oracles::written;
+
+use super::judge::WriterJudge;
+use super::state::GuestChange;
+
+/// Buffers that are reused from file to file.
+#[derive(Debug, Default)]
+pub(super) struct MappingBuffers {
+    /// The extents of the disk before the requests.
+    built: Vec<Extent>,
+    clipped: [Vec<Extent>; 2],
+}
+
+impl WriterJudge {
+    /// Compares the extents that our walker has found in a closed file with those before the requests.
+    pub(super) fn mapping(&mut self) -> OracleResult {
+        let Self { built, guest, extents, mapping, before, .. } = self;
+        let state = guest.state();
+        // Nothing is known about the extents of an image that the engine has created.
+        if before.is_some() {
+            built.below(state).extents(&mut mapping.built);
+            let cluster_bytes = built.cluster_bytes();
+            let touched = state.changes.iter();
+            let touched = touched.map(|(range, _)| whole_clusters(&range, cluster_bytes));
+            let clipped = &mut mapping.clipped;
+            written::check_outside(touched, &mapping.built, extents, clipped)?;
+        }
+        state.changes.iter().try_for_each(|(range, change)| match change {
+            GuestChange::Written(_) => written::check_stored(&range, extents),
+            GuestChange::Zeroed => Ok(()),
+        })
+    }
+}
+
+/// Returns the clusters that have bytes of a range.
+fn whole_clusters(range: &Range<u64>, cluster_bytes: u64) -> Range<u64> {
+    let end = range.end.div_ceil(cluster_bytes).saturating_mul(cluster_bytes);
+    range.start / cluster_bytes * cluster_bytes..end
+}
