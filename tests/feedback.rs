@@ -167,7 +167,8 @@ fn answers_about_damaged_images_and_files_are_feedback() {
         };
         assert!(has_edge(State::Emit) && has_edge(State::Check), "{name}");
         let ratios = [Vital::FuelUsed, Vital::TableReads, Vital::EntryExtents];
-        for vital in [Vital::Extents, Vital::Reads, Vital::ReadBytes].into_iter().chain(ratios) {
+        let counts = [Vital::Extents, Vital::Reads, Vital::ReadBytes, Vital::Questions];
+        for vital in counts.into_iter().chain(ratios) {
             let is_high = |one: &Counter| matches!(one, Counter::Vital { vital: of, magnitude: 2.. } if *of == vital);
             assert!(reached.iter().any(is_high), "{name}: {}", vital.name());
         }

@@ -37,7 +37,7 @@ closed! {
         Leaked = "leaked clusters",
         /// Clusters with a count below their references.
         Uncounted = "uncounted clusters",
-        /// Questions of the program.
+        /// Questions of the program, and extents of a damaged image about which the harness asks.
         Questions = "questions",
         /// Reads of the files by an engine that reports no events, at most 1,024.
         FileReads = "file reads",

@@ -69,8 +69,8 @@ impl Limits {
         request_bytes: 0,
     };
 
-    /// Limits of programs whose images are damaged. They are the same, except for attacks and questions.
-    pub const HOSTILE: Self = Self { questions: 0, attacks: 16, ..Self::WALKED };
+    /// Limits of programs whose images are damaged. They are the same, except for attacks.
+    pub const HOSTILE: Self = Self { attacks: 16, ..Self::WALKED };
 
     /// Limits of programs whose images an engine writes. They are the same, except for requests and questions.
     pub const WRITTEN: Self =

@@ -85,8 +85,17 @@ pub fn check<E: Engine, O: Observer>(
         let may_split_grains = case.damage.may_split_grains();
         let span_bits = case.table_span_bits;
         let measured = MeasuredChain { chain: &chain, meter, span_bits, table_bytes };
-        Answers { whole, other, fuel, may_fail_to_read, may_split_grains, observer, verdicts }
-            .judge(engine, &measured, entropy)?
+        Answers {
+            whole,
+            other,
+            questions: case.questions,
+            fuel,
+            may_fail_to_read,
+            may_split_grains,
+            observer,
+            verdicts,
+        }
+        .judge(engine, &measured, entropy)?
     };
     if !case.damage.is_trapped() {
         // As far as the walk came.

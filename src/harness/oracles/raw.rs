@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::disk::extent::{Extent, Window};
 use crate::disk::image_format::ImageFormat;
-use crate::disk::observer::{Event, Observer, State};
+use crate::disk::observer::{Event, Observer, State, Vital};
 use crate::disk::offsets::GuestOffset;
 use crate::harness::chain::Chain;
 use crate::harness::engine::{Engine, EngineError, ErrorKind, OpenDisk};
@@ -20,6 +20,7 @@ use crate::harness::verdicts::Verdicts;
 use crate::images::damage::{BrokenRule, broken_at_open};
 use crate::images::entropy::Entropy;
 use crate::images::files::Images;
+use crate::programs::Question;
 
 use super::collector::{Collector, Fuel};
 use super::observed::WalkWork;
@@ -48,6 +49,8 @@ const STEPS_PER_LAYER: u64 = 4;
 const MAX_STEPS: u64 = 1 << 22;
 /// The number of extents that are looked up and read.
 pub(super) const MAX_ASKED: usize = 64;
+/// The most bytes that a question of a program reads from a damaged image.
+const MAX_ANY_READ_BYTES: usize = 4096;
 
 /// Buffers, reused from file to file.
 #[derive(Debug, Default)]
@@ -103,8 +106,16 @@ impl RawJudge {
         let (span_bits, table_bytes) = (u64::BITS - 1, input.len() as u64);
         let measured = MeasuredChain { chain: &chain, meter, span_bits, table_bytes };
         let may_fail_to_read = false;
-        let answers =
-            Answers { whole, other, fuel, may_fail_to_read, may_split_grains, observer, verdicts };
+        let answers = Answers {
+            whole,
+            other,
+            questions: &[],
+            fuel,
+            may_fail_to_read,
+            may_split_grains,
+            observer,
+            verdicts,
+        };
         match broken_at_open(format, &self.file.top().image) {
             Some(rule) => answers.judge_refused(engine, &chain, rule),
             None => answers.judge(engine, &measured, entropy),
@@ -151,6 +162,8 @@ pub(super) struct Answers<'a, O> {
     /// The extents of the whole walk, up to a bound.
     pub(super) whole: &'a mut Vec<Extent>,
     pub(super) other: &'a mut Vec<Extent>,
+    /// The questions of the program.
+    pub(super) questions: &'a [Question],
     pub(super) fuel: Fuel,
     /// Reads may fail where the walk succeeds: for VMDK images that no longer fit their parents. Then they must only
     /// end without a panic.
@@ -186,8 +199,8 @@ impl<O: Observer> Answers<'_, O> {
         measured: &MeasuredChain<'_>,
         entropy: &mut Entropy,
     ) -> Result<RawOutcome, Box<Violation>> {
-        let Self { whole, other, fuel, may_fail_to_read, may_split_grains, observer, verdicts } =
-            self;
+        let Self { whole, other, questions, fuel, observer, verdicts, .. } = self;
+        let Self { may_fail_to_read, may_split_grains, .. } = self;
         let MeasuredChain { chain, meter, span_bits, table_bytes } = *measured;
         whole.clear();
         meter.restart(u64::MAX);
@@ -206,6 +219,7 @@ impl<O: Observer> Answers<'_, O> {
         }
         observed::extents(whole, span_bits, observer);
         let asked = &whole[..whole.len().min(MAX_ASKED)];
+        observer.vital(Vital::Questions, (asked.len() + questions.len()) as u64);
         if !may_split_grains {
             observer.event(State::Check, Event::Lookup);
             let looked_up = lookup::check(&mut disk, asked, |_| true);
@@ -221,8 +235,54 @@ impl<O: Observer> Answers<'_, O> {
             let length_bytes = entropy.next_u64() >> entropy.below(64);
             let some = Window { start, length_bytes };
             verdicts.judge(window::check(&mut disk, some, whole, fuel.steps, other))?;
+            ask(&mut disk, questions, (whole, fuel.steps), other, observer, verdicts)?;
         }
         Ok(outcome)
+    }
+}
+
+/// Asks the questions of a program about a disk whose extents and whose fuel for a walk are known.
+fn ask<O: Observer>(
+    disk: &mut impl OpenDisk,
+    questions: &[Question],
+    (whole, steps): (&[Extent], u64),
+    other: &mut Vec<Extent>,
+    observer: &O,
+    verdicts: &mut Verdicts,
+) -> Result<(), Box<Violation>> {
+    for question in questions {
+        let (kind, answered) = match *question {
+            Question::Walk(window) => {
+                observer.event(State::Check, Event::Walk);
+                (QuestionKind::Map, window::check(disk, window, whole, steps, other))
+            }
+            Question::Lookup(guest) => {
+                observer.event(State::Check, Event::Lookup);
+                (QuestionKind::Status, lookup::check_point(disk, guest, whole))
+            }
+            Question::Read { start, length_bytes } => {
+                observer.event(State::Check, Event::Read);
+                read_any(disk, start, length_bytes, observer);
+                continue;
+            }
+        };
+        verdicts.judge_answers(kind, answered)?;
+    }
+    Ok(())
+}
+
+/// Reads a range that may be compressed, or past the end of the disk. The answer may be an error: the read must only
+/// end without a panic.
+fn read_any<O: Observer>(
+    disk: &mut impl OpenDisk,
+    start: GuestOffset,
+    length_bytes: u16,
+    observer: &O,
+) {
+    let mut bytes = [0; MAX_ANY_READ_BYTES];
+    let length = usize::from(length_bytes).min(bytes.len());
+    if let Err(error) = disk.read(start, &mut bytes[..length]) {
+        observed::error(&error, observer);
     }
 }
 
