@@ -22,6 +22,10 @@ impl Engine for Qcow2Core {
         refuses: [Clusters2M, ExtendedL2, Zstd, Qcow2Backing, RawBacking, DataFile, LargeL1],
         size: Near, known: include_str!("../known/qcow2_core.toml"));
 
+    fn accesses_are_feedback(&self) -> bool {
+        true
+    }
+
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<Qcow2CoreDisk> {
         let opened = Qcow2Reader::from_reader(ChainStream::new(chain.image()));
         opened.map(Qcow2CoreDisk).map_err(|error| match error {

@@ -37,7 +37,7 @@ impl Engine for Qcow2Rs {
     }
 
     // The caches are maps whose order is random, and so is the order in which the crate writes the tables.
-    fn written_accesses_are_feedback(&self) -> bool {
+    fn written_accesses_are_ordered(&self) -> bool {
         false
     }
 

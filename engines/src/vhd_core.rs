@@ -26,6 +26,10 @@ impl Engine for VhdCore {
         no: [Qcow2],
         size: Near, known: include_str!("../known/vhd_core.toml"));
 
+    fn accesses_are_feedback(&self) -> bool {
+        true
+    }
+
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<VhdCoreDisk> {
         if chain.image().length_bytes() > MAX_FILE_BYTES {
             return Err(EngineError::NotGiven("a file of more than 192 MiB".into()));

@@ -18,6 +18,10 @@ impl Engine for VhdxCore {
 
     describe!("vhdx_core", yes: [Vhdx], no: [Qcow2], known: include_str!("../known/vhdx_core.toml"));
 
+    fn accesses_are_feedback(&self) -> bool {
+        true
+    }
+
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<VhdxCoreDisk> {
         let opened = VhdxReader::open_reader(Box::new(ChainStream::new(chain.image())));
         opened.map(VhdxCoreDisk).map_err(|error| match error {

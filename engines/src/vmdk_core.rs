@@ -23,6 +23,10 @@ impl Engine for VmdkCore {
         no: [Qcow2, Clusters512, Clusters1K, Clusters2K],
         known: include_str!("../known/vmdk_core.toml"));
 
+    fn accesses_are_feedback(&self) -> bool {
+        true
+    }
+
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<VmdkCoreDisk> {
         let opened = VmdkReader::open(ChainStream::new(chain.image()));
         opened.map(VmdkCoreDisk).map_err(|error| match error {

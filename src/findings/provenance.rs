@@ -30,12 +30,6 @@ struct Trace {
 }
 
 impl Provenance {
-    /// Forgets all mappings, and keeps the buffers.
-    pub(crate) fn clear(&mut self) {
-        self.traces.clear();
-        self.snapshots.clear();
-    }
-
     /// Adds the mappings that `operation` appended to the layer's journal after `before`.
     pub(crate) fn follow(&mut self, journal: &Journal, before: Mark, operation: usize) {
         for record in journal.since(before) {

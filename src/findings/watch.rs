@@ -1,5 +1,6 @@
-//! Watched entries: the fields and entries of an image that the walker has read, and the operation of the program that
-//! each depends on. If the program builds a chain, only the image at the top is watched.
+//! Watched entries: the fields and entries of the images of a chain that the walker has read, and the operation of the
+//! program that each depends on. Another implementation may read others, so some of those that it has not read are kept,
+//! too.
 
 use std::cell::RefCell;
 use std::ops::{ControlFlow, Range};
@@ -7,12 +8,13 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::disk::clusters::ClusterSize;
 use crate::disk::error::StorageError;
 use crate::disk::extent::{Extent, Window};
 use crate::disk::file_parts::MAX_EXTENT_FILES;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::limits::{MAX_LAYERS, MAX_WATCHED_EXTENTS};
-use crate::disk::offsets::HostOffset;
+use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Data, Layer, Storage};
 use crate::formats::anatomy::{Element, Part};
 use crate::images::files::{FileNames, Images, LayerFile};
@@ -25,9 +27,14 @@ use crate::walkers::{Disk, WalkScratch, map_extents};
 
 use super::provenance::Provenance;
 
-/// A field or an entry that the walker read.
+/// The number of entries of a part that the walker has not read and that are kept, for each layer.
+const MAX_UNREAD: usize = 64;
+
+/// A field or an entry of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watched {
+    /// The layer, counted from the top.
+    pub depth: usize,
     /// The file of the layer that contains it.
     pub file: LayerFile,
     /// The part of the file that contains it.
@@ -38,7 +45,9 @@ pub struct Watched {
     pub at: HostOffset,
     /// A checksum covers it.
     pub is_sealed: bool,
-    /// The last operation that changed the guest range that the entry maps. If the program applied a snapshot, only
+    /// The first guest byte that the entry maps, if it maps any.
+    pub guest: Option<GuestOffset>,
+    /// The last operation on the layer that changed the guest range that the entry maps. If the program applied a snapshot, only
     /// operations that the snapshot contains count. `None` if no single operation determines the entry.
     pub operation: Option<usize>,
 }
@@ -51,58 +60,87 @@ pub struct Watch {
     names: FileNames,
     anatomy: LayerAnatomy,
     scratch: WalkScratch,
-    /// The ranges that the walker read, of the image and of the files beside it.
-    reads: RefCell<Vec<Range<u64>>>,
-    extent_reads: [RefCell<Vec<Range<u64>>>; MAX_EXTENT_FILES],
-    provenance: Provenance,
-    watched: Vec<Watched>,
+    /// The reads of each layer, the top first.
+    reads: Vec<LayerReads>,
+    /// The mappings of each layer, the bottom first.
+    provenance: Vec<Provenance>,
+    read: Vec<Watched>,
+    unread: Vec<Watched>,
+}
+
+/// The ranges that the walker read, of the image of a layer and of the files beside it.
+#[derive(Debug, Default)]
+struct LayerReads {
+    image: RefCell<Vec<Range<u64>>>,
+    extents: [RefCell<Vec<Range<u64>>>; MAX_EXTENT_FILES],
 }
 
 impl Watch {
-    /// Runs `program`, builds its images, walks them, and returns the entries that the walker read, part by part.
+    /// Runs `program`, builds its images, walks them, and returns the entries that the walker read, layer by layer and
+    /// part by part.
     pub fn run(&mut self, program: &Program, limits: Limits) -> &[Watched] {
         self.build(program, limits);
-        self.watched.clear();
-        let format = self.images.top().format;
-        if format == ImageFormat::Raw {
-            return &self.watched;
-        }
+        self.read.clear();
+        self.unread.clear();
         self.walk();
-        let Self { anatomy, reads, extent_reads, provenance, watched, .. } = self;
-        merge(reads.get_mut());
-        extent_reads.iter_mut().for_each(|reads| merge(reads.get_mut()));
-        // The image that a program builds is valid.
-        let read = anatomy.read(self.images.top());
-        debug_assert!(read.is_ok(), "{read:?}");
-        for part in Part::ALL {
-            for (index, (file, element)) in anatomy.elements_of(part).enumerate() {
-                let Ok(nth) = u16::try_from(index * 2) else { break };
-                let reads = match file {
-                    LayerFile::Extent(index) => &mut extent_reads[index],
-                    LayerFile::Image | LayerFile::DataFile => &mut *reads,
-                };
-                if was_read(reads.get_mut(), &element) {
-                    let operation = provenance.last_touching(&element.guest);
+        let Self { anatomy, reads, provenance, read, unread, images, .. } = self;
+        let layers = images.layers().zip(reads).zip(provenance.iter().rev());
+        for (depth, ((files, reads), provenance)) in layers.enumerate() {
+            if files.format == ImageFormat::Raw {
+                continue;
+            }
+            reads.files_mut().for_each(|reads| merge(reads.get_mut()));
+            // The images that a program builds are valid.
+            let is_valid = anatomy.read(files);
+            debug_assert!(is_valid.is_ok(), "{is_valid:?}");
+            for part in Part::ALL {
+                let first_unread = unread.len();
+                for (index, (file, element)) in anatomy.elements_of(part).enumerate() {
+                    let Ok(nth) = u16::try_from(index * 2) else { break };
                     let (at, is_sealed) = (element.at, element.seal.is_some());
-                    watched.push(Watched { file, part, nth, at, is_sealed, operation });
+                    let guest =
+                        (!element.guest.is_empty()).then(|| GuestOffset::new(element.guest.start));
+                    let operation = provenance.last_touching(&element.guest);
+                    let it = Watched { depth, file, part, nth, at, is_sealed, guest, operation };
+                    if was_read(reads.of_file(file).get_mut(), &element) {
+                        read.push(it);
+                    } else if unread.len() - first_unread < MAX_UNREAD {
+                        unread.push(it);
+                    }
                 }
             }
         }
-        watched
+        read
+    }
+
+    /// Returns the entries that the walker has read in the last run.
+    pub fn read(&self) -> &[Watched] {
+        &self.read
+    }
+
+    /// Returns entries that the walker has not read in the last run, in the same order; of each part of a layer, the
+    /// first ones.
+    pub fn unread(&self) -> &[Watched] {
+        &self.unread
+    }
+
+    /// Returns the cluster size of the image at the top.
+    pub fn cluster_size(&self) -> ClusterSize {
+        self.vm.builder().plan().geometry.cluster_size
     }
 
     fn build(&mut self, program: &Program, limits: Limits) {
         self.provenance.clear();
+        self.provenance.push(Provenance::default());
         self.vm.begin(&program.prologue, limits);
         for (index, operation) in program.operations.iter().enumerate() {
             let before = self.vm.journal().mark();
             let effect = self.vm.step(*operation);
             if (operation.class(), effect) == (Class::Overlays, Effect::Changed) {
-                // The layer that was the top is now below the top.
-                self.provenance.clear();
-                continue;
+                self.provenance.push(Provenance::default());
+            } else if let Some(top) = self.provenance.last_mut() {
+                top.follow(self.vm.journal(), before, index);
             }
-            self.provenance.follow(self.vm.journal(), before, index);
         }
         self.images.resize(0);
         self.vm.build(&self.names, &mut self.images, &());
@@ -113,23 +151,23 @@ impl Watch {
         reason = "a layer has Arcs, and they stay in this thread"
     )]
     fn walk(&mut self) {
-        self.reads.get_mut().clear();
-        self.extent_reads.iter_mut().for_each(|reads| reads.get_mut().clear());
-        let top = Reading { image: &self.images.top().image, reads: &self.reads };
-        let extents = self.images.layers().enumerate().map(|(depth, files)| match depth {
-            0 => {
-                let beside = files.extents.all().iter().zip(&self.extent_reads);
-                let reading = beside.map(|(image, reads)| Reading { image: image.as_ref(), reads });
-                reading.map(|file| Arc::new(file) as Arc<dyn Storage + '_>).collect()
-            }
-            _ => files.layer().erased_extents(),
+        let Self { images, reads, scratch, .. } = self;
+        reads.resize_with(images.layers().count().max(reads.len()), LayerReads::default);
+        reads.iter_mut().flat_map(LayerReads::files_mut).for_each(|reads| reads.get_mut().clear());
+        let layer_images = images.layers().zip(&*reads);
+        let layer_images: SmallVec<[Reading; MAX_LAYERS]> = layer_images
+            .map(|(files, reads)| Reading { image: &files.image, reads: &reads.image })
+            .collect();
+        let extents = images.layers().zip(&*reads).map(|(files, reads)| {
+            let beside = files.extents.all().iter().zip(&reads.extents);
+            let reading = beside.map(|(image, reads)| Reading { image: image.as_ref(), reads });
+            reading.map(|file| Arc::new(file) as Arc<dyn Storage + '_>).collect()
         });
         let extents: SmallVec<[Vec<Arc<dyn Storage + '_>>; MAX_LAYERS]> = extents.collect();
-        let layers = self.images.layers().zip(&extents).enumerate();
-        let layers = layers.map(|(depth, (files, extents))| {
+        let layers = images.layers().zip(&layer_images).zip(&extents);
+        let layers = layers.map(|((files, image), extents)| {
             let layer = files.layer().erased(extents);
-            let image = if depth == 0 { &top as &dyn Storage } else { layer.image };
-            Layer { image, ..layer }
+            Layer { image: image as &dyn Storage, ..layer }
         });
         let chain: SmallVec<[Layer; MAX_LAYERS]> = layers.collect();
         let mut left = MAX_WATCHED_EXTENTS;
@@ -137,10 +175,23 @@ impl Watch {
             left -= 1;
             if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        if let Ok(disk) = Disk::open_as(self.images.top().format, &chain) {
+        if let Ok(disk) = Disk::open_as(images.top().format, &chain) {
             // The result does not matter: the reads of a failed walk count too.
-            let _ = map_extents(&disk, Window::ALL, &mut self.scratch, &mut count);
+            let _ = map_extents(&disk, Window::ALL, scratch, &mut count);
         }
+    }
+}
+
+impl LayerReads {
+    fn of_file(&mut self, file: LayerFile) -> &mut RefCell<Vec<Range<u64>>> {
+        match file {
+            LayerFile::Extent(index) => &mut self.extents[index],
+            LayerFile::Image | LayerFile::DataFile => &mut self.image,
+        }
+    }
+
+    fn files_mut(&mut self) -> impl Iterator<Item = &mut RefCell<Vec<Range<u64>>>> {
+        std::iter::once(&mut self.image).chain(&mut self.extents)
     }
 }
 
@@ -228,6 +279,27 @@ mod tests {
         assert_eq!(of(Part::RefcountBlock), []);
         assert_eq!(of(Part::Snapshot).len(), 9);
         assert_eq!(of(Part::SnapshotTable), []);
+    }
+
+    #[test]
+    fn entries_of_all_layers_are_watched() {
+        let program = assemble(
+            "image version=3 cluster_bits=12 refcount_order=4 features=none size=64<<12+0 \
+             rng_seed=0 blocks=append table=append tolerance=0
+             write at=start+4 clusters=1
+             overlay version=3 cluster_bits=12 refcount_order=4 features=none data_in=image size=same
+             write at=start+9 clusters=1",
+        );
+        let mut watch = Watch::default();
+        let watched = watch.run(&program.unwrap(), Limits::WALKED);
+        let tables = watched.iter().filter(|it| it.part == Part::L2);
+        let written: Vec<_> = tables.filter_map(|it| Some((it.depth, it.operation?))).collect();
+        assert_eq!(written, [(0, 2), (1, 0)]);
+        // The walker reads no refcounts, and others do.
+        for depth in [0, 1] {
+            let of_layer = |it: &&Watched| it.depth == depth && it.part == Part::RefcountBlock;
+            assert!(watch.unread().iter().any(|it| of_layer(&it)), "{depth}");
+        }
     }
 
     #[test]

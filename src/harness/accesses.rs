@@ -9,7 +9,7 @@ use crate::images::files::{Images, LayerFile};
 use crate::images::layer_anatomy::LayerAnatomy;
 use crate::programs::Journal;
 
-use super::meter::{FileAccess, Meter};
+use super::meter::{FileAccess, MAX_ACCESSES, Meter};
 use super::origins::DataOrigins;
 
 /// The smallest unit of the structures of formats without clusters: a sector.
@@ -40,6 +40,38 @@ impl AccessReport {
     pub(super) fn begin<O: Observer>(are_feedback: bool, meter: &Meter, _observer: &O) {
         if O::OBSERVES && are_feedback {
             meter.begin_trace();
+        }
+    }
+
+    /// Ends the trace on `meter`, and reports which parts of `images` its accesses met, each once and in a fixed order:
+    /// the order of the accesses, and so their number, do not depend on the input alone. The rest is as for
+    /// [`AccessReport::end`].
+    pub(super) fn end_unordered<O: Observer>(
+        &mut self,
+        (images, journals): (&Images, &[&Journal]),
+        meter: &Meter,
+        observer: &O,
+    ) {
+        let mut accesses = meter.end_trace().peekable();
+        if !O::OBSERVES || accesses.peek().is_none() {
+            return;
+        }
+        self.take_apart(images);
+        self.origins.take(journals);
+        let mut met = [[false; Event::COUNT]; 2];
+        let mut count = 0;
+        for access in accesses {
+            met[usize::from(access.is_write)][self.event(images, access) as usize] = true;
+            count += 1;
+        }
+        // The first accesses of a longer trace depend on its order.
+        if count == MAX_ACCESSES {
+            return;
+        }
+        for (state, met) in [State::FileReads, State::FileWrites].into_iter().zip(met) {
+            observer.begin(state);
+            let events = Event::ALL.into_iter().zip(met).filter(|(_, is_met)| *is_met);
+            events.for_each(|(event, _)| observer.event(state, *event));
         }
     }
 

@@ -47,10 +47,10 @@ pub trait Engine {
         false
     }
 
-    /// Reports whether the accesses of the engine are feedback while it writes: by default, as while it reads. An
-    /// engine that writes its caches in a random order says no.
-    fn written_accesses_are_feedback(&self) -> bool {
-        self.accesses_are_feedback()
+    /// Reports whether the order of the accesses depends on the input alone while the engine writes. An engine that
+    /// writes its caches in a random order says no: only the parts of the images are feedback then, and not their order.
+    fn written_accesses_are_ordered(&self) -> bool {
+        true
     }
 
     /// Begins a rehearsal, if the engine wants one: the harness judges the next image twice, and discards the first
@@ -389,8 +389,8 @@ macro_rules! pass_on_to_engine {
             self.engine.accesses_are_feedback()
         }
 
-        fn written_accesses_are_feedback(&self) -> bool {
-            self.engine.written_accesses_are_feedback()
+        fn written_accesses_are_ordered(&self) -> bool {
+            self.engine.written_accesses_are_ordered()
         }
 
         fn begin_rehearsal(&mut self) -> bool {

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use crate::disk::error::StorageError;
 
 use trace::AccessTrace;
-pub(super) use trace::FileAccess;
+pub(super) use trace::{FileAccess, MAX_ACCESSES};
 
 /// The error kind of a read that fails on purpose.
 pub const INJECTED: ErrorKind = ErrorKind::Other;

@@ -119,7 +119,7 @@ impl Explanation {
     pub fn note_reads(&mut self, reads: &[Watched]) {
         for file in self.files.iter_mut().filter(|file| file.depth == 0) {
             let Some(place) = file.kind.layer_file() else { continue };
-            let own = reads.iter().filter(|it| it.file == place);
+            let own = reads.iter().filter(|it| it.depth == 0 && it.file == place);
             let reads: BTreeSet<_> = own.map(|it| (it.part, it.at)).collect();
             for entry in &mut file.entries {
                 entry.read = reads.contains(&(entry.part, entry.at));

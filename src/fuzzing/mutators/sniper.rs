@@ -1,13 +1,16 @@
-//! Changes one or two entries that the walker reads. The mutation runs the program to find these entries. If the target
-//! has attacks, it appends an attack that patches such an entry, sets a trap on it or lets a read of it fail. Otherwise
-//! it changes an operand of the operation that wrote the entry. It runs only programs that were run before without a
+//! Aims at one or two entries of the images of a program, in any layer. The mutation runs the program to find those that
+//! our walker reads; sometimes it aims at others, because another implementation may read these. If the target has
+//! attacks, it appends an attack that patches such an entry, sets a trap on it or lets a read of it fail. If an engine
+//! writes, it appends a request to change the first cluster that the entry maps. Otherwise, and sometimes in these
+//! targets, it changes an operand of the operation that wrote the entry. It runs only programs that were run before without a
 //! finding, so no mutation ends the process or hangs.
 
 use std::cell::RefCell;
 
+use crate::disk::clusters::ClusterSize;
 use crate::findings::watch::{Watch, Watched};
 use crate::images::damage::Transform;
-use crate::programs::operand::Number;
+use crate::programs::operand::{Anchor, At, Gap, Inside, Number, Operand};
 use crate::programs::{Operation, Program};
 
 use super::context::MutationContext;
@@ -17,6 +20,8 @@ use super::{operand, refused};
 const REFUSED_ONE_IN: u64 = 4;
 /// One attack of this many acts on reads: by turns a trap, and a read that fails.
 const ON_READS_ONE_IN: u64 = 6;
+/// One entry of this many is one that our walker does not read.
+const UNREAD_ONE_IN: u64 = 4;
 /// Most traps and failing reads act at one of the first reads of the entry.
 const FEW_READS: u64 = 4;
 
@@ -32,13 +37,19 @@ pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bo
         static WATCH: RefCell<Watch> = RefCell::default();
     }
     WATCH.with_borrow_mut(|watch| {
-        let watched = watch.run(program, context.limits);
-        let count = 1 + context.index(2);
+        watch.run(program, context.limits);
+        let cluster_size = watch.cluster_size();
+        let has_requests = context.limits.requests > 0;
         let mut changed = false;
-        for _ in 0..count {
+        for _ in 0..1 + context.index(2) {
+            let is_unread = has_attacks && context.entropy.one_in(UNREAD_ONE_IN);
+            let watched = if is_unread { watch.unread() } else { watch.read() };
             let Some(target) = aim(watched, context) else { break };
             changed |= match has_attacks {
                 true => attack(program, &target, context),
+                false if has_requests && context.entropy.one_in(2) => {
+                    request(program, &target, cluster_size, context)
+                }
                 false => rewrite(program, &target, context),
             };
         }
@@ -46,9 +57,10 @@ pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bo
     })
 }
 
-/// Chooses an entry. Each part of the image is equally likely, however many of its entries the walker reads.
+/// Chooses an entry. Each part of each image is equally likely, however many of its entries are there.
 fn aim(watched: &[Watched], context: &mut MutationContext) -> Option<Watched> {
-    let parts: Vec<&[Watched]> = watched.chunk_by(|one, next| one.part == next.part).collect();
+    let place = |it: &Watched| (it.depth, it.part);
+    let parts: Vec<&[Watched]> = watched.chunk_by(|one, next| place(one) == place(next)).collect();
     if parts.is_empty() {
         return None;
     }
@@ -60,7 +72,8 @@ fn attack(program: &mut Program, target: &Watched, context: &mut MutationContext
     if context.room(program) == 0 {
         return false;
     }
-    let (part, depth) = (target.part, Number::LOWEST);
+    let depth = u8::try_from(target.depth).ok().and_then(Number::new).unwrap_or(Number::LOWEST);
+    let part = target.part;
     let acts_on_reads = context.entropy.one_in(ON_READS_ONE_IN);
     if acts_on_reads && context.entropy.one_in(2) {
         let reads = reads(context);
@@ -88,6 +101,31 @@ fn attack(program: &mut Program, target: &Watched, context: &mut MutationContext
 fn reads(context: &mut MutationContext) -> u8 {
     let below = if context.entropy.one_in(4) { 256 } else { FEW_READS };
     context.entropy.below(below) as u8
+}
+
+/// Appends a request that changes bytes of the first cluster that an entry maps.
+fn request(
+    program: &mut Program,
+    target: &Watched,
+    cluster_size: ClusterSize,
+    context: &mut MutationContext,
+) -> bool {
+    let cluster = target.guest.map(|guest| cluster_size.guest_cluster(guest).get());
+    let Some(steps) = cluster.and_then(|cluster| u16::try_from(cluster).ok()) else { return false };
+    if context.room(program) == 0 {
+        return false;
+    }
+    let at = At { anchor: Anchor::Start, steps };
+    let inside = match context.entropy.one_in(2) {
+        true => Inside(0),
+        false => Inside(context.entropy.next_u64() as u16),
+    };
+    let length = Gap::decode(&mut context.entropy.next_u64().to_le_bytes().as_slice());
+    program.operations.push(match context.entropy.one_in(3) {
+        true => Operation::ZeroAt { at, inside, length },
+        false => Operation::WriteAt { at, inside, length },
+    });
+    true
 }
 
 fn rewrite(program: &mut Program, target: &Watched, context: &mut MutationContext) -> bool {
@@ -134,5 +172,51 @@ mod tests {
         }
         assert!(names.iter().eq(&["fail_read", "patch", "trap"]), "{names:?}");
         assert!(parts.is_superset(&[Part::L1, Part::L2, Part::Header].into()), "{parts:?}");
+    }
+
+    /// Returns the operations that the mutation appends to a program, for many seeds.
+    fn appended(text: &str, limits: Limits) -> Vec<Operation> {
+        let sound = assemble(text).unwrap();
+        let mut all = Vec::new();
+        for rng_seed in 0..400 {
+            let mut program = sound.clone();
+            let entropy = Entropy::new(rng_seed);
+            let mut context =
+                MutationContext { entropy, limits, most: 64, other: None, sound: true };
+            change(&mut program, &mut context);
+            all.extend(program.operations.drain(sound.operations.len()..));
+        }
+        all
+    }
+
+    const CHAIN: &str = "image version=3 cluster_bits=12 refcount_order=4 features=none size=64<<12+0 \
+         rng_seed=0 blocks=append table=append tolerance=0\nwrite at=start+4 clusters=1\n\
+         overlay version=3 cluster_bits=12 refcount_order=4 features=none data_in=image size=same\n\
+         write at=start+9 clusters=1";
+
+    #[test]
+    fn entries_of_lower_layers_and_entries_that_only_others_read_are_attacked() {
+        let mut places = BTreeSet::new();
+        for operation in appended(CHAIN, Limits::HOSTILE) {
+            if let Operation::Patch { part, depth, .. } = operation {
+                places.insert((depth.get(), part));
+            }
+        }
+        for place in [(0, Part::L2), (1, Part::L2), (0, Part::RefcountBlock)] {
+            assert!(places.contains(&place), "{place:?} of {places:?}");
+        }
+    }
+
+    #[test]
+    fn requests_change_the_clusters_of_entries() {
+        let mut clusters = BTreeSet::new();
+        for operation in appended(CHAIN, Limits::WRITTEN) {
+            let (Operation::WriteAt { at, .. } | Operation::ZeroAt { at, .. }) = operation else {
+                panic!("{operation}")
+            };
+            clusters.insert(at.steps);
+        }
+        // The first cluster of the disk is that of both L1 tables.
+        assert!(clusters.is_superset(&[0, 4, 9].into()), "{clusters:?}");
     }
 }

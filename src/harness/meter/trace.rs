@@ -8,7 +8,7 @@ use crate::disk::offsets::HostOffset;
 use crate::images::files::LayerFile;
 
 /// The number of accesses that a trace keeps.
-const MAX_ACCESSES: usize = 1024;
+pub const MAX_ACCESSES: usize = 1024;
 
 /// An access to a file of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -103,7 +103,7 @@ impl WriterJudge {
             Some(chain) => chain,
             None => Chain::writable(case.images, has_cuts, &self.meter),
         };
-        let are_feedback = engine.written_accesses_are_feedback();
+        let are_feedback = engine.accesses_are_feedback();
         AccessReport::begin(are_feedback, &self.meter, observer);
         let ran = self.sessions(engine, case, &chain, observer, verdicts);
         // Nothing is known about the origin of data in an image that the engine has created.
@@ -111,8 +111,13 @@ impl WriterJudge {
             Some(images) => (images, &[][..]),
             None => (case.images, &case.journals[..]),
         };
-        let accesses = self.accesses.end(files, &self.meter, observer);
-        observer.ratio(Vital::RequestAccesses, accesses, case.requests.len() as u64);
+        match engine.written_accesses_are_ordered() {
+            true => {
+                let accesses = self.accesses.end(files, &self.meter, observer);
+                observer.ratio(Vital::RequestAccesses, accesses, case.requests.len() as u64);
+            }
+            false => self.accesses.end_unordered(files, &self.meter, observer),
+        }
         if O::OBSERVES {
             observer.handled_bytes(handled_bytes(files.0, case.requests));
         }
