@@ -4,8 +4,8 @@
 //!
 //! If the engine's process is killed, the files have everything that was written up to that moment.
 //!
-//! If the power is cut, a file has everything that was written before the engine's last flush of it. Of the later
-//! writes, it has any sectors of 512 bytes: a later write may survive although an earlier one is lost. Each file has
+//! If the power is cut, a file has everything that was written before the engine's last flush of it. It has any
+//! sectors of 512 bytes of the later writes: a later write may survive although an earlier one is lost. Each file has
 //! the length that it had at the moment. Shortening a file counts as a guest flush of it. A write that does not fit
 //! into the log counts as a guest flush of both files.
 //!
