@@ -70,7 +70,7 @@ impl AccessReport {
         }
         for (state, met) in [State::FileReads, State::FileWrites].into_iter().zip(met) {
             observer.begin(state);
-            let events = Event::ALL.into_iter().zip(met).filter(|(_, is_met)| *is_met);
+            let events = Event::ALL.iter().zip(met).filter(|(_, is_met)| *is_met);
             events.for_each(|(event, _)| observer.event(state, *event));
         }
     }

@@ -37,7 +37,8 @@ pub fn check_outside(
         |extents: &[Extent]| extents.last().and_then(Extent::end).map_or(0, |end| end.get());
     let end = end_of(expected).min(end_of(actual));
     let mut from = 0;
-    for touched in touched.filter(|touched| !touched.is_empty()).chain([end..end]) {
+    let last = std::iter::once(end..end);
+    for touched in touched.filter(|touched| !touched.is_empty()).chain(last) {
         let range = from..touched.start.min(end);
         if !range.is_empty() {
             let [meant, found] = &mut *clipped;
