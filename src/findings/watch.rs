@@ -1,6 +1,6 @@
 //! Watched entries: the fields and entries of the images of a chain that the walker has read, and the operation of the
-//! program that each depends on. Another implementation may read others, so some of those that it has not read are kept,
-//! too.
+//! program that each depends on. Another implementation may read others: some of those that the walker has not read are
+//! kept, too.
 
 use std::cell::RefCell;
 use std::ops::{ControlFlow, Range};
@@ -47,8 +47,8 @@ pub struct Watched {
     pub is_sealed: bool,
     /// The first guest byte that the entry maps, if it maps any.
     pub guest: Option<GuestOffset>,
-    /// The last operation on the layer that changed the guest range that the entry maps. If the program applied a snapshot, only
-    /// operations that the snapshot contains count. `None` if no single operation determines the entry.
+    /// The last operation on the layer that changed the guest range that the entry maps. If the program applied a
+    /// snapshot, only operations that the snapshot contains count. `None` if no single operation determines the entry.
     pub operation: Option<usize>,
 }
 

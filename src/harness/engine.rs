@@ -48,7 +48,7 @@ pub trait Engine {
     }
 
     /// Reports whether the order of the accesses depends on the input alone while the engine writes. An engine that
-    /// writes its caches in a random order says no: only the parts of the images are feedback then, and not their order.
+    /// writes its caches in a random order says no: then the parts of the images are feedback, and not their order.
     fn written_accesses_are_ordered(&self) -> bool {
         true
     }

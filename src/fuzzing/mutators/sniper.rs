@@ -1,9 +1,9 @@
-//! Aims at one or two entries of the images of a program, in any layer. The mutation runs the program to find those that
-//! our walker reads; sometimes it aims at others, because another implementation may read these. If the target has
+//! Aims at one or two entries of the images of a program, in any layer. The mutation runs the program to find those
+//! that our walker reads; sometimes it aims at others, because another implementation may read these. If the target has
 //! attacks, it appends an attack that patches such an entry, sets a trap on it or lets a read of it fail. If an engine
-//! writes, it appends a request to change the first cluster that the entry maps. Otherwise, and sometimes in these
-//! targets, it changes an operand of the operation that wrote the entry. It runs only programs that were run before without a
-//! finding, so no mutation ends the process or hangs.
+//! writes, it appends a request to change the first cluster that the entry maps. Otherwise, and sometimes in that
+//! target, it changes an operand of the operation that wrote the entry. It runs only programs that were run before
+//! without a finding, so no mutation ends the process or hangs.
 
 use std::cell::RefCell;
 

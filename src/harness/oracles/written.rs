@@ -1,8 +1,9 @@
 //! A disk that an engine has written has the right bytes: each is that of the last request that covered it, or that of
 //! the image before. Snapshots stay as they were, and new ones have the bytes of their moment. A new image has the
 //! properties that the harness has asked for, and only zeros. Clusters that no request has changed stay where they are,
-//! and the image stores all writes. The names in the header and the snapshots from before stay as they were. Opening, reading and closing an image without a request
-//! changes nothing in its file and in its data file, except that a writer may clear the bit for a raw data file.
+//! and the image stores all writes. The names in the header and the snapshots from before stay as they were. Opening,
+//! reading and closing an image without a request changes nothing in its file and in its data file, except that a
+//! writer may clear the bit for a raw data file. The engine does not try to write to files that are open for reading.
 //!
 //! Does not check: all bytes in each run. Those within 512 bytes of the edges of requests and of parts of the image
 //! before are read in each. A disk of at most 1 MiB is compared whole in some runs, and some windows of every disk are
@@ -20,6 +21,7 @@ use crate::disk::extent::{Extent, Mapping};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Data, Storage, each_data};
 use crate::harness::chain::{Chain, ChainFile};
+use crate::harness::model::Model;
 use crate::images::entropy::Entropy;
 
 use super::data::GuestRead;
@@ -120,6 +122,8 @@ pub struct WrittenBuffers {
     expected: Vec<u8>,
     actual: Vec<u8>,
     edges: Vec<u64>,
+    before: Vec<Extent>,
+    clipped: [Vec<Extent>; 2],
 }
 
 /// Reads a disk around its edges, and more, and compares its bytes.
@@ -246,14 +250,15 @@ fn check_piece(
     Ok(())
 }
 
-/// Compares the extents of a file outside of the clusters that requests have `touched`, with those before.
+/// Compares the extents of a file outside of the clusters that requests have `touched`, with those of the disk before.
 pub fn check_outside(
+    before: &Model,
     touched: impl Iterator<Item = Range<u64>>,
-    before: &[Extent],
     after: &[Extent],
-    clipped: &mut [Vec<Extent>; 2],
+    buffers: &mut WrittenBuffers,
 ) -> OracleResult {
-    model::check_outside(touched, before, after, clipped)
+    before.extents(&mut buffers.before);
+    model::check_outside(touched, &buffers.before, after, &mut buffers.clipped)
         .map_err(|found| found.attributed_to(ORACLE))
 }
 
@@ -355,7 +360,7 @@ fn check_same(
     }
 }
 
-/// Returns the offset of the first data of `file` that `other` does not have, in pieces. The byte at `may_differ` is not
+/// Returns the offset of the first piece of data of `file` that `other` does not have. The byte at `may_differ` is not
 /// compared.
 fn first_not_in(
     file: &ChainFile,

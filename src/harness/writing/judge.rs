@@ -31,7 +31,6 @@ use crate::programs::{CutKind, WriteRequest};
 
 use super::cut::Cut;
 use super::guest::GuestDisk;
-use super::mapping::MappingBuffers;
 use super::state::BuiltDisks;
 use super::steps::FileSteps;
 
@@ -53,7 +52,6 @@ pub(crate) struct WriterJudge {
     pub(super) reader: Walker,
     pub(super) recount: Recount,
     pub(super) extents: Vec<Extent>,
-    pub(super) mapping: MappingBuffers,
     /// The image before the first request. There is none if the engine has created the image.
     pub(super) before: Option<Chain>,
     pub(super) bytes: written::WrittenBuffers,

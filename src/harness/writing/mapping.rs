@@ -6,34 +6,23 @@
 
 use std::ops::Range;
 
-use crate::disk::extent::Extent;
 use crate::harness::oracles::OracleResult;
 use crate::harness::oracles::written;
 
 use super::judge::WriterJudge;
 use super::state::GuestChange;
 
-/// Buffers that are reused from file to file.
-#[derive(Debug, Default)]
-pub(super) struct MappingBuffers {
-    /// The extents of the disk before the requests.
-    built: Vec<Extent>,
-    clipped: [Vec<Extent>; 2],
-}
-
 impl WriterJudge {
     /// Compares the extents that our walker has found in a closed file with those before the requests.
     pub(super) fn mapping(&mut self) -> OracleResult {
-        let Self { built, guest, extents, mapping, before, .. } = self;
+        let Self { built, guest, extents, bytes, before, .. } = self;
         let state = guest.state();
         // Nothing is known about the extents of an image that the engine has created.
         if before.is_some() {
-            built.below(state).extents(&mut mapping.built);
             let cluster_bytes = built.cluster_bytes();
             let touched = state.changes.iter();
             let touched = touched.map(|(range, _)| whole_clusters(&range, cluster_bytes));
-            let clipped = &mut mapping.clipped;
-            written::check_outside(touched, &mapping.built, extents, clipped)?;
+            written::check_outside(built.below(state), touched, extents, bytes)?;
         }
         state.changes.iter().try_for_each(|(range, change)| match change {
             GuestChange::Written(_) => written::check_stored(&range, extents),

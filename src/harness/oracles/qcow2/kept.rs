@@ -3,8 +3,8 @@
 //! their VM states, and the sizes of their disks. A reader that gets all files by their places ignores these, so the
 //! other oracles miss errors in them.
 //!
-//! Does not check: the bytes of VM states; unknown header extensions and unknown extra data of snapshots, which a writer
-//! may leave out.
+//! Does not check: the bytes of VM states; unknown header extensions and unknown extra data of snapshots, which a
+//! writer may leave out.
 
 use crate::disk::error::StorageError;
 use crate::disk::storage::Storage;
