@@ -20,7 +20,7 @@ use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
 use qcowfuzz::harness::implementation::Implementation;
 use qcowfuzz::harness::target::Inputs;
 use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, KnownFindings, Walker, WalkerDisk};
+use qcowfuzz::harness::{Checks, KnownFindings, MetFinding, Walker, WalkerDisk};
 use qcowfuzz::images::{FileNames, Limits};
 use qcowfuzz::internal::disk::observer::Observer;
 use qcowfuzz::programs::text::assemble;
@@ -118,7 +118,7 @@ impl Subject for PanicsSubject {
         &self.1
     }
 
-    fn met(&self) -> &[String] {
+    fn met(&self) -> &[MetFinding] {
         self.0.met()
     }
 }
@@ -132,9 +132,10 @@ fn the_runner_and_the_loop_count_a_known_panic_and_go_on() {
     let mut runner = Runner::new(&Panics, kind, FileNames::default(), &recorder);
     let known = runner.run(&disk_of(KNOWN), Checks::AtCheckpoints);
     assert!(matches!(known, Ran::KnownPanic(_)) && known.finding().is_none(), "{known:?}");
-    assert_eq!(runner.met(), [FINGERPRINT]);
+    let met = MetFinding { known: FINGERPRINT.to_string(), seen: vec![FINGERPRINT.to_string()] };
+    assert_eq!(runner.met(), [met]);
     assert!(matches!(runner.run(&disk_of(SOUND), Checks::AtCheckpoints), Ran::Sound(_)));
-    assert_eq!(runner.met(), [""; 0]);
+    assert_eq!(runner.met(), []);
     let new = runner.run(&disk_of(NEW), Checks::AtCheckpoints).finding().unwrap();
     assert_eq!(new.fingerprint, "panic: known_panics, reads_no_end");
 

@@ -229,7 +229,7 @@ fn lines(summary: &CampaignSummary, out: &mut impl Write) -> io::Result<()> {
 /// Writes the known findings: those that occurred, and those that did not.
 fn known_lines(known: &[KnownBug], out: &mut impl Write) -> io::Result<()> {
     let (met, gone): (Vec<_>, Vec<_>) = known.iter().partition(|known| known.times > 0);
-    for KnownBug { fingerprint, times, reason, link } in met {
+    for KnownBug { fingerprint, times, reason, link, .. } in met {
         writeln!(out, "known: {fingerprint}\n  {}; {reason}", often(*times))?;
         link.iter().try_for_each(|link| writeln!(out, "  {link}"))?;
     }

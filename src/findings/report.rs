@@ -115,7 +115,7 @@ impl Report {
             verdict: Verdict::Violation,
             fingerprint: None,
             detail: None,
-            known: runner.met().to_vec(),
+            known: runner.met().iter().map(|met| met.known.clone()).collect(),
             folded: Vec::new(),
             operations: program.map(|program| program.operations.len()),
             operations_run: None,

@@ -7,7 +7,7 @@ use crate::harness::engine::Engine;
 use crate::harness::implementation::Implementation;
 use crate::harness::target::Target;
 use crate::harness::targets::TargetKind;
-use crate::harness::{Checks, Failure, KnownFindings, Outcome, Pipeline};
+use crate::harness::{Checks, Failure, KnownFindings, MetFinding, Outcome, Pipeline};
 use crate::images::files::FileNames;
 use crate::images::files::LayerFiles;
 
@@ -100,8 +100,8 @@ pub struct Runner<O, I> {
     names: FileNames,
     observer: O,
     known: KnownFindings,
-    /// The fingerprints of known findings that the last run met.
-    met: Vec<String>,
+    /// The known findings that the last run met, each once.
+    met: Vec<MetFinding>,
     target: Box<dyn Target>,
     /// True if the last run panicked. The target's buffers are then in an unknown state.
     panicked: bool,
@@ -135,14 +135,14 @@ impl<O: Observer + Clone + 'static, I: Implementation> Runner<O, I> {
                 *panicked = true;
                 let fingerprint = note.fingerprint();
                 let Some(known) = known.find(&fingerprint) else { return Ran::Panic(note) };
-                met.push(known.fingerprint.clone());
+                MetFinding::add(met, known, &fingerprint);
                 Ran::KnownPanic(note)
             }
         }
     }
 
-    /// Returns the fingerprints of known findings that the last run met, each once.
-    pub fn met(&self) -> &[String] {
+    /// Returns the known findings that the last run met, each once.
+    pub fn met(&self) -> &[MetFinding] {
         &self.met
     }
 

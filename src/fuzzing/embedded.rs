@@ -231,7 +231,7 @@ impl<S: Subject> Fuzzer<S> {
         };
         let answer = self.run(input);
         if !matches!(answer, RunReply::Skipped) {
-            self.subject.met().iter().for_each(|fingerprint| self.found.add_known(fingerprint));
+            self.subject.met().iter().for_each(|met| self.found.add_known(met));
         }
         if let RunReply::Sound(outcome) = &answer {
             self.found.add_compared(outcome.second);

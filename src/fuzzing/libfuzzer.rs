@@ -3,7 +3,6 @@
 
 use std::borrow::Cow;
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::BTreeSet;
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 use std::rc::Rc;
 
@@ -15,7 +14,7 @@ use crate::harness::claims::Claims;
 use crate::harness::implementation::{Implementation, OurWalker};
 use crate::harness::target::Target;
 use crate::harness::targets::TargetKind;
-use crate::harness::{Checks, Failure, Knowing, KnownFindings, Outcome};
+use crate::harness::{Checks, Failure, Knowing, KnownFindings, MetFinding, Outcome};
 use crate::images::checksums;
 use crate::images::entropy::Entropy;
 use crate::images::files::FileNames;
@@ -36,7 +35,7 @@ thread_local! {
     /// The panic hook has met a known finding and has not ended the process.
     static KNOWN_PANIC: Cell<bool> = const { Cell::new(false) };
     /// The known findings that the runs of this process met.
-    static MET: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
+    static MET: RefCell<Vec<MetFinding>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Runs an input of the target `kind`, with our walker under test.
@@ -72,7 +71,9 @@ pub fn run_with<I: Implementation>(
             });
             let run = AssertUnwindSafe(|| {
                 let result = target.run(input, Checks::AtCheckpoints);
-                target.met().iter().for_each(|fingerprint| print_known(fingerprint));
+                for fingerprint in target.met().iter().flat_map(|met| &met.seen) {
+                    print_if_known(fingerprint);
+                }
                 result
             });
             panic::catch_unwind(run).unwrap_or_else(|panic| {
@@ -87,14 +88,15 @@ pub fn run_with<I: Implementation>(
     })
 }
 
-/// Prints a known finding if no earlier run of this process has met it.
-fn print_known(fingerprint: &str) {
-    MET.with_borrow_mut(|met| {
-        if !met.contains(fingerprint) {
+/// Reports whether a finding is known. Prints its fingerprint if no earlier run of this process has met it.
+fn print_if_known(fingerprint: &str) -> bool {
+    KNOWN.with_borrow(|known| {
+        let Some(known) = known.find(fingerprint) else { return false };
+        if MET.with_borrow_mut(|met| MetFinding::add(met, known, fingerprint)) {
             eprintln!("known finding: {fingerprint}");
-            met.insert(fingerprint.to_string());
         }
-    });
+        true
+    })
 }
 
 /// One file of this many keeps the checksums that libFuzzer's mutation left wrong.
@@ -177,11 +179,7 @@ pub fn name_panics() {
                 let note = PanicNote::of(panic);
                 let fingerprint = note.fingerprint();
                 // A thread of the implementation has no known findings: its panic would not reach the run.
-                let known = KNOWN.with_borrow(|known| {
-                    known.find(&fingerprint).map(|known| known.fingerprint.clone())
-                });
-                if let Some(known) = known {
-                    print_known(&known);
+                if print_if_known(&fingerprint) {
                     KNOWN_PANIC.set(true);
                     return;
                 }

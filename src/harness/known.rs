@@ -19,6 +19,19 @@ pub struct KnownFinding {
     pub link: Option<String>,
 }
 
+/// The most fingerprints that a [`MetFinding`] lists, and the most of a known finding in the summary of a campaign: an
+/// error text can make very many.
+pub(crate) const MAX_SEEN: usize = 32;
+
+/// A known finding that a run met.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetFinding {
+    /// The fingerprint of the known finding, in which `*` stands for any text.
+    pub known: String,
+    /// The fingerprints that belong to it, each once, in the order in which the run met them: the first 32.
+    pub seen: Vec<String>,
+}
+
 /// Findings that a user has set aside. The oracle that meets one records it, and the run goes on with the next oracle.
 /// A known panic ends its run, and is not a new finding.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -128,6 +141,24 @@ impl KnownFindings {
     }
 }
 
+impl MetFinding {
+    /// Adds a fingerprint that belongs to the known finding `known` to those that were met. Reports whether the list
+    /// did not have it before.
+    pub(crate) fn add(met: &mut Vec<Self>, known: &KnownFinding, fingerprint: &str) -> bool {
+        let known = &known.fingerprint;
+        let at = met.iter().position(|it| it.known == *known).unwrap_or_else(|| {
+            met.push(Self { known: known.clone(), seen: Vec::new() });
+            met.len() - 1
+        });
+        let seen = &mut met[at].seen;
+        let is_new = seen.len() < MAX_SEEN && !seen.iter().any(|it| it == fingerprint);
+        if is_new {
+            seen.push(fingerprint.to_string());
+        }
+        is_new
+    }
+}
+
 /// Reports whether a fingerprint belongs to a known one, in which `*` stands for any text.
 pub(crate) fn is_of(fingerprint: &str, known: &str) -> bool {
     let mut parts = known.split('*');
@@ -194,6 +225,18 @@ mod tests {
         ] {
             assert_eq!(is_of("data: range, a → b (c)", known), is_known, "{known}");
         }
+    }
+
+    #[test]
+    fn a_met_finding_lists_each_fingerprint_once_and_not_too_many() {
+        let known = KnownFindings::parse(&ONE.replace("a → b", "*")).unwrap();
+        let (known, mut met) = (known.iter().next().unwrap(), Vec::new());
+        assert!(MetFinding::add(&mut met, known, "data: range, a → b"));
+        assert!(!MetFinding::add(&mut met, known, "data: range, a → b"));
+        let more = (0..MAX_SEEN).map(|it| format!("data: range, {it}"));
+        let added = more.filter(|it| MetFinding::add(&mut met, known, it)).count();
+        assert_eq!((added, met.len(), met[0].seen.len()), (MAX_SEEN - 1, 1, MAX_SEEN));
+        assert_eq!((&*met[0].known, &*met[0].seen[0]), ("data: range, *", "data: range, a → b"));
     }
 
     #[test]

@@ -47,7 +47,7 @@ mod written_file;
 #[cfg(feature = "fuzzer")]
 pub use chain_files::ChainFiles;
 pub use knowing::{Knowing, KnowingEngine};
-pub use known::{KnownFinding, KnownFindings};
+pub use known::{KnownFinding, KnownFindings, MetFinding};
 pub use oracles::Violation;
 pub use peak_alloc::PeakAlloc;
 pub use pipeline::{Checks, Failure, Outcome, Pipeline};

@@ -14,7 +14,7 @@ use crate::programs::{Program, Vm};
 
 use super::judge::Judge;
 use super::second_opinion::{Opinion, SecondOpinion};
-use super::{Checks, Failure, Outcome, Pipeline};
+use super::{Checks, Failure, MetFinding, Outcome, Pipeline};
 
 /// The limits of the programs that a harness runs.
 pub(super) const LIMITS: Limits = Limits::WALKED;
@@ -122,8 +122,8 @@ impl<E: Engine, O: Observer> Harness<E, O> {
         self.image()
     }
 
-    /// Returns the fingerprints of known findings that the last run met, each once.
-    pub fn met(&self) -> &[String] {
+    /// Returns the known findings that the last run met, each once.
+    pub fn met(&self) -> &[MetFinding] {
         self.judge.verdicts().met()
     }
 

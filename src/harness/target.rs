@@ -3,7 +3,7 @@
 use crate::images::files::LayerFiles;
 use crate::images::limits::Limits;
 
-use super::{Checks, Failure, Outcome, Pipeline};
+use super::{Checks, Failure, MetFinding, Outcome, Pipeline};
 
 /// A fuzz target: runs the inputs of one kind and judges each run. It reuses its buffers from run to run.
 pub trait Target {
@@ -23,8 +23,8 @@ pub trait Target {
         None
     }
 
-    /// Returns the fingerprints of known findings that the last run met, each once.
-    fn met(&self) -> &[String];
+    /// Returns the known findings that the last run met, each once.
+    fn met(&self) -> &[MetFinding];
 }
 
 /// Lets a box with a target stand for the target.
@@ -41,7 +41,7 @@ impl<T: Target + ?Sized> Target for Box<T> {
         (**self).left()
     }
 
-    fn met(&self) -> &[String] {
+    fn met(&self) -> &[MetFinding] {
         (**self).met()
     }
 }

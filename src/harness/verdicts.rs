@@ -3,7 +3,7 @@
 use super::Violation;
 use super::engine::{EngineEnd, ErrorKind};
 use super::idle::{QuestionKind, Unanswered};
-use super::known::KnownFindings;
+use super::known::{KnownFindings, MetFinding};
 use super::oracles::process_end;
 
 /// The verdicts on one run.
@@ -11,8 +11,8 @@ use super::oracles::process_end;
 pub(crate) struct Verdicts {
     /// The findings that are known in every run.
     known: KnownFindings,
-    /// The fingerprints of known findings that the run met, each once.
-    met: Vec<String>,
+    /// The known findings that the run met, each once.
+    met: Vec<MetFinding>,
     unanswered: Unanswered,
 }
 
@@ -28,8 +28,8 @@ impl Verdicts {
         self.unanswered = Unanswered::default();
     }
 
-    /// Returns the fingerprints of known findings that the run met, each once.
-    pub(super) fn met(&self) -> &[String] {
+    /// Returns the known findings that the run met, each once.
+    pub(super) fn met(&self) -> &[MetFinding] {
         &self.met
     }
 
@@ -57,9 +57,7 @@ impl Verdicts {
             Err(violation) if !self.known.is_empty() => {
                 let fingerprint = violation.fingerprint();
                 let Some(known) = self.known.find(&fingerprint) else { return Err(violation) };
-                if !self.met.contains(&known.fingerprint) {
-                    self.met.push(known.fingerprint.clone());
-                }
+                MetFinding::add(&mut self.met, known, &fingerprint);
                 Ok(None)
             }
             Err(violation) => Err(violation),

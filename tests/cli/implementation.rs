@@ -175,9 +175,28 @@ fn known_findings_are_set_aside_by_every_verb() {
     assert!(printed(&run(&["minimize", "input", "-o", "small"]), 0).starts_with(FINGERPRINT));
     assert_eq!(Program::decode(&fs::read(dir.join("small")).unwrap()).operations.len(), 1);
     let test = run(&["regress", "small"]);
-    assert!(printed(&test, 0).contains(&format!("Target::met(&target).contains(&\"{FINGERPRINT}")));
+    assert!(printed(&test, 0).contains(&format!("let bug = \"{FINGERPRINT}\"")));
     assert!(run(&["bundle", "small", "-o", "bug.tar"]).status.success());
     assert!(run(&["report", "small", "--html", "page.html"]).status.success());
+}
+
+/// A `*` in a known finding hides which findings occurred. The summary lists them.
+#[test]
+fn a_campaign_lists_the_fingerprints_of_a_known_finding() {
+    let dir = tempfile::tempdir().unwrap();
+    let known = "[[finding]]\nfingerprint = 'model: kind, *'\nreason = 'A test.'\n";
+    fs::write(dir.path().join("known.toml"), known).unwrap();
+    let fuzz = ["fuzz", "--runs", "3000", "--jobs", "1", "--json", "--known", "known.toml"];
+    let ran = small(dir.path(), &fuzz);
+    let summary: serde_json::Value = serde_json::from_str(printed(&ran, 0)).unwrap();
+    let known = &summary["known"][0];
+    let seen = known["seen"].as_array().unwrap();
+    let fingerprints: Vec<_> = seen.iter().map(|it| it["fingerprint"].as_str().unwrap()).collect();
+    assert_eq!(fingerprints, ["model: kind, zero-allocated → normal", FINGERPRINT]);
+    // A run may meet both.
+    let [one, other, all] =
+        [&seen[0], &seen[1], known].map(|counted| counted["times"].as_u64().unwrap());
+    assert!(one > 0 && other > 0 && one.max(other) <= all && all <= one + other, "{known}");
 }
 
 #[test]

@@ -38,7 +38,7 @@ pub fn run_inputs(
         let second = second.as_ref().unwrap_or(&first);
         let ran = FinishedRun {
             fingerprint: finding_of_two(&first, second).map(|finding| finding.fingerprint),
-            known: runner.met().to_vec(),
+            known: runner.met().iter().map(|met| met.known.clone()).collect(),
             drawn: first.is_drawn() && first == *second,
         };
         messages.send(&ran)?;

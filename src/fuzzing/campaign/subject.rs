@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use crate::fuzzing::embedded::{RunReply, Subject};
 use crate::fuzzing::feedback::Recorder;
-use crate::harness::{Checks, Failure};
+use crate::harness::{Checks, Failure, MetFinding};
 use crate::images::files::FileNames;
 use crate::programs::Program;
 
@@ -103,7 +103,7 @@ impl<I: Implementation> Subject for Supervised<I> {
         &self.recorder
     }
 
-    fn met(&self) -> &[String] {
+    fn met(&self) -> &[MetFinding] {
         self.runner.met()
     }
 

@@ -53,11 +53,22 @@ pub struct KnownBug {
     pub fingerprint: String,
     /// The number of runs that met it. 0 means that it did not occur.
     pub times: u64,
+    /// The fingerprints of these runs that belong to it, at most 32. They differ from its own where that has a `*`.
+    pub seen: Vec<SeenFingerprint>,
     /// Why the finding is a bug, or why it is set aside.
     pub reason: String,
     /// The address of the report to the implementation, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<String>,
+}
+
+/// A fingerprint that belongs to a known finding, and how often it occurred.
+#[derive(Debug, Serialize)]
+pub struct SeenFingerprint {
+    /// The fingerprint.
+    pub fingerprint: String,
+    /// The number of runs that met it.
+    pub times: u64,
 }
 
 /// All findings with one fingerprint.
@@ -95,9 +106,14 @@ impl CampaignSummary {
             bytes: found.shortest_bytes,
             detail: found.detail.clone(),
         });
+        let seen = |(fingerprint, times): (&str, u64)| SeenFingerprint {
+            fingerprint: fingerprint.to_string(),
+            times,
+        };
         let known = plan.known.iter().map(|finding| KnownBug {
             fingerprint: finding.fingerprint.clone(),
             times: finished.found.times_known(&finding.fingerprint),
+            seen: finished.found.seen(&finding.fingerprint).map(seen).collect(),
             reason: finding.reason.clone(),
             link: finding.link.clone(),
         });

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crate::disk::error::Error;
 use crate::findings::runner::Finding;
 use crate::fuzzing::embedded::{FuzzProgress, SavedFindings};
+use crate::harness::MetFinding;
 
 use super::error::CampaignError;
 use super::job::{End, Heard, Job};
@@ -168,7 +169,10 @@ impl<'p> Campaign<'p> {
     fn killer(&mut self, input: &[u8], prefix: &str, finding: &Finding) -> Result<(), Error> {
         let CampaignPlan { places, known, .. } = self.plan;
         match known.find(&finding.fingerprint) {
-            Some(known) => self.found.add_known(&known.fingerprint),
+            Some(known) => {
+                let (known, seen) = (known.fingerprint.clone(), vec![finding.fingerprint.clone()]);
+                self.found.add_known(&MetFinding { known, seen });
+            }
             None => self.found.add(&places.artifacts()?, prefix, finding, input)?,
         }
         places.killers()?.add("", input)?;

@@ -8,6 +8,8 @@ use crate::disk::error::Error;
 use crate::fuzzing::corpus::Folder;
 
 use crate::findings::runner::Finding;
+use crate::harness::MetFinding;
+use crate::harness::known::MAX_SEEN;
 use crate::harness::second_opinion::ComparedImages;
 
 /// All findings with one fingerprint.
@@ -30,6 +32,10 @@ pub struct SavedFindings {
     /// it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     known: BTreeMap<String, u64>,
+    /// The number of runs that met each fingerprint of a known finding: of at most 32 fingerprints. The name of the
+    /// field is no fingerprint, and older states lack it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    seen: BTreeMap<String, BTreeMap<String, u64>>,
     /// The number of runs that were not judged: an image had a feature that the engine does not claim.
     #[serde(default, skip_serializing_if = "is_zero")]
     unsupported: u64,
@@ -76,17 +82,37 @@ impl SavedFindings {
         Ok(())
     }
 
-    /// Counts a run that met the known finding with this fingerprint.
-    pub fn add_known(&mut self, fingerprint: &str) {
-        match self.known.get_mut(fingerprint) {
-            Some(times) => *times += 1,
-            None => drop(self.known.insert(fingerprint.to_string(), 1)),
+    /// Counts a run that met a known finding.
+    pub fn add_known(&mut self, met: &MetFinding) {
+        self.extend_known(&met.known, 1, met.seen.iter().map(|fingerprint| (&**fingerprint, 1)));
+    }
+
+    /// Counts runs that met the known finding `known`, and those of them that met each fingerprint in `seen`.
+    fn extend_known<'s>(
+        &mut self,
+        known: &str,
+        times: u64,
+        seen: impl Iterator<Item = (&'s str, u64)>,
+    ) {
+        *self.known.entry(known.to_string()).or_default() += times;
+        let all = self.seen.entry(known.to_string()).or_default();
+        for (fingerprint, times) in seen {
+            if all.len() < MAX_SEEN || all.contains_key(fingerprint) {
+                *all.entry(fingerprint.to_string()).or_default() += times;
+            }
         }
     }
 
     /// Returns the number of runs that met the known finding with this fingerprint.
     pub fn times_known(&self, fingerprint: &str) -> u64 {
         self.known.get(fingerprint).copied().unwrap_or(0)
+    }
+
+    /// Returns each fingerprint that runs met and that belongs to the known finding `known`, with the number of these
+    /// runs: of at most 32 fingerprints, in their order.
+    pub fn seen(&self, known: &str) -> impl Iterator<Item = (&str, u64)> {
+        let seen = self.seen.get(known).into_iter().flatten();
+        seen.map(|(fingerprint, times)| (&**fingerprint, *times))
     }
 
     /// Counts a run that was not judged.
@@ -115,8 +141,8 @@ impl SavedFindings {
         self.unsupported += others.unsupported;
         self.compared.0 += others.compared.0;
         self.compared.1 += others.compared.1;
-        for (fingerprint, times) in &others.known {
-            *self.known.entry(fingerprint.clone()).or_default() += times;
+        for (known, times) in &others.known {
+            self.extend_known(known, *times, others.seen(known));
         }
         for (fingerprint, found) in &others.new {
             match self.new.get_mut(fingerprint) {
@@ -145,5 +171,39 @@ impl SavedFindings {
     /// Returns each new fingerprint with its findings, in order of the fingerprints.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &SavedFinding)> {
         self.new.iter().map(|(fingerprint, found)| (fingerprint.as_str(), found))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn met(seen: &[&str]) -> MetFinding {
+        let seen = seen.iter().map(|fingerprint| fingerprint.to_string()).collect();
+        MetFinding { known: "data: *".to_string(), seen }
+    }
+
+    #[test]
+    fn the_fingerprints_of_all_jobs_are_counted_and_saved() {
+        let (mut all, mut other) = (SavedFindings::default(), SavedFindings::default());
+        all.add_known(&met(&["data: a", "data: b"]));
+        other.add_known(&met(&["data: b"]));
+        all.extend(&other);
+        assert_eq!(all.times_known("data: *"), 2);
+        assert!(all.seen("data: *").eq([("data: a", 1), ("data: b", 2)]));
+        let text = serde_json::to_string(&all).unwrap();
+        assert_eq!(serde_json::from_str::<SavedFindings>(&text).unwrap(), all);
+    }
+
+    #[test]
+    fn a_known_finding_has_a_bounded_number_of_fingerprints() {
+        let mut all = SavedFindings::default();
+        for number in 0..2 * MAX_SEEN {
+            all.add_known(&met(&[&format!("data: {number}")]));
+        }
+        all.add_known(&met(&["data: 0"]));
+        assert_eq!(all.times_known("data: *"), 2 * MAX_SEEN as u64 + 1);
+        assert_eq!(all.seen("data: *").count(), MAX_SEEN);
+        assert_eq!(all.seen("data: *").next(), Some(("data: 0", 2)));
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::findings::runner::Finding;
 use crate::fuzzing::feedback::Recorder;
-use crate::harness::Outcome;
+use crate::harness::{MetFinding, Outcome};
 
 /// The code that the embedded loop runs.
 ///
@@ -65,8 +65,8 @@ pub trait Subject {
     /// Returns the recorder that counts events. The loop resets it before each run.
     fn recorder(&self) -> &Recorder;
 
-    /// Returns the fingerprints of known findings that the last run met, each once: by default, none.
-    fn met(&self) -> &[String] {
+    /// Returns the known findings that the last run met, each once: by default, none.
+    fn met(&self) -> &[MetFinding] {
         &[]
     }
 

@@ -12,7 +12,7 @@ use crate::harness::oracles::raw::RawOutcome;
 use crate::harness::second_opinion::{Opinion, SecondOpinion};
 use crate::harness::target::{Definition, Expectation, Inputs, Target};
 use crate::harness::verdicts::Verdicts;
-use crate::harness::{Checks, Failure, Outcome, Pipeline};
+use crate::harness::{Checks, Failure, MetFinding, Outcome, Pipeline};
 use crate::images::entropy::Entropy;
 use crate::images::files::FileNames;
 use crate::images::limits::Limits;
@@ -132,7 +132,7 @@ impl<E: Engine, O: Observer> Target for Hostile<E, O> {
         Some(&self.pipeline)
     }
 
-    fn met(&self) -> &[String] {
+    fn met(&self) -> &[MetFinding] {
         self.verdicts.met()
     }
 }

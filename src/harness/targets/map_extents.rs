@@ -5,7 +5,7 @@ use crate::harness::engine::Engine;
 use crate::harness::run::LIMITS;
 use crate::harness::second_opinion::SecondOpinion;
 use crate::harness::target::{Definition, Expectation, Inputs, Target};
-use crate::harness::{Checks, Failure, Harness, Outcome, Pipeline};
+use crate::harness::{Checks, Failure, Harness, MetFinding, Outcome, Pipeline};
 use crate::images::files::FileNames;
 
 /// The constant properties of the target.
@@ -40,7 +40,7 @@ impl<E: Engine, O: Observer> Target for Harness<E, O> {
         Some(Harness::pipeline(self))
     }
 
-    fn met(&self) -> &[String] {
+    fn met(&self) -> &[MetFinding] {
         Harness::met(self)
     }
 }

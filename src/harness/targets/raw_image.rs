@@ -15,7 +15,7 @@ use crate::harness::oracles::raw::{RawFile, RawJudge, RawOutcome};
 use crate::harness::second_opinion::SecondOpinion;
 use crate::harness::target::{Definition, Expectation, Inputs, Target};
 use crate::harness::verdicts::Verdicts;
-use crate::harness::{Checks, Failure, Outcome, Pipeline};
+use crate::harness::{Checks, Failure, MetFinding, Outcome, Pipeline};
 use crate::images::files::FileNames;
 use crate::images::limits::Limits;
 
@@ -143,7 +143,7 @@ impl<E: Engine, O: Observer> Target for RawImage<E, O> {
         None
     }
 
-    fn met(&self) -> &[String] {
+    fn met(&self) -> &[MetFinding] {
         self.verdicts.met()
     }
 }

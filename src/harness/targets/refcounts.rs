@@ -8,7 +8,7 @@ use crate::harness::oracles::qcow2::refcounts;
 use crate::harness::second_opinion::SecondOpinion;
 use crate::harness::target::{Definition, Expectation, Inputs, Target};
 use crate::harness::verdicts::Verdicts;
-use crate::harness::{Checks, Failure, KnownFindings, Outcome, Pipeline};
+use crate::harness::{Checks, Failure, KnownFindings, MetFinding, Outcome, Pipeline};
 use crate::images::files::FileNames;
 use crate::images::limits::Limits;
 
@@ -74,7 +74,7 @@ impl<O: Observer> Target for Refcounts<O> {
         Some(&self.pipeline)
     }
 
-    fn met(&self) -> &[String] {
+    fn met(&self) -> &[MetFinding] {
         self.verdicts.met()
     }
 }

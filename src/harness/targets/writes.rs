@@ -11,7 +11,7 @@ use crate::harness::second_opinion::SecondOpinion;
 use crate::harness::target::{Definition, Expectation, Inputs, Target};
 use crate::harness::verdicts::Verdicts;
 use crate::harness::writing::WriterJudge;
-use crate::harness::{Checks, Failure, Outcome, Pipeline};
+use crate::harness::{Checks, Failure, MetFinding, Outcome, Pipeline};
 use crate::images::files::{FileNames, LayerFiles};
 use crate::images::limits::Limits;
 
@@ -124,7 +124,7 @@ impl<E: Engine, O: Observer> Target for Writes<E, O> {
         self.judge.written().map(Chain::top_files)
     }
 
-    fn met(&self) -> &[String] {
+    fn met(&self) -> &[MetFinding] {
         self.verdicts.met()
     }
 }
