@@ -19,7 +19,8 @@ UNCONFIRMED = "unconfirmed: end"
 
 
 class Slice(NamedTuple):
-    """What a slice did: its runs, its CPU seconds, new findings with the files that show them, and known findings."""
+    """What a slice did: its runs, its CPU seconds, new findings with the files that show them, and the fingerprints of
+    known findings."""
 
     runs: int
     cpu_seconds: float
@@ -81,5 +82,5 @@ class KnownFindings:
 
     def divide(self, findings):
         """Divides pairs of fingerprint and file into new ones, and the fingerprints of known ones."""
-        known = [self.find(fingerprint) for fingerprint, _ in findings]
-        return [finding for finding, its_known in zip(findings, known) if its_known is None], [*filter(None, known)]
+        new = [(fingerprint, file) for fingerprint, file in findings if self.find(fingerprint) is None]
+        return new, [fingerprint for fingerprint, _ in findings if self.find(fingerprint) is not None]

@@ -24,5 +24,5 @@ class Embedded:
             fail(f"the loop ended with {done.returncode}, expected 0 or 1: {done.stderr.strip()[-500:]}")
         summary = json.loads(done.stdout)
         found = [(bug["fingerprint"], bug["shortest"]) for bug in summary["found"]]
-        known = [bug["fingerprint"] for bug in summary["known"] if bug["times"] > 0]
+        known = [seen["fingerprint"] for bug in summary["known"] for seen in bug["seen"]]
         return Slice(summary["runs"], cpu_seconds() - before, found, known)

@@ -93,7 +93,10 @@ class LibFuzzer:
 
     def set_aside(self, fingerprints):
         """Writes the findings that the next slices set aside, as TOML. The end of a process cannot be set aside."""
-        can_be = [one for one in fingerprints if not one.startswith(("process: ", "memory: allocation", UNCONFIRMED))]
+        # A known finding with all of its fingerprints: the next slices may meet another one.
+        known = self.engine.known()
+        findings = dict.fromkeys(known.find(one) or one for one in fingerprints)
+        can_be = [one for one in findings if not one.startswith(("process: ", "memory: allocation", UNCONFIRMED))]
         quoted = [one.replace("\\", "\\\\").replace('"', '\\"') for one in can_be]
         finding = '[[finding]]\nfingerprint = "{}"\nreason = "This campaign found it."\n'
         replace(self.known_file, "".join(map(finding.format, quoted)))
