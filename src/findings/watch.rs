@@ -76,44 +76,55 @@ struct LayerReads {
 }
 
 impl Watch {
-    /// Runs `program`, builds its images, walks them, and returns the entries that the walker read, layer by layer and
-    /// part by part.
-    pub fn run(&mut self, program: &Program, limits: Limits) -> &[Watched] {
+    /// Runs `program`, builds its images, walks them, and notes the entries that the walker read, and others.
+    pub fn run(&mut self, program: &Program, limits: Limits) -> &Self {
         self.build(program, limits);
         self.read.clear();
         self.unread.clear();
         self.walk();
-        let Self { anatomy, reads, provenance, read, unread, images, .. } = self;
-        let layers = images.layers().zip(reads).zip(provenance.iter().rev());
-        for (depth, ((files, reads), provenance)) in layers.enumerate() {
-            if files.format == ImageFormat::Raw {
-                continue;
-            }
-            reads.files_mut().for_each(|reads| merge(reads.get_mut()));
-            // The images that a program builds are valid.
-            let is_valid = anatomy.read(files);
-            debug_assert!(is_valid.is_ok(), "{is_valid:?}");
-            for part in Part::ALL {
-                let first_unread = unread.len();
-                for (index, (file, element)) in anatomy.elements_of(part).enumerate() {
-                    let Ok(nth) = u16::try_from(index * 2) else { break };
-                    let (at, is_sealed) = (element.at, element.seal.is_some());
-                    let guest =
-                        (!element.guest.is_empty()).then(|| GuestOffset::new(element.guest.start));
-                    let operation = provenance.last_touching(&element.guest);
-                    let it = Watched { depth, file, part, nth, at, is_sealed, guest, operation };
-                    if was_read(reads.of_file(file).get_mut(), &element) {
-                        read.push(it);
-                    } else if unread.len() - first_unread < MAX_UNREAD {
-                        unread.push(it);
-                    }
-                }
-            }
+        for depth in 0..self.images.layers().count() {
+            self.note_entries(depth);
         }
-        read
+        self
     }
 
-    /// Returns the entries that the walker has read in the last run.
+    /// Notes the entries of a layer, part by part.
+    fn note_entries(&mut self, depth: usize) {
+        let Self { anatomy, reads, provenance, read, unread, images, .. } = self;
+        let mut layers = images.layers().zip(reads).zip(provenance.iter().rev());
+        let Some(((files, reads), provenance)) = layers.nth(depth) else { return };
+        if files.format == ImageFormat::Raw {
+            return;
+        }
+        reads.files_mut().for_each(|reads| merge(reads.get_mut()));
+        // The images that a program builds are valid.
+        let taken_apart = anatomy.read(files);
+        debug_assert!(taken_apart.is_ok(), "{taken_apart:?}");
+        for part in Part::ALL {
+            let first_unread = unread.len();
+            for (index, (file, element)) in anatomy.elements_of(part).enumerate() {
+                let Ok(nth) = u16::try_from(index * 2) else { break };
+                let entries = match was_read(reads.of_file(file).get_mut(), &element) {
+                    true => &mut *read,
+                    false if unread.len() - first_unread < MAX_UNREAD => &mut *unread,
+                    false => continue,
+                };
+                let maps_any = !element.guest.is_empty();
+                entries.push(Watched {
+                    depth,
+                    file,
+                    part,
+                    nth,
+                    at: element.at,
+                    is_sealed: element.seal.is_some(),
+                    guest: maps_any.then(|| GuestOffset::new(element.guest.start)),
+                    operation: provenance.last_touching(&element.guest),
+                });
+            }
+        }
+    }
+
+    /// Returns the entries that the walker has read in the last run, layer by layer and part by part.
     pub fn read(&self) -> &[Watched] {
         &self.read
     }
@@ -267,7 +278,7 @@ mod tests {
              write at=start+4 clusters=1",
         );
         let mut watch = Watch::default();
-        let watched = watch.run(&program.unwrap(), Limits::WALKED);
+        let watched = watch.run(&program.unwrap(), Limits::WALKED).read();
         let of = |part| -> Vec<_> {
             watched.iter().filter(|it| it.part == part).map(|it| it.operation).collect()
         };
@@ -291,7 +302,7 @@ mod tests {
              write at=start+9 clusters=1",
         );
         let mut watch = Watch::default();
-        let watched = watch.run(&program.unwrap(), Limits::WALKED);
+        let watched = watch.run(&program.unwrap(), Limits::WALKED).read();
         let tables = watched.iter().filter(|it| it.part == Part::L2);
         let written: Vec<_> = tables.filter_map(|it| Some((it.depth, it.operation?))).collect();
         assert_eq!(written, [(0, 2), (1, 0)]);
@@ -313,7 +324,7 @@ mod tests {
                  write at=start+5 clusters=1"
             ));
             let mut watch = Watch::default();
-            let watched = watch.run(&program.unwrap(), Limits::WALKED);
+            let watched = watch.run(&program.unwrap(), Limits::WALKED).read();
             let table = watched.iter().filter(|it| it.part == Part::Table);
             let operations: Vec<_> = table.filter_map(|it| it.operation).collect();
             assert_eq!(operations, [0, 1], "{base}");
@@ -334,7 +345,7 @@ mod tests {
              write at=start+9 clusters=1",
         );
         let mut watch = Watch::default();
-        let watched = watch.run(&program.unwrap(), Limits::WALKED);
+        let watched = watch.run(&program.unwrap(), Limits::WALKED).read();
         let table = watched.iter().filter(|it| it.part == Part::Table);
         let table: Vec<_> = table.map(|it| (it.file, it.operation)).collect();
         let [sparse, se_sparse] = [0, 1].map(LayerFile::Extent);
@@ -357,7 +368,7 @@ mod tests {
              write at=start+6 clusters=1",
         );
         let mut watch = Watch::default();
-        let watched = watch.run(&program.unwrap(), Limits::WALKED);
+        let watched = watch.run(&program.unwrap(), Limits::WALKED).read();
         let of = |part| -> Vec<_> {
             watched.iter().filter(|it| it.part == part).map(|it| it.operation).collect()
         };

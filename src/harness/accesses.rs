@@ -52,12 +52,7 @@ impl AccessReport {
         meter: &Meter,
         observer: &O,
     ) {
-        let mut accesses = meter.end_trace().peekable();
-        if !O::OBSERVES || accesses.peek().is_none() {
-            return;
-        }
-        self.take_apart(images);
-        self.origins.take(journals);
+        let Some(accesses) = self.end_trace::<O>((images, journals), meter) else { return };
         let mut met = [[false; Event::COUNT]; 2];
         let mut count = 0;
         for access in accesses {
@@ -83,12 +78,7 @@ impl AccessReport {
         meter: &Meter,
         observer: &O,
     ) -> u64 {
-        let mut accesses = meter.end_trace().peekable();
-        if !O::OBSERVES || accesses.peek().is_none() {
-            return 0;
-        }
-        self.take_apart(images);
-        self.origins.take(journals);
+        let Some(accesses) = self.end_trace::<O>((images, journals), meter) else { return 0 };
         observer.begin(State::FileReads);
         observer.begin(State::FileWrites);
         let (mut depth, mut counts) = (0, [0u64; 2]);
@@ -106,6 +96,22 @@ impl AccessReport {
         observer.vital(Vital::FileReads, reads);
         observer.vital(Vital::FileWrites, writes);
         reads + writes
+    }
+
+    /// Ends the trace on `meter`, and takes the files apart. Returns the accesses; `None` if there are none, or if no
+    /// observer wants them.
+    fn end_trace<'m, O: Observer>(
+        &mut self,
+        (images, journals): (&Images, &[&Journal]),
+        meter: &'m Meter,
+    ) -> Option<impl Iterator<Item = FileAccess> + use<'m, O>> {
+        let mut accesses = meter.end_trace().peekable();
+        if !O::OBSERVES || accesses.peek().is_none() {
+            return None;
+        }
+        self.take_apart(images);
+        self.origins.take(journals);
+        Some(accesses)
     }
 
     /// Finds the structures of all files.

@@ -70,7 +70,7 @@ pub fn explain(input: &[u8], limits: Limits, operations: usize, names: &FileName
 pub fn reads(program: &Program, limits: Limits, operations: usize) -> Vec<Watched> {
     let operations = program.operations.iter().copied().take(operations).collect();
     let begun = Program { prologue: program.prologue, operations };
-    Watch::default().run(&begun, limits).to_vec()
+    Watch::default().run(&begun, limits).read().to_vec()
 }
 
 /// Returns the extents that an engine reports for the images, at most `MAX_EXPLAINED_EXTENTS`, and the reason if the

@@ -37,7 +37,7 @@ pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bo
         static WATCH: RefCell<Watch> = RefCell::default();
     }
     WATCH.with_borrow_mut(|watch| {
-        watch.run(program, context.limits);
+        let watch = watch.run(program, context.limits);
         let cluster_size = watch.cluster_size();
         let has_requests = context.limits.requests > 0;
         let mut changed = false;

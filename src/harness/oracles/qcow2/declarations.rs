@@ -239,8 +239,8 @@ fn read_extension<S: Storage + ?Sized>(
     Ok(read_field(storage, found, into)?)
 }
 
-/// Reads a field of the first cluster. Reads nothing if there is no such field.
-fn read_field<S: Storage + ?Sized>(
+/// Reads a field of the first cluster, or a string of an entry. Reads nothing if there is no such field.
+pub(super) fn read_field<S: Storage + ?Sized>(
     storage: &S,
     field: Option<Field>,
     into: &mut Vec<u8>,

@@ -6,6 +6,8 @@
 //! Does not check: the bytes of VM states; unknown header extensions and unknown extra data of snapshots, which a
 //! writer may leave out.
 
+use std::fmt::Debug;
+
 use crate::disk::error::StorageError;
 use crate::disk::storage::Storage;
 use crate::formats::error::MapError;
@@ -14,6 +16,8 @@ use crate::formats::qcow2::head::{Field, Head};
 use crate::formats::qcow2::snapshot_table;
 use crate::harness::engine::EngineError;
 use crate::harness::oracles::{OracleResult, Violation, unexpected_error, violation};
+
+use super::declarations::read_field;
 
 const ORACLE: &str = "written";
 
@@ -49,17 +53,12 @@ pub fn check<S: Storage + ?Sized>(
     let new = Head::read(after).map_err(unreadable)?;
     let old_names = HeaderNames::read(&old, before).map_err(unreadable)?;
     let new_names = HeaderNames::read(&new, after).map_err(unreadable)?;
-    for (field, is_kept) in [
+    let fields = [
         ("backing file's name", old_names.backing_file == new_names.backing_file),
         ("backing file's format", old_names.backing_format == new_names.backing_format),
         ("data file's name", old_names.data_file == new_names.data_file),
-    ] {
-        if !is_kept {
-            return violation(ORACLE, field, ("kept", "changed"), || {
-                format!("before {old_names:?}\nafter  {new_names:?}")
-            });
-        }
-    }
+    ];
+    check_fields(&fields, &old_names, &new_names)?;
     let mut kept = kept.peekable();
     if kept.peek().is_none() {
         return Ok(());
@@ -87,21 +86,25 @@ impl HeaderNames {
 }
 
 fn check_snapshot(before: &SnapshotFacts, after: &SnapshotFacts) -> OracleResult {
-    for (field, is_kept) in [
+    let fields = [
         ("snapshot's id", before.id == after.id),
         ("snapshot's name", before.name == after.name),
         ("snapshot's date", before.date == after.date),
         ("snapshot's clock", before.vm_clock_nanoseconds == after.vm_clock_nanoseconds),
         ("snapshot's VM state", before.vm_state_bytes == after.vm_state_bytes),
         ("snapshot's size", before.disk_bytes.is_none() || before.disk_bytes == after.disk_bytes),
-    ] {
-        if !is_kept {
-            return violation(ORACLE, field, ("kept", "changed"), || {
-                format!("before {before:?}\nafter  {after:?}")
-            });
-        }
+    ];
+    check_fields(&fields, before, after)
+}
+
+/// Checks that each field is kept. The first one that is not names the violation.
+fn check_fields<T: Debug>(fields: &[(&'static str, bool)], before: &T, after: &T) -> OracleResult {
+    match fields.iter().find(|(_, is_kept)| !is_kept) {
+        None => Ok(()),
+        Some((field, _)) => violation(ORACLE, field, ("kept", "changed"), || {
+            format!("before {before:?}\nafter  {after:?}")
+        }),
     }
-    Ok(())
 }
 
 /// Returns the facts about all snapshots, in the order of their table.
@@ -129,11 +132,9 @@ fn snapshots<S: Storage + ?Sized>(file: &S, head: &Head) -> Result<Vec<SnapshotF
     Ok(all)
 }
 
-/// Reads a field of the file; nothing if there is none.
+/// Returns the bytes of a field of the file; none if there is no such field.
 fn field<S: Storage + ?Sized>(file: &S, field: Option<Field>) -> Result<Vec<u8>, StorageError> {
-    let Some(Field { offset, length_bytes }) = field else { return Ok(Vec::new()) };
-    // A field of the first cluster, or a string of at most 64 KiB.
-    let mut bytes = vec![0; length_bytes as usize];
-    file.read_at(offset, &mut bytes)?;
+    let mut bytes = Vec::new();
+    read_field(file, field, &mut bytes)?;
     Ok(bytes)
 }
