@@ -48,7 +48,7 @@ pub trait TestedFormat: Sync {
     /// The lowest count of each comparison.
     const BOUNDS: &[(&str, u64)];
     /// One image in this many is compared in windows, too.
-    const WINDOWS_OF: u64 = 1;
+    const WINDOWS_OF: u64 = 4;
     /// One image in this many is read whole.
     const DATA_OF: u64 = 1;
 

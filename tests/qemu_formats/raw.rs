@@ -22,6 +22,7 @@ impl TestedFormat for Raw {
     const MADE_BY_QEMU: u64 = 160;
     const PROGRAMS: (u64, Base) = (0, Base::Raw);
     const PAIRS: usize = 0;
+    const WINDOWS_OF: u64 = 1;
     const BOUNDS: &[(&str, u64)] = &[
         ("images that qemu makes", 150),
         (WITH_RULE, 0),

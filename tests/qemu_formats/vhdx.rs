@@ -64,7 +64,6 @@ impl TestedFormat for Vhdx {
         ("walks that meet a block that cannot be read", 30),
         ("parts of disks", 100),
     ];
-    const WINDOWS_OF: u64 = 4;
     const DATA_OF: u64 = 3;
 
     fn write(path: &Path, kind: Kind, entropy: &mut Entropy) -> Checked<()> {

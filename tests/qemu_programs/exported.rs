@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use qcowfuzz::disk::extent::{Extent, Mapping, MappingStatus, Window};
+use qcowfuzz::disk::extent::{Extent, MappingStatus, Window};
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::disk::storage::Layer;
 use qcowfuzz::internal::harness::model::Model;
@@ -108,7 +108,8 @@ fn busy_windows(extents: &[Extent], most: u64) -> Vec<Window> {
     let mut windows = Vec::new();
     let mut start = 0;
     for extent in extents {
-        let hole = extent.mapping == Mapping::HOLE && extent.length_bytes > most;
+        // A hole of a chain has the depth of the lowest layer that it reaches.
+        let hole = !extent.mapping.present && extent.length_bytes > most;
         let end = extent.start.get() + extent.length_bytes;
         if hole {
             let until = extent.start.get() + most / 2;
