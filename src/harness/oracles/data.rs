@@ -203,6 +203,23 @@ pub fn costly(model: &Model, start: GuestOffset, length_bytes: usize) -> bool {
     [start.get(), last].into_iter().any(inflates_too_much)
 }
 
+/// The place of a byte in a compressed cluster.
+#[derive(Clone, Copy, Debug)]
+pub struct InCompressed {
+    /// The bytes of the cluster before it.
+    pub inside: u64,
+    /// The size of the cluster.
+    pub cluster_bytes: u64,
+}
+
+/// Returns the place of a byte of the disk in its compressed cluster, if it has one.
+pub fn in_compressed(model: &Model, byte: u64) -> Option<InCompressed> {
+    let part = model.at(byte)?;
+    let size = part.cluster_size;
+    let place = InCompressed { inside: byte & size.mask(), cluster_bytes: size.bytes() };
+    matches!(part.piece.state, PieceState::Compressed(..)).then_some(place)
+}
+
 /// Reads any range of the disk and compares every byte. If the range reaches past the end, the engine may refuse it;
 /// otherwise, the bytes past the end are zeros.
 pub fn check_range(

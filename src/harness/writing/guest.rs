@@ -12,8 +12,8 @@ use crate::disk::offsets::GuestOffset;
 use crate::disk::ranges::RangeMap;
 use crate::harness::chain::Chain;
 use crate::harness::model::Model;
-use crate::harness::oracles::data;
 use crate::harness::oracles::data::GuestRead;
+use crate::harness::oracles::data::{self, InCompressed};
 use crate::harness::oracles::written::{ExpectedDisk, LastChange};
 use crate::programs::WriteRequest;
 
@@ -209,6 +209,19 @@ impl<'d> ChangedDisk<'d> {
     pub(super) fn new(guest: &'d DiskState, built: &'d BuiltDisks) -> Self {
         Self { before: built.below(guest), guest, cluster_bytes: built.cluster_bytes() }
     }
+
+    /// Fills `expected` with bytes that no request has changed. Those that the guest has read decide whether the build
+    /// has stamped inner edges.
+    fn expect_unchanged(&self, start: GuestOffset, actual: &[u8], expected: &mut [u8]) {
+        expected.fill(0);
+        let there = self.before.virtual_size_bytes().saturating_sub(start.get());
+        let there = usize::try_from(there).unwrap_or(usize::MAX).min(expected.len());
+        let (old, read) = (&mut expected[..there], &actual[..there]);
+        data::expect(self.before, start, old);
+        if old != read {
+            data::admit_inner_stamps(self.before, start, old, read);
+        }
+    }
 }
 
 impl ExpectedDisk for ChangedDisk<'_> {
@@ -230,41 +243,30 @@ impl ExpectedDisk for ChangedDisk<'_> {
     }
 
     /// A cluster that a request has changed is no longer compressed.
-    fn is_costly(&self, guest: u64) -> bool {
+    fn in_compressed(&self, guest: u64) -> Option<InCompressed> {
         let cluster_bytes = self.cluster_bytes;
         let is_unchanged = || {
             let start = guest / cluster_bytes * cluster_bytes;
             let (change, end) = self.guest.changes.at(start);
             change.is_none() && end - start >= cluster_bytes
         };
-        data::costly(self.before, GuestOffset::new(guest), 1) && is_unchanged()
+        data::in_compressed(self.before, guest).filter(|_| is_unchanged())
     }
 
-    /// The bytes that the guest has read decide whether the build has stamped inner edges.
     fn expect(&self, start: GuestOffset, actual: &[u8], expected: &mut [u8]) {
-        expected.fill(0);
-        let there = self.before.virtual_size_bytes().saturating_sub(start.get());
-        let there = usize::try_from(there).unwrap_or(usize::MAX).min(expected.len());
-        let (old, read) = (&mut expected[..there], &actual[..there]);
-        data::expect(self.before, start, old);
-        if old != read {
-            data::admit_inner_stamps(self.before, start, old, read);
-        }
         let mut at = 0;
         while at < expected.len() {
             let guest = start.get().saturating_add(at as u64);
             let (change, end) = self.guest.changes.at(guest);
             let length = usize::try_from(end.saturating_sub(guest)).unwrap_or(usize::MAX);
-            let (_, rest) = expected.split_at_mut(at);
-            let length = length.min(rest.len());
+            let until = at.saturating_add(length).min(expected.len());
+            let part = &mut expected[at..until];
             match change {
-                None => {}
-                Some(GuestChange::Zeroed) => rest[..length].fill(0),
-                Some(GuestChange::Written(write)) => {
-                    written_bytes(*write, guest, &mut rest[..length]);
-                }
+                None => self.expect_unchanged(GuestOffset::new(guest), &actual[at..until], part),
+                Some(GuestChange::Zeroed) => part.fill(0),
+                Some(GuestChange::Written(write)) => written_bytes(*write, guest, part),
             }
-            at += length;
+            at = until;
         }
     }
 }
@@ -313,8 +315,8 @@ impl ExpectedDisk for FlushedDisk<'_> {
         self.disk.add_edges(edges);
     }
 
-    fn is_costly(&self, guest: u64) -> bool {
-        self.disk.is_costly(guest)
+    fn in_compressed(&self, guest: u64) -> Option<InCompressed> {
+        self.disk.in_compressed(guest)
     }
 
     fn expect(&self, start: GuestOffset, actual: &[u8], expected: &mut [u8]) {
