@@ -10,7 +10,7 @@ use crate::disk::offsets::HostOffset;
 use crate::formats::qcow2::geometry::Compression;
 
 /// The highest number of kept clusters.
-const MAX_ENTRIES: usize = 128;
+const MAX_ENTRIES: usize = 32;
 /// The highest number of bytes in all buffers, without the last inflated cluster.
 const MAX_KEPT_BYTES: usize = 4 << 20;
 /// The longest payload that is kept. A longer one is inflated again for each read.
