@@ -309,6 +309,56 @@ fn writes_to_files_that_are_open_for_reading_are_found() {
     }
 }
 
+/// Our walker, which clears the bit for a raw data file when it opens an image to write, and changes another byte.
+struct ClearsRawBit {
+    walker: Walker,
+    /// The offset of the byte that it changes.
+    changed: HostOffset,
+}
+
+impl Engine for ClearsRawBit {
+    type Disk<'s> = WalkerDisk<'s>;
+
+    fn name(&self) -> &str {
+        "clears_raw_bit"
+    }
+
+    fn write_claims(&self) -> Claims {
+        self.walker.write_claims()
+    }
+
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<WalkerDisk<'s>> {
+        self.walker.open(chain)
+    }
+
+    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<WalkerDisk<'s>> {
+        for (at, byte) in [(HostOffset::new(95), 0), (self.changed, b'!')] {
+            chain.image().write_at(at, &[byte])?;
+        }
+        self.walker.open_to_write(chain)
+    }
+}
+
+/// imago writes its own names of features when it clears the bit.
+#[test]
+fn a_header_may_be_written_again_without_the_bit_for_a_raw_data_file() {
+    let image = "image version=3 cluster_bits=9 refcount_order=4 features=feature_names size=9<<9+0 \
+                 rng_seed=0 blocks=append table=append tolerance=0 data_in=raw_file\n";
+    let text = format!("{image}write at=start+0 clusters=1\ncheckpoint\n");
+    let program = assemble(&text).unwrap();
+    for (changed, expected) in [
+        // The last byte of the first cluster, the lowest one of `compatible_features`, and the second cluster.
+        (511, None),
+        (87, Some("written: file without a request, unchanged → changed")),
+        (1023, Some("written: file without a request, unchanged → changed")),
+    ] {
+        let changed = HostOffset::new(changed);
+        let engine = ClearsRawBit { walker: Walker::default(), changed };
+        let found = found_in(&mut Writes::observed(engine, ()), &program);
+        assert_eq!(found.as_deref(), expected, "{changed}");
+    }
+}
+
 /// Bits that reach the file when the image is closed are missing after a cut before.
 #[test]
 fn late_bits_of_bitmaps_are_found_after_a_cut() {

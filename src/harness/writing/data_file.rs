@@ -18,8 +18,7 @@ use super::judge::WriterJudge;
 impl WriterJudge {
     /// Judges the files after an engine had the image open for writing, without a request.
     pub(super) fn unchanged(&self, before: &Chain, after: &Chain) -> OracleResult {
-        let may_differ = has_cleared_raw_bit(before, after).then_some(RAW_BIT_AT);
-        written::check_unchanged(before, after, may_differ)
+        written::check_unchanged(before, after, behind_new_header(before, after))
     }
 
     /// Judges the data file of a closed image.
@@ -42,17 +41,25 @@ impl WriterJudge {
     }
 }
 
-/// The offset of the byte of the header with the bit that declares a data file raw: the last one of
-/// `autoclear_features`.
-const RAW_BIT_AT: HostOffset = HostOffset::new(95);
-
-/// Reports whether the bit that declares the data file raw is the only feature bit that has changed. A writer that does
-/// not know this autoclear bit must clear it, and may do so when it opens the image (qcow2 specification,
-/// "autoclear_features").
-fn has_cleared_raw_bit(before: &Chain, after: &Chain) -> bool {
-    let bits = |chain: &Chain| Header::read(chain.image()).map_or(0, |header| header.autoclear);
-    let (before, after) = (bits(before), bits(after));
-    before & AUTOCLEAR_RAW_DATA_FILE != 0 && after == before & !AUTOCLEAR_RAW_DATA_FILE
+/// Returns the offset of the first byte that must be as before. That is the second cluster if the header is another one
+/// without the bit that declares the data file raw, and otherwise means the same. A writer that does not know this
+/// autoclear bit must clear it, and may do so when it opens the image (qcow2 specification, "autoclear_features"). With
+/// the bit, it writes the whole header, and its own table of feature names.
+fn behind_new_header(before: &Chain, after: &Chain) -> HostOffset {
+    let headers =
+        Header::read(before.image()).and_then(|it| Ok((it, Header::read(after.image())?)));
+    let Ok((before, after)) = headers else { return HostOffset::ZERO };
+    let expected = Header {
+        autoclear: before.autoclear & !AUTOCLEAR_RAW_DATA_FILE,
+        // The header may be longer, and the name may lie elsewhere. `kept` compares the names themselves.
+        header_length_bytes: after.header_length_bytes,
+        backing_file_offset: after.backing_file_offset,
+        ..before
+    };
+    match before.autoclear & AUTOCLEAR_RAW_DATA_FILE != 0 && after == expected {
+        true => HostOffset::new(after.geometry.cluster_size.bytes()),
+        false => HostOffset::ZERO,
+    }
 }
 
 /// The data file of an image that declares it raw.
