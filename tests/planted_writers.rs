@@ -258,18 +258,33 @@ fn an_engine_that_lacks_a_request_gets_only_those_that_fit_its_disk() {
     assert!(unanswered > 10, "{unanswered}");
 }
 
-/// Our walker, which ignores that it may not write to some files, and the errors of its attempts.
-struct Careless {
-    walker: Walker,
-    /// It writes to the layers below. If not, it writes to an image that it opens for reading.
-    to_layers_below: bool,
+/// The purpose for which an image is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Opening {
+    ToRead,
+    ToWrite,
 }
 
-impl Engine for Careless {
+/// Changes files of an image that is about to be opened.
+type Meddle = dyn Fn(Opening, &Chain);
+
+/// Our walker, which does something to the files of each image before it opens it.
+struct Meddling {
+    walker: Walker,
+    meddle: Box<Meddle>,
+}
+
+impl Meddling {
+    fn new(meddle: impl Fn(Opening, &Chain) + 'static) -> Self {
+        Self { walker: Walker::default(), meddle: Box::new(meddle) }
+    }
+}
+
+impl Engine for Meddling {
     type Disk<'s> = WalkerDisk<'s>;
 
     fn name(&self) -> &str {
-        "careless"
+        "meddling"
     }
 
     fn write_claims(&self) -> Claims {
@@ -277,31 +292,40 @@ impl Engine for Careless {
     }
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<WalkerDisk<'s>> {
-        if !self.to_layers_below {
-            let _ = chain.image().write_at(HostOffset::new(4), &[0]);
-        }
+        (self.meddle)(Opening::ToRead, chain);
         self.walker.open(chain)
     }
 
     fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<WalkerDisk<'s>> {
-        if self.to_layers_below {
-            for layer in &chain.layers()[1..] {
-                let _ = layer.image.set_length(0);
-            }
-        }
+        (self.meddle)(Opening::ToWrite, chain);
         self.walker.open_to_write(chain)
+    }
+}
+
+/// Writes to the layers below, and ignores the errors.
+fn cut_layers_below(opening: Opening, chain: &Chain) {
+    if opening == Opening::ToWrite {
+        for layer in &chain.layers()[1..] {
+            let _ = layer.image.set_length(0);
+        }
+    }
+}
+
+/// Writes to an image that is opened for reading, and ignores the error.
+fn write_to_read_image(opening: Opening, chain: &Chain) {
+    if opening == Opening::ToRead {
+        let _ = chain.image().write_at(HostOffset::new(4), &[0]);
     }
 }
 
 #[test]
 fn writes_to_files_that_are_open_for_reading_are_found() {
-    for (to_layers_below, expected) in [
-        (true, "written: layer below, unchanged → a write"),
+    for (engine, expected) in [
+        (Meddling::new(cut_layers_below), "written: layer below, unchanged → a write"),
         // The files of a cut are open for reading, too.
-        (false, ": image opened again, unchanged → a write"),
+        (Meddling::new(write_to_read_image), ": image opened again, unchanged → a write"),
     ] {
-        let walker = Walker::default();
-        let mut target = Writes::observed(Careless { walker, to_layers_below }, ());
+        let mut target = Writes::observed(engine, ());
         let found = (0..PROGRAMS).filter_map(|number| found(&mut target, number));
         let found: Vec<String> = found.take(LEAST).collect();
         assert_eq!(found.len(), LEAST, "{expected}");
@@ -309,39 +333,11 @@ fn writes_to_files_that_are_open_for_reading_are_found() {
     }
 }
 
-/// Our walker, which clears the bit for a raw data file when it opens an image to write, and changes another byte.
-struct ClearsRawBit {
-    walker: Walker,
-    /// The offset of the byte that it changes.
-    changed: HostOffset,
-}
-
-impl Engine for ClearsRawBit {
-    type Disk<'s> = WalkerDisk<'s>;
-
-    fn name(&self) -> &str {
-        "clears_raw_bit"
-    }
-
-    fn write_claims(&self) -> Claims {
-        self.walker.write_claims()
-    }
-
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<WalkerDisk<'s>> {
-        self.walker.open(chain)
-    }
-
-    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<WalkerDisk<'s>> {
-        for (at, byte) in [(HostOffset::new(95), 0), (self.changed, b'!')] {
-            chain.image().write_at(at, &[byte])?;
-        }
-        self.walker.open_to_write(chain)
-    }
-}
-
 /// imago writes its own names of features when it clears the bit.
 #[test]
 fn a_header_may_be_written_again_without_the_bit_for_a_raw_data_file() {
+    /// The byte of `autoclear_features` with the bit.
+    const RAW_BIT_AT: u64 = 95;
     let image = "image version=3 cluster_bits=9 refcount_order=4 features=feature_names size=9<<9+0 \
                  rng_seed=0 blocks=append table=append tolerance=0 data_in=raw_file\n";
     let text = format!("{image}write at=start+0 clusters=1\ncheckpoint\n");
@@ -352,8 +348,12 @@ fn a_header_may_be_written_again_without_the_bit_for_a_raw_data_file() {
         (87, Some("written: file without a request, unchanged → changed")),
         (1023, Some("written: file without a request, unchanged → changed")),
     ] {
-        let changed = HostOffset::new(changed);
-        let engine = ClearsRawBit { walker: Walker::default(), changed };
+        let engine = Meddling::new(move |opening, chain| {
+            if opening == Opening::ToWrite {
+                chain.image().write_at(HostOffset::new(RAW_BIT_AT), &[0]).unwrap();
+                chain.image().write_at(HostOffset::new(changed), b"!").unwrap();
+            }
+        });
         let found = found_in(&mut Writes::observed(engine, ()), &program);
         assert_eq!(found.as_deref(), expected, "{changed}");
     }

@@ -77,7 +77,7 @@ impl TestedFormat for Vmdk {
         (DIVISION, 1),
         (LENGTH, 1),
         ("extents", 20_000),
-        ("windows", 300),
+        ("windows", 1500),
         ("whole disks", 600),
         ("disks that cannot be read", 30),
         ("walks that fail", 10),

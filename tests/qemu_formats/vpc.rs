@@ -48,7 +48,7 @@ impl TestedFormat for Vpc {
         ("checks that exit with 63", 700),
         ("checks that exit with 1", 100),
         ("extents", 4000),
-        ("windows", 300),
+        ("windows", 1200),
         ("whole disks", 600),
     ];
 

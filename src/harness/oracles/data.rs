@@ -95,8 +95,7 @@ fn check_visible(read: &mut impl GuestRead, model: &Model, visible: &Visible) ->
 /// Reports whether a read that ends at `end` in this part of the disk inflates more of a compressed cluster than the
 /// loop can afford.
 fn too_deep(visible: &Visible, end: u64) -> bool {
-    let last = end.saturating_sub(1) & visible.cluster_size.mask();
-    matches!(visible.piece.state, PieceState::Compressed(..)) && last >= MAX_INFLATED_BYTES
+    InCompressed::of(visible, end.saturating_sub(1)).is_some_and(InCompressed::is_too_deep)
 }
 
 /// Reads across the edge between two layers, half of the bytes from each.
@@ -198,9 +197,9 @@ pub struct DataBuffers {
 /// Reports whether reading a range inflates more of a compressed cluster than the loop can afford.
 pub fn costly(model: &Model, start: GuestOffset, length_bytes: usize) -> bool {
     let last = start.get().saturating_add(length_bytes as u64).saturating_sub(1);
-    let inflates_too_much =
-        |byte: u64| model.at(byte).is_some_and(|part| too_deep(&part, byte + 1));
-    [start.get(), last].into_iter().any(inflates_too_much)
+    [start.get(), last]
+        .into_iter()
+        .any(|byte| in_compressed(model, byte).is_some_and(InCompressed::is_too_deep))
 }
 
 /// The place of a byte in a compressed cluster.
@@ -212,12 +211,23 @@ pub struct InCompressed {
     pub cluster_bytes: u64,
 }
 
+impl InCompressed {
+    /// Returns the place of a byte in this part of the disk, if the part is compressed.
+    fn of(visible: &Visible, byte: u64) -> Option<Self> {
+        let size = visible.cluster_size;
+        let place = Self { inside: byte & size.mask(), cluster_bytes: size.bytes() };
+        matches!(visible.piece.state, PieceState::Compressed(..)).then_some(place)
+    }
+
+    /// Reports whether a read that ends with the byte inflates more of the cluster than the loop can afford.
+    pub fn is_too_deep(self) -> bool {
+        self.inside >= MAX_INFLATED_BYTES
+    }
+}
+
 /// Returns the place of a byte of the disk in its compressed cluster, if it has one.
 pub fn in_compressed(model: &Model, byte: u64) -> Option<InCompressed> {
-    let part = model.at(byte)?;
-    let size = part.cluster_size;
-    let place = InCompressed { inside: byte & size.mask(), cluster_bytes: size.bytes() };
-    matches!(part.piece.state, PieceState::Compressed(..)).then_some(place)
+    InCompressed::of(&model.at(byte)?, byte)
 }
 
 /// Reads any range of the disk and compares every byte. If the range reaches past the end, the engine may refuse it;

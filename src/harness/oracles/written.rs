@@ -225,9 +225,11 @@ fn edge_windows(
 /// first block of a zstd frame, up to 128 KiB, is inflated for any byte of it. So only our walker, which reads what the
 /// engine has left, reads the beginning of large clusters.
 fn is_costly(disk: &impl ExpectedDisk, guest: u64, moment: Moment) -> bool {
-    let is_too_much = |InCompressed { inside, cluster_bytes }| match moment {
-        Moment::Closed | Moment::Cut => inside >= MAX_INFLATED_BYTES,
-        Moment::Open | Moment::Reopened | Moment::CutReopened => cluster_bytes > MAX_INFLATED_BYTES,
+    let is_too_much = |place: InCompressed| match moment {
+        Moment::Closed | Moment::Cut => place.is_too_deep(),
+        Moment::Open | Moment::Reopened | Moment::CutReopened => {
+            place.cluster_bytes > MAX_INFLATED_BYTES
+        }
     };
     disk.in_compressed(guest).is_some_and(is_too_much)
 }

@@ -12,8 +12,7 @@ use crate::disk::offsets::GuestOffset;
 use crate::disk::ranges::RangeMap;
 use crate::harness::chain::Chain;
 use crate::harness::model::Model;
-use crate::harness::oracles::data::GuestRead;
-use crate::harness::oracles::data::{self, InCompressed};
+use crate::harness::oracles::data::{self, GuestRead, InCompressed};
 use crate::harness::oracles::written::{ExpectedDisk, LastChange};
 use crate::programs::WriteRequest;
 
