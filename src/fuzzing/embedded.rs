@@ -123,7 +123,7 @@ impl<S: Subject> Fuzzer<S> {
         if !fuzzer.pool.entries().is_empty() {
             return Ok(fuzzer);
         }
-        let first = fuzzer.breeder.first(fuzzer.settings.inputs);
+        let first = fuzzer.breeder.first(fuzzer.settings.inputs, fuzzer.settings.limits);
         for input in &first {
             fuzzer.consider(input, &Origin::Nothing)?;
         }

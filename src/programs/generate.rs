@@ -113,14 +113,17 @@ pub fn generate_writes(rng_seed: u64, operations: usize) -> Program {
         program.operations.clear();
         (program.prologue.base, program.prologue.rng_seed) = (Base::Qcow2, 1);
     }
-    let begins =
-        Operation::WriteAt { at: At::default(), inside: Inside::default(), length: Gap::default() };
-    program.operations.push(begins);
+    program.operations.push(writing_begins());
     for _ in 0..requests {
         let made = request(&mut entropy, &program.operations);
         program.operations.extend(made);
     }
     program
+}
+
+/// Returns a request that changes nothing: with it, a program begins to write.
+pub fn writing_begins() -> Operation {
+    Operation::WriteAt { at: At::default(), inside: Inside::default(), length: Gap::default() }
 }
 
 /// Gives a program with a VMDK base what only VMDK images have, where it has an effect: in half of the programs, all

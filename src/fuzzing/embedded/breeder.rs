@@ -7,9 +7,10 @@ use crate::fuzzing::mutators::{Breeding, FileBreeding, Used, Weights, breed, bre
 use crate::harness::target::Inputs;
 use crate::harness::{Harness, Walker};
 use crate::images::entropy::Entropy;
+use crate::images::limits::Limits;
 use crate::programs::Program;
-use crate::programs::generate::{generate_any, generate_writes};
-use crate::programs::operand::Base;
+use crate::programs::generate::{generate_any, generate_writes, writing_begins};
+use crate::programs::operand::{Base, Number, Size};
 use crate::programs::operation::OPERATION_BYTES;
 use crate::programs::prologue::{PROLOGUE_BYTES, Prologue};
 
@@ -90,11 +91,15 @@ impl Breeder {
         }
     }
 
-    /// Returns the inputs with which a campaign begins if its corpus is empty: the empty program, or files of the
-    /// formats that have short ones.
-    pub(super) fn first(&mut self, inputs: Inputs) -> Vec<Vec<u8>> {
+    /// Returns the inputs with which a campaign begins if its corpus is empty: the empty program, and with requests one
+    /// for which the engine creates the image, or files of the formats that have short ones.
+    pub(super) fn first(&mut self, inputs: Inputs, limits: Limits) -> Vec<Vec<u8>> {
         match inputs {
-            Inputs::Programs => vec![Program::default().encode()],
+            Inputs::Programs => {
+                let creates = (limits.requests > 0).then(new_image).flatten();
+                let programs = [Program::default()].into_iter().chain(creates);
+                programs.map(|program| program.encode()).collect()
+            }
             Inputs::Files => BASES.into_iter().filter_map(|base| self.first_of(base)).collect(),
         }
     }
@@ -114,6 +119,19 @@ impl Breeder {
         let builder = self.builder.get_or_insert_with(|| Box::new(Harness::new(Walker::default())));
         built_file(builder, &program.encode(), MAX_MADE_FILE_BYTES)
     }
+}
+
+/// Returns a program for which the engine creates the image. Few mutations of the empty program lead there: nothing may
+/// be built. Its disk ends inside a cluster, which takes larger clusters than the smallest ones.
+fn new_image() -> Option<Program> {
+    let prologue = Prologue {
+        cluster_bits: Number::new(12)?,
+        size: Size::new(9, 12, 512)?,
+        // Odd numbers ask the engine for a new image.
+        rng_seed: 1,
+        ..Prologue::default()
+    };
+    Some(Program { prologue, operations: vec![writing_begins()] })
 }
 
 /// Generates a program, with requests if the target has them.
@@ -148,12 +166,29 @@ mod tests {
     use super::*;
     use crate::disk::image_format::ImageFormat;
     use crate::formats::probe::probe;
+    use crate::programs::interpreter::Vm;
 
     #[test]
     fn a_campaign_begins_with_files_of_several_formats() {
-        let files = Breeder::default().first(Inputs::Files);
+        let files = Breeder::default().first(Inputs::Files, Limits::WALKED);
         let formats: Vec<_> = files.iter().map(|file| probe(&file.as_slice()).unwrap()).collect();
         assert_eq!(formats, [ImageFormat::Qcow2, ImageFormat::Vpc, ImageFormat::Vmdk]);
-        assert_eq!(Breeder::default().first(Inputs::Programs), [Program::default().encode()]);
+    }
+
+    #[test]
+    fn a_campaign_of_a_writer_begins_with_an_image_of_the_engine() {
+        let empty = Program::default().encode();
+        assert_eq!(Breeder::default().first(Inputs::Programs, Limits::WALKED), [empty.clone()]);
+        let programs = Breeder::default().first(Inputs::Programs, Limits::WRITTEN);
+        let [first, creates] = &*programs else { panic!("{} programs", programs.len()) };
+        assert_eq!(first, &empty);
+        let program = Program::decode(creates);
+        let mut vm = Vm::new();
+        vm.begin(&program.prologue, Limits::WRITTEN);
+        program.operations.iter().for_each(|operation| {
+            vm.step(*operation);
+        });
+        let image = vm.new_image().unwrap();
+        assert!(!image.size_bytes.is_multiple_of(1 << image.cluster_bits));
     }
 }
