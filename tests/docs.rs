@@ -129,7 +129,7 @@ fn the_two_commands_are_those_of_ci() {
     assert!(text_of("scripts/install-tools").contains("|| cargo install --locked cargo-fuzz\n"));
     assert!(ci.contains("\nstep tests cargo test "));
     // The commands run every target, including this one.
-    assert!(ci.contains("\nstep fuzz scripts/fuzz-smoke nightly\n"));
+    assert!(ci.contains("\nstep fuzz less_optimized scripts/fuzz-smoke nightly\n"));
     let smoke = text_of("scripts/fuzz-smoke");
     assert!(smoke.contains("targets=$(cargo \"+$QCOWFUZZ_TOOLCHAIN\" fuzz list)"));
     assert!(smoke.contains("scripts/fuzz-committed \"$target\""));
