@@ -110,8 +110,7 @@ pub fn generate_writes(rng_seed: u64, operations: usize) -> Program {
     let mut entropy = Entropy::new(rng_seed);
     let requests = entropy.below(operations as u64 / 2 + 1);
     if entropy.one_in(CREATED_ONE_IN) {
-        program.operations.clear();
-        (program.prologue.base, program.prologue.rng_seed) = (Base::Qcow2, 1);
+        build_nothing(&mut program);
     }
     program.operations.push(writing_begins());
     for _ in 0..requests {
@@ -121,8 +120,14 @@ pub fn generate_writes(rng_seed: u64, operations: usize) -> Program {
     program
 }
 
+/// Has the engine create the image: the program builds nothing, and its `rng_seed` is odd.
+pub(crate) fn build_nothing(program: &mut Program) {
+    program.operations.clear();
+    (program.prologue.base, program.prologue.rng_seed) = (Base::Qcow2, 1);
+}
+
 /// Returns a request that changes nothing: with it, a program begins to write.
-pub fn writing_begins() -> Operation {
+pub(crate) fn writing_begins() -> Operation {
     Operation::WriteAt { at: At::default(), inside: Inside::default(), length: Gap::default() }
 }
 
