@@ -3,9 +3,11 @@
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 from pathlib import Path
 from typing import NamedTuple
@@ -65,6 +67,41 @@ def cpu_seconds():
     """Returns the CPU seconds of all processes that the script has waited for."""
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     return spent.ru_utime + spent.ru_stime
+
+
+def cpu_seconds_of(root):
+    """Returns the CPU seconds of a process and its descendants, those that have ended and were waited for included."""
+    parents, ticks = {}, {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            fields = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            # It has ended since.
+            continue
+        # User and system time: its own, and those of the children it has waited for.
+        parents[int(name)], ticks[int(name)] = int(fields[1]), sum(map(int, fields[11:15]))
+    total, family = 0, [root]
+    for process in family:
+        total += ticks.get(process, 0)
+        family += [child for child, parent in parents.items() if parent == process]
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def run_cpu_seconds(command, seconds, **options):
+    """Runs a command until it and its descendants have spent so many CPU seconds, and then interrupts it as Ctrl-C does.
+    Returns the process, which has ended, and the CPU seconds. `options` are those of `subprocess.Popen`."""
+    process = subprocess.Popen(command, **options)
+    spent = 0
+    try:
+        while process.poll() is None and spent < seconds:
+            time.sleep(0.1)
+            # A process that ends takes its descendants' share away.
+            spent = max(spent, cpu_seconds_of(process.pid))
+    finally:
+        # A script that is killed leaves no command behind.
+        process.send_signal(signal.SIGINT)
+        process.wait()
+    return process, spent
 
 
 class KnownFindings:

@@ -1,9 +1,9 @@
 """The embedded loop: `qcowfuzz fuzz` of a crate, or behind the line protocol."""
 
 import json
-import subprocess
+import tempfile
 
-from .common import Slice, cpu_seconds, fail
+from .common import Slice, cpu_seconds, fail, run_cpu_seconds
 
 
 class Embedded:
@@ -17,12 +17,16 @@ class Embedded:
         """A finding does not end the loop."""
 
     def run_slice(self, seconds, _number):
-        """Runs the loop for some seconds."""
+        """Runs the loop for some CPU seconds. Seconds of the clock would not do: on a loaded machine, a slice could end
+        before each run that hangs, and the next slice would begin with the same run."""
         before = cpu_seconds()
-        done = subprocess.run([*self.command, "--seconds", str(seconds)], capture_output=True, text=True)
-        if done.returncode not in (0, 1):
-            fail(f"the loop ended with {done.returncode}, expected 0 or 1: {done.stderr.strip()[-500:]}")
-        summary = json.loads(done.stdout)
+        with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
+            done, _ = run_cpu_seconds(self.command, seconds, stdout=stdout, stderr=stderr)
+            stdout.seek(0)
+            stderr.seek(0)
+            if done.returncode not in (0, 1):
+                fail(f"the loop ended with {done.returncode}, expected 0 or 1: {stderr.read().strip()[-500:]}")
+            summary = json.load(stdout)
         found = [(bug["fingerprint"], bug["shortest"]) for bug in summary["found"]]
         known = [seen["fingerprint"] for bug in summary["known"] for seen in bug["seen"]]
         return Slice(summary["runs"], cpu_seconds() - before, found, known)
