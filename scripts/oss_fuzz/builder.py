@@ -1,7 +1,7 @@
 """Stands in for the builder's image: a clean tree in $SRC, the environment of its `compile` script, its `cargo`.
 
 Differences from the image: Debian's clang and its libFuzzer, libstdc++ in place of libc++, the machine's nightly
-toolchain unless RUSTUP_TOOLCHAIN says otherwise, Rust code that is optimized less, which takes a third of the time to
+toolchain unless RUSTUP_TOOLCHAIN says otherwise, Rust code that is not optimized, which takes half of the time to
 build, and in a coverage build no instrumentation of C code: an older clang and rustc do not write the same profiles,
 and reports leave dependencies out.
 """
@@ -90,7 +90,7 @@ class Builder:
             "ARCHITECTURE": "x86_64",
             "CC": CLANG,
             "CXX": CLANG.replace("clang", "clang++"),
-            "CARGO_PROFILE_RELEASE_OPT_LEVEL": "1",
+            "CARGO_PROFILE_RELEASE_OPT_LEVEL": "0",
             "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER": CLANG,
             "CFLAGS": " ".join(c_flags),
             "CXXFLAGS": " ".join(c_flags),
