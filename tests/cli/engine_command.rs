@@ -113,8 +113,15 @@ fn ends_are_found_and_named() {
     assert_found("panic", "exit status: 101 (panic: no table at offset _)");
     assert_found("half", "process: end, an answer → exit status: 0");
     assert_found("memory", "memory: allocation, within the limit → beyond");
-    assert_found("spin", "process: end, an answer → none");
     assert_found("sleep", "process: end, an answer → none");
+    // The replay above waits for half a minute, and needs no CPU time meanwhile. This one would.
+    let dir = with_programs();
+    let triage = ["triage", "--timeout", "2", "."];
+    let output =
+        qcowfuzz(dir.path(), &[&["--engine-command", &pipes("spin")], &triage[..]].concat());
+    let out = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{out}{}", text(&output.stderr));
+    assert!(out.contains("process: end, an answer → none"), "{out}");
 }
 
 #[test]

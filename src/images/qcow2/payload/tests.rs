@@ -178,7 +178,7 @@ fn any_bytes_become_a_payload_of_a_whole_cluster() {
     let mut entropy = Entropy::new(1);
     let (mut lengths, mut with_content) = (0, 0);
     for compression in [Compression::Deflate, Compression::Zstd] {
-        for turn in 0..6000u32 {
+        for turn in 0..2000u32 {
             let geometry = geometry(9 + turn % 6, compression);
             let mut bytes = vec![0; entropy.below(1 << (1 + turn % 11)) as usize];
             bytes.fill_with(|| entropy.next_u64() as u8);
@@ -201,7 +201,7 @@ fn any_bytes_become_a_payload_of_a_whole_cluster() {
             assert_eq!(GivenPayload::valid(&geometry, &bytes), Some(payload));
         }
     }
-    assert!(lengths > 1 << 20 && with_content > 4000, "{lengths} {with_content}");
+    assert!(lengths > 1 << 18 && with_content > 1300, "{lengths} {with_content}");
     for bits in 15..=21 {
         for compression in [Compression::Deflate, Compression::Zstd] {
             let geometry = geometry(bits, compression);
