@@ -95,7 +95,7 @@ def run_cpu_seconds(command, seconds, **options):
     try:
         while process.poll() is None and spent < seconds:
             time.sleep(0.1)
-            # A process that ends takes its descendants' share away.
+            # The sum can fall: a process can end before the processes that it started.
             spent = max(spent, cpu_seconds_of(process.pid))
     finally:
         # A script that is killed leaves no command behind.
