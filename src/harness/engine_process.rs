@@ -21,6 +21,11 @@ use smallvec::SmallVec;
 
 use crate::harness::engine::EngineEnd;
 
+/// A part of the shell's line, which ends the process, and whatever it has started, when the process that asks has ended.
+/// A kill of the latter runs no destructor, and a process that computes does not notice that its input ends. The watch is
+/// no child of the process, and holds none of its pipes.
+const WATCH: &str =
+    "({ while kill -0 $PPID; do sleep 1; done; kill -KILL 0; } </dev/null >/dev/null 2>&1 &)";
 /// The address space of the process, unless the command raises the limit by `ulimit`.
 const MAX_MEMORY_KIB: u64 = 2 << 20;
 /// The CPU time for the answers about one image.
@@ -90,7 +95,7 @@ impl EngineProcess {
     /// Starts `command` with a shell, in a folder if there is one.
     pub(super) fn start(command: &str, folder: Option<&Path>) -> Result<Self, Silence> {
         // The shell becomes the command, so that its CPU time and its end are those of the command.
-        let line = format!("ulimit -S -v {MAX_MEMORY_KIB} || exit 2; eval \"exec $0\"");
+        let line = format!("{WATCH}; ulimit -S -v {MAX_MEMORY_KIB} || exit 2; eval \"exec $0\"");
         let mut shell = Command::new("/bin/sh");
         shell.arg("-c").arg(line).arg(command).process_group(0);
         if let Some(folder) = folder {

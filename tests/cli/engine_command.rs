@@ -3,8 +3,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
 use crate::support::{error_line, qcowfuzz, small_program, text};
 
@@ -141,6 +142,62 @@ fn a_process_that_is_killed_once_blames_no_input() {
     let output = replayed(dir.path(), &format!("killed-once {}", mark.display()));
     assert!(mark.exists());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+}
+
+/// A process.
+#[cfg(target_os = "linux")]
+struct Found {
+    number: String,
+    parent: String,
+    cpu_ticks: u64,
+}
+
+/// Returns the process that has exactly these last arguments.
+#[cfg(target_os = "linux")]
+fn process_with(arguments: &[&str]) -> Option<Found> {
+    let wanted = format!("\0{}\0", arguments.join("\0"));
+    let mut processes = fs::read_dir("/proc").unwrap().flatten().map(|it| it.path());
+    let found = processes.find(|path| {
+        fs::read(path.join("cmdline")).is_ok_and(|line| line.ends_with(wanted.as_bytes()))
+    })?;
+    let stat = fs::read_to_string(found.join("stat")).ok()?;
+    let fields: Vec<_> = stat.rsplit_once(") ")?.1.split(' ').collect();
+    Some(Found {
+        number: found.file_name()?.to_str()?.to_string(),
+        parent: fields[1].to_string(),
+        cpu_ticks: fields[11].parse().ok()?,
+    })
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_process_that_computes_ends_with_the_killed_process_that_asks_it() {
+    let dir = with_programs();
+    let arguments = ["spin", dir.path().to_str().unwrap()];
+    let engine = pipes(&arguments.join(" "));
+    let mut replay = Command::new(env!("CARGO_BIN_EXE_qcowfuzz"));
+    replay.args(["--engine-command", &engine, "replay", "zeros"]).current_dir(dir.path());
+    let mut replay = replay.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let start = Instant::now();
+    let in_time = || start.elapsed() < Duration::from_secs(30);
+    let kill = |process: &str| Command::new("kill").args(["-KILL", process]).status().unwrap();
+    // Until it computes, it notices the end of its input.
+    let engine = loop {
+        assert!(in_time(), "the engine does not compute");
+        if let Some(found) = process_with(&arguments).filter(|it| it.cpu_ticks > 20) {
+            break found;
+        }
+    };
+    kill(&engine.parent);
+    replay.kill().unwrap();
+    replay.wait().unwrap();
+    while process_with(&arguments).is_some() {
+        std::thread::sleep(Duration::from_millis(20));
+        if !in_time() {
+            kill(&engine.number);
+            panic!("the engine outlives the process that asks it");
+        }
+    }
 }
 
 #[test]
