@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 
 use crate::harness::engine::EngineEnd;
 
-/// A part of the shell's line, which ends the process, and whatever it has started, when the process that asks has ended.
+/// A part of the shell's line, which ends the process, and all that it has started, when the process that asks has ended.
 /// A kill of the latter runs no destructor, and a process that computes does not notice that its input ends. The watch is
 /// no child of the process, and holds none of its pipes.
 const WATCH: &str =
