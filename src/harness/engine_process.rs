@@ -21,9 +21,9 @@ use smallvec::SmallVec;
 
 use crate::harness::engine::EngineEnd;
 
-/// A part of the shell's line, which ends the process, and all that it has started, when the process that asks has ended.
-/// A kill of the latter runs no destructor, and a process that computes does not notice that its input ends. The watch is
-/// no child of the process, and holds none of its pipes.
+/// A part of the shell's line: when the process that asks has ended, it ends this process and all that it has started.
+/// If the former is killed, no destructor runs, and a process that computes does not notice the end of its input. The
+/// watch is no child of the process, and holds none of its pipes.
 const WATCH: &str =
     "({ while kill -0 $PPID; do sleep 1; done; kill -KILL 0; } </dev/null >/dev/null 2>&1 &)";
 /// The address space of the process, unless the command raises the limit by `ulimit`.
