@@ -3,10 +3,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::sync::LazyLock;
-use std::time::{Duration, Instant};
 
+#[cfg(target_os = "linux")]
+use crate::processes::{Killed, processes, signal, until};
 use crate::support::{error_line, qcowfuzz, small_program, text};
 
 /// The stand-in. `cargo test --test cli` does not build it, so this does.
@@ -114,15 +115,8 @@ fn ends_are_found_and_named() {
     assert_found("panic", "exit status: 101 (panic: no table at offset _)");
     assert_found("half", "process: end, an answer → exit status: 0");
     assert_found("memory", "memory: allocation, within the limit → beyond");
+    assert_found("spin", "process: end, an answer → none");
     assert_found("sleep", "process: end, an answer → none");
-    // The replay above waits for half a minute, and needs no CPU time meanwhile. This one would.
-    let dir = with_programs();
-    let triage = ["triage", "--timeout", "2", "."];
-    let output =
-        qcowfuzz(dir.path(), &[&["--engine-command", &pipes("spin")], &triage[..]].concat());
-    let out = text(&output.stdout);
-    assert_eq!(output.status.code(), Some(1), "{out}{}", text(&output.stderr));
-    assert!(out.contains("process: end, an answer → none"), "{out}");
 }
 
 #[test]
@@ -144,60 +138,35 @@ fn a_process_that_is_killed_once_blames_no_input() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
 }
 
-/// A process.
+// The test finds the process in /proc.
 #[cfg(target_os = "linux")]
-struct Found {
-    number: String,
-    parent: String,
-    cpu_ticks: u64,
-}
-
-/// Returns the process that has exactly these last arguments.
-#[cfg(target_os = "linux")]
-fn process_with(arguments: &[&str]) -> Option<Found> {
-    let wanted = format!("\0{}\0", arguments.join("\0"));
-    let mut processes = fs::read_dir("/proc").unwrap().flatten().map(|it| it.path());
-    let found = processes.find(|path| {
-        fs::read(path.join("cmdline")).is_ok_and(|line| line.ends_with(wanted.as_bytes()))
-    })?;
-    let stat = fs::read_to_string(found.join("stat")).ok()?;
-    let fields: Vec<_> = stat.rsplit_once(") ")?.1.split(' ').collect();
-    Some(Found {
-        number: found.file_name()?.to_str()?.to_string(),
-        parent: fields[1].to_string(),
-        cpu_ticks: fields[11].parse().ok()?,
-    })
-}
-
 #[test]
-#[cfg(target_os = "linux")]
 fn a_process_that_computes_ends_with_the_killed_process_that_asks_it() {
     let dir = with_programs();
-    let arguments = ["spin", dir.path().to_str().unwrap()];
-    let engine = pipes(&arguments.join(" "));
+    let engine = pipes(&format!("spin {}", dir.path().display()));
+    // The system ends the process some time after the test has failed.
+    let engine = format!("sh -c 'ulimit -t 300; exec {engine}'");
     let mut replay = Command::new(env!("CARGO_BIN_EXE_qcowfuzz"));
     replay.args(["--engine-command", &engine, "replay", "zeros"]).current_dir(dir.path());
-    let mut replay = replay.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let start = Instant::now();
-    let in_time = || start.elapsed() < Duration::from_secs(30);
-    let kill = |process: &str| Command::new("kill").args(["-KILL", process]).status().unwrap();
-    // Until it computes, it notices the end of its input.
-    let engine = loop {
-        assert!(in_time(), "the engine does not compute");
-        if let Some(found) = process_with(&arguments).filter(|it| it.cpu_ticks > 20) {
-            break found;
-        }
+    let mut replay = Killed(replay.spawn().unwrap());
+    let command_line = format!("\0spin\0{}\0", dir.path().display());
+    let engines = || processes(|_, command| command.ends_with(&command_line));
+    // The parent of a process, and the CPU time of a process in ticks.
+    let parent_and_ticks = |process: &String| {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+        Some((fields.nth(1)?.to_string(), fields.nth(9)?.parse::<u32>().ok()?))
     };
-    kill(&engine.parent);
-    replay.kill().unwrap();
-    replay.wait().unwrap();
-    while process_with(&arguments).is_some() {
-        std::thread::sleep(Duration::from_millis(20));
-        if !in_time() {
-            kill(&engine.number);
-            panic!("the engine outlives the process that asks it");
-        }
-    }
+    let mut parent = String::new();
+    // Before it computes, it notices the end of its input.
+    until("the engine does not compute", || {
+        let found = engines().first().and_then(parent_and_ticks);
+        found.filter(|(_, ticks)| *ticks > 20).map(|found| parent = found.0).is_some()
+    });
+    signal("-KILL", &parent);
+    let _ = replay.0.kill();
+    replay.0.wait().unwrap();
+    until("the engine outlives the process that asks it", || engines().is_empty());
 }
 
 #[test]

@@ -4,13 +4,16 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use qcowfuzz::fuzzing::corpus;
 use qcowfuzz::internal::disk::files;
 
+#[cfg(target_os = "linux")]
+use crate::processes::signal;
+use crate::processes::{Killed, processes, until};
 use crate::support::{error_line, qcowfuzz, text};
 
 /// Runs a campaign in `dir`, and returns its summary.
@@ -159,24 +162,6 @@ fn odd_numbers_and_names_are_accepted_or_refused() {
     }
 }
 
-/// A process that is killed when the test ends.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(120);
-    while !done() {
-        assert!(Instant::now() < end, "{what}");
-        sleep(Duration::from_millis(20));
-    }
-}
-
 fn started(dir: &Path) -> Killed {
     let mut command = Command::new(env!("CARGO_BIN_EXE_qcowfuzz"));
     command.args(["fuzz", "--jobs", "2"]).current_dir(dir);
@@ -186,14 +171,11 @@ fn started(dir: &Path) -> Killed {
 
 /// Returns the workers of the campaign in `dir`, which it finds by their command lines in Linux's /proc.
 fn workers(dir: &Path) -> Vec<String> {
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let printed = processes.filter_map(|process| {
-        let command = fs::read_to_string(process.path().join("cmdline")).ok()?;
-        let at = fs::read_link(process.path().join("cwd")).ok()?;
-        let name = process.file_name().into_string().ok()?;
-        (command.contains("fuzz-worker") && at == dir.canonicalize().ok()?).then_some(name)
-    });
-    printed.collect()
+    let dir = dir.canonicalize().unwrap();
+    processes(|process, command| {
+        command.contains("fuzz-worker")
+            && fs::read_link(process.join("cwd")).is_ok_and(|folder| folder == dir)
+    })
 }
 
 /// Waits until both workers of a campaign have saved their first state, and returns the workers.
@@ -203,11 +185,6 @@ fn both_workers(dir: &Path) -> Vec<String> {
         workers(dir).len() == 2 && dir.join("state/map_extents/job-1.json").exists()
     });
     workers(dir)
-}
-
-#[cfg(target_os = "linux")]
-fn signal(name: &str, process: &str) {
-    assert!(Command::new("kill").args([name, process]).status().unwrap().success());
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod map;
 mod merge;
 mod minimize;
 mod new_engine;
+mod processes;
 mod programs;
 mod regress;
 mod replay;

@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
 use qcowfuzz::fuzzing::corpus;
 use qcowfuzz::internal::disk::files;
 
+use crate::processes::{Killed, until};
 use crate::support::{qcowfuzz, text};
 
 /// Returns the inputs of the shared folder, by name.
@@ -32,23 +31,12 @@ fn seeded(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     inputs(dir)
 }
 
-/// A campaign with one job, which is killed when the test ends.
-struct Campaign(Child);
-
-impl Campaign {
-    fn start(dir: &Path, name: &str, more: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_qcowfuzz"));
-        command.args(["fuzz", "--jobs", "1", "--corpus", "shared", "--dir", name]);
-        command.args(more).current_dir(dir).stdin(Stdio::null()).stdout(Stdio::null());
-        Self(command.spawn().unwrap())
-    }
-}
-
-impl Drop for Campaign {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Starts a campaign with one job.
+fn started(dir: &Path, name: &str, more: &[&str]) -> Killed {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_qcowfuzz"));
+    command.args(["fuzz", "--jobs", "1", "--corpus", "shared", "--dir", name]);
+    command.args(more).current_dir(dir).stdin(Stdio::null()).stdout(Stdio::null());
+    Killed(command.spawn().unwrap())
 }
 
 /// Returns the inputs in the saved state of a campaign, and whether each was bred there.
@@ -60,24 +48,16 @@ fn kept(dir: &Path, name: &str) -> Vec<(Vec<u8>, bool)> {
     entries.map(|entry| (input(entry), !entry["parent"].is_null())).collect()
 }
 
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(120);
-    while !done() {
-        assert!(Instant::now() < end, "{what}");
-        sleep(Duration::from_millis(20));
-    }
-}
-
 #[test]
 fn two_campaigns_share_a_folder_and_one_is_killed() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let seeds = seeded(dir);
-    let mut other = Campaign::start(dir, "other", &["--rng-seed", "2", "--runs", "6500"]);
+    let mut other = started(dir, "other", &["--rng-seed", "2", "--runs", "6500"]);
     let begun = |name: &str| dir.join(name).join("state/map_extents/job-0.json").exists();
     // It begins with the seeds alone.
     until("not begun", || begun("other"));
-    let mut killed = Campaign::start(dir, "killed", &["--rng-seed", "1"]);
+    let mut killed = started(dir, "killed", &["--rng-seed", "1"]);
     until("not begun", || begun("killed"));
     let before = inputs(dir).len();
     until("no finds", || inputs(dir).len() > before + 100);
@@ -129,7 +109,7 @@ fn a_file_that_libfuzzer_is_still_writing_is_read_again() {
     let whole = seeds.values().max_by_key(|input| input.len()).unwrap();
     let path = dir.join("shared").join(corpus::name(whole));
     fs::write(&path, &whole[..20]).unwrap();
-    let mut campaign = Campaign::start(dir, "one", &["--runs", "4100"]);
+    let mut campaign = started(dir, "one", &["--runs", "4100"]);
     until("not begun", || dir.join("one/state/map_extents/job-0.json").exists());
     assert!(kept(dir, "one").iter().any(|(input, bred)| *input == whole[..20] && !bred));
     fs::write(&path, whole).unwrap();
