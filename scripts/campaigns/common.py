@@ -89,7 +89,8 @@ def cpu_seconds_of(root):
 
 def run_cpu_seconds(command, seconds, **options):
     """Runs a command until it and its descendants have spent so many CPU seconds, and then interrupts it as Ctrl-C does.
-    Returns the process, which has ended, and the CPU seconds. `options` are those of `subprocess.Popen`."""
+    Returns the process, which has ended, and the CPU seconds: less than `seconds` if the command ended by itself.
+    `options` are those of `subprocess.Popen`."""
     process = subprocess.Popen(command, **options)
     spent = 0
     try:
@@ -98,7 +99,7 @@ def run_cpu_seconds(command, seconds, **options):
             # The sum can fall: a process can end before the processes that it started.
             spent = max(spent, cpu_seconds_of(process.pid))
     finally:
-        # A script that is killed leaves no command behind.
+        # A script that ends by an exception leaves no command behind.
         process.send_signal(signal.SIGINT)
         process.wait()
     return process, spent

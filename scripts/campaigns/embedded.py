@@ -18,10 +18,12 @@ class Embedded:
 
     def run_slice(self, seconds, _number):
         """Runs the loop for some CPU seconds. Seconds of the clock would not do: on a loaded machine, a slice could end
-        before each run that hangs, and the next slice would begin with the same run."""
+        before each run that hangs, and the next slice would begin with the same run. They only end a loop whose script
+        was killed."""
         before = cpu_seconds()
+        command = [*self.command, "--seconds", str(10 * seconds)]
         with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
-            done, _ = run_cpu_seconds(self.command, seconds, stdout=stdout, stderr=stderr)
+            done, _ = run_cpu_seconds(command, seconds, stdout=stdout, stderr=stderr)
             stdout.seek(0)
             stderr.seek(0)
             if done.returncode not in (0, 1):
