@@ -201,7 +201,7 @@ fn any_bytes_become_a_payload_of_a_whole_cluster() {
             assert_eq!(GivenPayload::valid(&geometry, &bytes), Some(payload));
         }
     }
-    assert!(lengths > 1 << 18 && with_content > 1300, "{lengths} {with_content}");
+    assert!(lengths > (1 << 20) / 3 && with_content > 4000 / 3, "{lengths} {with_content}");
     for bits in 15..=21 {
         for compression in [Compression::Deflate, Compression::Zstd] {
             let geometry = geometry(bits, compression);
