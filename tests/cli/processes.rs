@@ -25,8 +25,8 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Returns the numbers of the processes for which `is_wanted`, by their folders in Linux's /proc and their command lines,
-/// in which a zero byte follows each word.
+/// Returns the numbers of the processes for which `is_wanted`, by their folders in Linux's /proc and their command
+/// lines, in which a zero byte follows each word.
 pub fn processes(is_wanted: impl Fn(&Path, &str) -> bool) -> Vec<String> {
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();
     let wanted = all.filter_map(|process| {
