@@ -7,11 +7,15 @@ use std::fs;
 use std::path::Path;
 use std::rc::Rc;
 
+use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::fuzzing::feedback::Recorder;
+use qcowfuzz::harness::chain::Chain;
+use qcowfuzz::harness::claims::{EnginePolicy, SizePolicy};
+use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
 use qcowfuzz::harness::implementation::{Implementation, OurWalker};
 use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, Harness, Walker};
+use qcowfuzz::harness::{Checks, Harness, Walker, WalkerDisk};
 use qcowfuzz::images::FileNames;
 use qcowfuzz::internal::disk::observer::Event;
 use qcowfuzz::internal::disk::observer::Observer;
@@ -145,6 +149,71 @@ impl Implementation for Silent {
     }
 }
 
+/// An engine that has an answer to reads only, and says how it rounds sizes.
+struct Reading {
+    walker: Walker,
+    size: SizePolicy,
+}
+
+/// Creates such engines.
+#[derive(Clone)]
+struct ReadsOnly(SizePolicy);
+
+impl Implementation for ReadsOnly {
+    type Engine<O: Observer + Clone + 'static> = Reading;
+
+    fn engine<O: Observer + Clone + 'static>(&self, _observer: &O) -> Reading {
+        Reading { walker: Walker::default(), size: self.0 }
+    }
+}
+
+struct ReadingDisk<'s>(WalkerDisk<'s>);
+
+impl Engine for Reading {
+    type Disk<'s> = ReadingDisk<'s>;
+
+    fn name(&self) -> &str {
+        "reading"
+    }
+
+    fn policy(&self) -> EnginePolicy {
+        EnginePolicy { size: self.size, ..EnginePolicy::default() }
+    }
+
+    fn accesses_are_feedback(&self) -> bool {
+        true
+    }
+
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<ReadingDisk<'s>, EngineError> {
+        Ok(ReadingDisk(self.walker.open(chain)?))
+    }
+}
+
+impl OpenDisk for ReadingDisk<'_> {
+    fn virtual_size_bytes(&self) -> u64 {
+        self.0.virtual_size_bytes()
+    }
+
+    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Result<(), EngineError> {
+        self.0.read(guest, into)
+    }
+}
+
+/// Most engines of others have an answer to reads only, and many round sizes in their own way.
+#[test]
+fn reads_of_an_engine_that_only_reads_are_feedback() {
+    for size in [SizePolicy::WholeSectors, SizePolicy::Near] {
+        for target in [TargetKind::MapExtents, TargetKind::Hostile, TargetKind::RawImage] {
+            let name = format!("{}, {size:?}", target.name());
+            let reached = counters(target, Targets::of(&ReadsOnly(size)));
+            let reads = edges(reached, State::FileReads);
+            for edge in [(Event::Start, Event::Header), (Event::Table, Event::Normal)] {
+                assert!(reads.contains(&edge), "{name}: {edge:?} of {reads:?}");
+            }
+        }
+    }
+}
+
 /// Returns the same for an engine that reports no events.
 fn reached_in_silence(target: TargetKind) -> BTreeSet<Counter> {
     counters(target, Targets::of(&Silent))
@@ -153,6 +222,15 @@ fn reached_in_silence(target: TargetKind) -> BTreeSet<Counter> {
 fn counters(target: TargetKind, mut targets: Targets) -> BTreeSet<Counter> {
     let runs = seeds(target).into_iter().map(|seed| targets.run(target, &seed).0);
     runs.flatten().map(|(index, _)| Counter::at(index).unwrap()).collect()
+}
+
+/// Returns the edges in a state.
+fn edges(counters: BTreeSet<Counter>, of: State) -> BTreeSet<(Event, Event)> {
+    let edge = |counter: Counter| match counter {
+        Counter::Edge { state, previous, event } if state == of => Some((previous, event)),
+        _ => None,
+    };
+    counters.into_iter().filter_map(edge).collect()
 }
 
 #[test]
@@ -189,13 +267,6 @@ fn answers_about_damaged_images_and_files_are_feedback() {
 /// The parts of the files that an engine reads and writes are feedback if it reports no events of its own.
 #[test]
 fn accesses_to_files_are_feedback() {
-    let edges = |counters: BTreeSet<Counter>, of: State| {
-        let edge = |counter: Counter| match counter {
-            Counter::Edge { state, previous, event } if state == of => Some((previous, event)),
-            _ => None,
-        };
-        counters.into_iter().filter_map(edge).collect::<BTreeSet<_>>()
-    };
     for target in TargetKind::ALL.into_iter().filter(|it| *it != TargetKind::Refcounts) {
         let name = target.name();
         assert!(edges(reached_by(target), State::FileReads).is_empty(), "{name}");

@@ -7,7 +7,7 @@ use crate::disk::extent::{Visitor, Window};
 use crate::disk::offsets::GuestOffset;
 
 use super::chain::Chain;
-use super::engine::{Engine, EngineError, OpenDisk};
+use super::engine::{Engine, EngineError, OpenDisk, pass_on_to_engine};
 use super::info::{CheckCounts, ImageInfo};
 use super::status::GuestRun;
 
@@ -33,9 +33,7 @@ impl<E: Engine> Engine for Rounded<'_, E> {
     where
         Self: 's;
 
-    fn name(&self) -> &str {
-        self.engine.name()
-    }
+    pass_on_to_engine!();
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<Self::Disk<'s>, EngineError> {
         Ok(RoundedDisk::new(self.engine.open(chain)?, Some(self.sizes.active)))

@@ -17,8 +17,9 @@ use crate::images::damage::{Damage, Refusal};
 use crate::images::entropy::Entropy;
 
 use super::collector::Fuel;
+use super::observed::WalkWork;
 use super::raw::{Answers, MAX_ASKED, MeasuredChain, RawOutcome, judged_walk, read_edges, walk};
-use super::{Oracle, Violation, model, observed, refusal};
+use super::{Oracle, Violation, model, observed, refusal, unwalked};
 
 const ORACLE: Oracle = Oracle::drawn("hostile");
 
@@ -68,34 +69,26 @@ pub fn check<E: Engine, O: Observer>(
     };
     let outcome = if let Some(outcome) = refused {
         outcome
-    } else if case.damage.is_unsteady() {
-        chain.rearm();
-        match observed::opened(engine.open(&chain), observer) {
-            Some(mut disk) => {
-                let outcome = judged_walk(&mut disk, whole, fuel, observer, verdicts)?.0;
-                // Bytes that change or fail to be read may spoil any answer, but a read must end without a panic.
-                let asked = &whole[..whole.len().min(MAX_ASKED)];
-                let _ = read_edges(&mut disk, asked, false, observer);
-                outcome
-            }
-            None => RawOutcome::Refused,
-        }
     } else {
         let may_fail_to_read = case.damage.may_change_identities(case.images);
         let may_split_grains = case.damage.may_split_grains();
         let span_bits = case.table_span_bits;
         let measured = MeasuredChain { chain: &chain, meter, span_bits, table_bytes };
-        Answers {
+        let answers = Answers {
             whole,
             other,
+            expected,
             questions: case.questions,
             fuel,
             may_fail_to_read,
             may_split_grains,
             observer,
             verdicts,
+        };
+        match case.damage.is_unsteady() {
+            true => answers.judge_unsteady(engine, &measured, entropy)?,
+            false => answers.judge(engine, &measured, entropy)?,
         }
-        .judge(engine, &measured, entropy)?
     };
     if !case.damage.is_trapped() {
         // As far as the walk came.
@@ -108,9 +101,42 @@ pub fn check<E: Engine, O: Observer>(
     if let Ok(mut disk) = engine.open_snapshot(&chain, index) {
         observer.event(State::Check, Event::Snapshot);
         let walked = walk(&mut disk, other, fuel, observer).map_err(Violation::into_drawn);
-        verdicts.judge_answers(QuestionKind::Map, walked)?;
+        if verdicts.judge_answers(QuestionKind::Map, walked)?.is_none() {
+            unwalked::read(&mut disk, (expected, &[]), entropy, observer);
+        }
     }
     Ok(outcome)
+}
+
+impl<O: Observer> Answers<'_, O> {
+    /// Walks and reads an image whose bytes change during reads, or whose reads fail. That may spoil any answer, but each
+    /// must end without a panic.
+    fn judge_unsteady<E: Engine>(
+        self,
+        engine: &mut E,
+        measured: &MeasuredChain<'_>,
+        entropy: &mut Entropy,
+    ) -> Result<RawOutcome, Box<Violation>> {
+        let Self { whole, expected, questions, fuel, observer, verdicts, .. } = self;
+        let MeasuredChain { chain, meter, span_bits, table_bytes } = *measured;
+        chain.rearm();
+        meter.restart(u64::MAX);
+        let Some(mut disk) = observed::opened(engine.open(chain), observer) else {
+            return Ok(RawOutcome::Refused);
+        };
+        let (outcome, complete) = judged_walk(&mut disk, whole, fuel, observer, verdicts)?;
+        let (reads, bytes, extents) = (meter.reads(), meter.bytes(), whole.len());
+        observed::work(&WalkWork { reads, bytes, extents, table_bytes }, observer);
+        observed::extents(whole, span_bits, observer);
+        match whole.is_empty() && !complete {
+            true => unwalked::read(&mut disk, (expected, questions), entropy, observer),
+            false => {
+                let asked = &whole[..whole.len().min(MAX_ASKED)];
+                let _ = read_edges(&mut disk, asked, false, observer);
+            }
+        }
+        Ok(outcome)
+    }
 }
 
 /// The places of a damaged image at which every reader must refuse.

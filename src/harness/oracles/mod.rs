@@ -24,6 +24,7 @@ pub mod qcow2;
 pub mod raw;
 mod refusal;
 pub mod snapshots;
+mod unwalked;
 pub mod window;
 pub mod written;
 

@@ -24,7 +24,9 @@ use crate::programs::Question;
 
 use super::collector::{Collector, Fuel};
 use super::observed::WalkWork;
-use super::{Violation, bounds, flags, lookup, maximal, observed, partition, refusal, window};
+use super::{
+    Violation, bounds, flags, lookup, maximal, observed, partition, refusal, unwalked, window,
+};
 
 /// The result of a run on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +51,6 @@ const STEPS_PER_LAYER: u64 = 4;
 const MAX_STEPS: u64 = 1 << 22;
 /// The number of extents that are looked up and read.
 pub(super) const MAX_ASKED: usize = 64;
-/// The most bytes that a question of a program reads from a damaged image.
-const MAX_ANY_READ_BYTES: usize = 4096;
 
 /// Buffers, reused from file to file.
 #[derive(Debug, Default)]
@@ -109,6 +109,7 @@ impl RawJudge {
         let answers = Answers {
             whole,
             other,
+            expected: &[],
             questions: &[],
             fuel,
             may_fail_to_read,
@@ -162,6 +163,8 @@ pub(super) struct Answers<'a, O> {
     /// The extents of the whole walk, up to a bound.
     pub(super) whole: &'a mut Vec<Extent>,
     pub(super) other: &'a mut Vec<Extent>,
+    /// The extents of the disk without the damage, if they are known.
+    pub(super) expected: &'a [Extent],
     /// The questions of the program.
     pub(super) questions: &'a [Question],
     pub(super) fuel: Fuel,
@@ -199,7 +202,7 @@ impl<O: Observer> Answers<'_, O> {
         measured: &MeasuredChain<'_>,
         entropy: &mut Entropy,
     ) -> Result<RawOutcome, Box<Violation>> {
-        let Self { whole, other, questions, fuel, observer, verdicts, .. } = self;
+        let Self { whole, other, expected, questions, fuel, observer, verdicts, .. } = self;
         let Self { may_fail_to_read, may_split_grains, .. } = self;
         let MeasuredChain { chain, meter, span_bits, table_bytes } = *measured;
         whole.clear();
@@ -218,6 +221,10 @@ impl<O: Observer> Answers<'_, O> {
             verdicts.judge(maximal::check(whole, &[]))?;
         }
         observed::extents(whole, span_bits, observer);
+        if whole.is_empty() && !complete {
+            unwalked::read(&mut disk, (expected, questions), entropy, observer);
+            return Ok(outcome);
+        }
         let asked = &whole[..whole.len().min(MAX_ASKED)];
         observer.vital(Vital::Questions, (asked.len() + questions.len()) as u64);
         if !may_split_grains {
@@ -262,28 +269,13 @@ fn ask<O: Observer>(
             }
             Question::Read { start, length_bytes } => {
                 observer.event(State::Check, Event::Read);
-                read_any(disk, start, length_bytes, observer);
+                unwalked::read_any(disk, start, length_bytes, observer);
                 continue;
             }
         };
         verdicts.judge_answers(kind, answered)?;
     }
     Ok(())
-}
-
-/// Reads a range that may be compressed, or past the end of the disk. The answer may be an error: the read must only
-/// end without a panic.
-fn read_any<O: Observer>(
-    disk: &mut impl OpenDisk,
-    start: GuestOffset,
-    length_bytes: u16,
-    observer: &O,
-) {
-    let mut bytes = [0; MAX_ANY_READ_BYTES];
-    let length = usize::from(length_bytes).min(bytes.len());
-    if let Err(error) = disk.read(start, &mut bytes[..length]) {
-        observed::error(&error, observer);
-    }
 }
 
 /// Walks as [`walk`] does. If the engine has no answer, or the oracle meets a known finding, there are no extents:
