@@ -266,6 +266,7 @@ fn every_oracle_is_documented_with_planted_bugs() {
         "observed",
         "recount",
         "raw",
+        "unwalked",
         "entries",
         "structures",
         // A part of `written`.

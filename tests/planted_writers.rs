@@ -1,6 +1,10 @@
 //! The target `writes` can fail: the small writer with one planted fault each writes to the images of generated
 //! programs. Without a fault, it passes.
 
+#[path = "planted_writers/meddling.rs"]
+mod meddling;
+#[path = "planted_writers/opened_again.rs"]
+mod opened_again;
 #[allow(dead_code)]
 mod qemu;
 
@@ -11,7 +15,7 @@ use qcowfuzz::harness::{Checks, KnowingEngine, KnownFindings, Walker, WalkerDisk
 use qcowfuzz::internal::harness::targets::writes::Writes;
 use qcowfuzz::internal::programs::operand::DataIn;
 use qcowfuzz::internal::writers::WriterFault;
-use qcowfuzz::prelude::{Answer, Chain, Claims, Engine, GuestOffset, HostOffset, OpenDisk};
+use qcowfuzz::prelude::{Answer, Chain, Claims, Engine, GuestOffset, OpenDisk};
 use qcowfuzz::programs::generate::generate_writes;
 use qcowfuzz::programs::text::assemble;
 use qcowfuzz::programs::{Operation, Program};
@@ -123,6 +127,7 @@ fn found_by(fault: WriterFault) -> &'static [&'static str] {
     use WriterFault::*;
     match fault {
         CopiedIgnored => &["written: a snapshot, ", "written: the rest, "],
+        SharedInside => &["written: a snapshot, the bytes of the guest → other bytes"],
         SharedTable | CompressedNeighbour => &["refcounts: ", "written: "],
         CountNotRaised | CountNotLowered | TableNotStored => &["refcounts: "],
         CopiedNotSet => &["refcounts: data, copied → not copied"],
@@ -133,7 +138,14 @@ fn found_by(fault: WriterFault) -> &'static [&'static str] {
         ZeroFlagStays => &["written: a write, the bytes of the guest → zeros"],
         AssumedNeighbours => &["written: "],
         SizeNotStored => &["written: ", "model: virtual size, "],
-        OpenWrites => &["written: file without a request, unchanged → changed"],
+        DirtyStays => &["written: dirty bit, clear → set"],
+        LazyBitLost => &["written: lazy refcounts, kept → changed"],
+        OpenWrites => &[
+            "written: file without a request, unchanged → changed",
+            "written: lazy refcounts, kept → changed",
+        ],
+        MiddleWrong => &["written: a write, the bytes of the guest → other bytes"],
+        MiddleMissing => &["written: a write, ", "written: extent of a write, "],
         EndMissing => &["written: a write, "],
         BlockNotCounted => &["refcounts: refcount block, the references → fewer"],
         EntryBeforeData | FreedEarly => &["power_cut: ", "killed: "],
@@ -163,6 +175,11 @@ fn found_by(fault: WriterFault) -> &'static [&'static str] {
         SnapshotRenamed => &["written: snapshot's "],
         BackingFormatLost => &["written: backing file's format, kept → changed"],
         CreatedWidthIgnored => &["written: refcount width of a new image, as asked → otherwise"],
+        CreatedVersionIgnored => &["written: version of a new image, as asked → otherwise"],
+        CreatedClusterIgnored => &["written: cluster size of a new image, as asked → otherwise"],
+        CreatedCompressionIgnored => {
+            &["written: compression type of a new image, as asked → otherwise"]
+        }
         DataFileGrows => &["written: data file without a request, ", "raw_data_file: length, "],
         BitmapNotAdded => &["bitmaps: ", "written: change_bitmap, "],
         BitmapTooFine => &["bitmaps: granularity and flags, "],
@@ -258,105 +275,19 @@ fn an_engine_that_lacks_a_request_gets_only_those_that_fit_its_disk() {
     assert!(unanswered > 10, "{unanswered}");
 }
 
-/// The purpose for which an image is opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Opening {
-    ToRead,
-    ToWrite,
-}
-
-/// Changes files of an image that is about to be opened.
-type Meddle = dyn Fn(Opening, &Chain);
-
-/// Our walker, which does something to the files of each image before it opens it.
-struct Meddling {
-    walker: Walker,
-    meddle: Box<Meddle>,
-}
-
-impl Meddling {
-    fn new(meddle: impl Fn(Opening, &Chain) + 'static) -> Self {
-        Self { walker: Walker::default(), meddle: Box::new(meddle) }
-    }
-}
-
-impl Engine for Meddling {
-    type Disk<'s> = WalkerDisk<'s>;
-
-    fn name(&self) -> &str {
-        "meddling"
-    }
-
-    fn write_claims(&self) -> Claims {
-        self.walker.write_claims()
-    }
-
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<WalkerDisk<'s>> {
-        (self.meddle)(Opening::ToRead, chain);
-        self.walker.open(chain)
-    }
-
-    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<WalkerDisk<'s>> {
-        (self.meddle)(Opening::ToWrite, chain);
-        self.walker.open_to_write(chain)
-    }
-}
-
-/// Writes to the layers below, and ignores the errors.
-fn cut_layers_below(opening: Opening, chain: &Chain) {
-    if opening == Opening::ToWrite {
-        for layer in &chain.layers()[1..] {
-            let _ = layer.image.set_length(0);
-        }
-    }
-}
-
-/// Writes to an image that is opened for reading, and ignores the error.
-fn write_to_read_image(opening: Opening, chain: &Chain) {
-    if opening == Opening::ToRead {
-        let _ = chain.image().write_at(HostOffset::new(4), &[0]);
-    }
-}
-
+/// After a cut, a raw data file has the zeros that were flushed before.
 #[test]
-fn writes_to_files_that_are_open_for_reading_are_found() {
-    for (engine, expected) in [
-        (Meddling::new(cut_layers_below), "written: layer below, unchanged → a write"),
-        // The files of a cut are open for reading, too.
-        (Meddling::new(write_to_read_image), ": image opened again, unchanged → a write"),
-    ] {
-        let mut target = Writes::observed(engine, ());
-        let found = (0..PROGRAMS).filter_map(|number| found(&mut target, number));
-        let found: Vec<String> = found.take(LEAST).collect();
-        assert_eq!(found.len(), LEAST, "{expected}");
-        assert!(found.iter().all(|name| name.ends_with(expected)), "{expected}: {found:?}");
-    }
-}
-
-/// imago writes its own names of features when it clears the bit.
-#[test]
-fn a_header_may_be_written_again_without_the_bit_for_a_raw_data_file() {
-    /// The byte of `autoclear_features` with the bit.
-    const RAW_BIT_AT: u64 = 95;
-    let image = "image version=3 cluster_bits=9 refcount_order=4 features=feature_names size=9<<9+0 \
-                 rng_seed=0 blocks=append table=append tolerance=0 data_in=raw_file\n";
-    let text = format!("{image}write at=start+0 clusters=1\ncheckpoint\n");
-    let program = assemble(&text).unwrap();
-    for (changed, expected) in [
-        // The last byte of the first cluster, the lowest one of `compatible_features`, and the second cluster.
-        (511, None),
-        (87, Some("written: file without a request, unchanged → changed")),
-        (1023, Some("written: file without a request, unchanged → changed")),
-    ] {
-        let engine = Meddling::new(move |opening, chain| {
-            if opening == Opening::ToWrite {
-                chain.image().write_at(HostOffset::new(RAW_BIT_AT), &[0]).unwrap();
-                chain.image().write_at(HostOffset::new(changed), b"!").unwrap();
-            }
-        });
-        let found = found_in(&mut Writes::observed(engine, ()), &program);
-        assert_eq!(found.as_deref(), expected, "{changed}");
-    }
+fn stale_bytes_of_a_raw_data_file_are_found_after_a_cut() {
+    let text = "image version=3 cluster_bits=9 refcount_order=4 features=none size=9<<9+0 rng_seed=0 \
+                blocks=append table=append tolerance=0 data_in=raw_file\nwrite at=start+0 clusters=4\n\
+                sync kind=flush choice=0\nzero at=start+0 clusters=2 keep=no\nsync kind=flush choice=0\n\
+                sync kind=cut choice=0\n";
+    let walker = Walker::default().with_fault(WriterFault::RawDataFileStale);
+    let found = found_in(&mut Writes::observed(walker, ()), &assemble(text).unwrap());
+    assert_eq!(
+        found.as_deref(),
+        Some("power_cut: flushed zeros, the bytes of the guest → other bytes")
+    );
 }
 
 /// Bits that reach the file when the image is closed are missing after a cut before.

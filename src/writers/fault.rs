@@ -26,6 +26,8 @@ macro_rules! faults {
 faults! {
     /// A write changes a cluster that a snapshot shares in place.
     CopiedIgnored "copied_ignored",
+    /// A write away from the edges of a cluster that a snapshot shares changes it in place.
+    SharedInside "shared_inside",
     /// A request changes an L2 table that a snapshot shares in place.
     SharedTable "shared_table",
     /// A new cluster gets no refcount.
@@ -54,10 +56,18 @@ faults! {
     SizeNotStored "size_not_stored",
     /// The new part of a disk that has grown shows old bytes.
     GrownTail "grown_tail",
+    /// An image that was written stays marked as dirty.
+    DirtyStays "dirty_stays",
+    /// Another size of the disk makes the header lose the bit for lazy refcounts.
+    LazyBitLost "lazy_bit_lost",
     /// Opening for writing changes the header.
     OpenWrites "open_writes",
     /// All clusters of a write go behind the first one.
     AssumedNeighbours "assumed_neighbours",
+    /// A byte in the middle of each cluster of a write is another one.
+    MiddleWrong "middle_wrong",
+    /// The clusters of a long write between the first one and the last one are missing.
+    MiddleMissing "middle_missing",
     /// The last bytes of a long write are missing.
     EndMissing "end_missing",
     /// The header keeps the place of a refcount table that has moved.
@@ -126,6 +136,12 @@ faults! {
     BackingFormatLost "backing_format_lost",
     /// A new image has refcounts of 16 bits.
     CreatedWidthIgnored "created_width_ignored",
+    /// A new image has the newest version.
+    CreatedVersionIgnored "created_version_ignored",
+    /// A new image has clusters of 64 KiB.
+    CreatedClusterIgnored "created_cluster_ignored",
+    /// A new image has the older compression type.
+    CreatedCompressionIgnored "created_compression_ignored",
     /// Opening for writing appends a byte to a data file.
     DataFileGrows "data_file_grows",
     /// A new bitmap is not added.

@@ -12,8 +12,9 @@ use crate::images::entropy::Entropy;
 use crate::programs::Question;
 
 use super::observed;
-use super::raw::MAX_ASKED;
 
+/// The most extents at whose beginnings a disk is read.
+const MAX_EXPECTED_PLACES: usize = 64;
 /// The number of places that the stream selects.
 const DRAWN_PLACES: usize = 8;
 /// The bytes of a read at a place.
@@ -30,7 +31,7 @@ pub(super) fn read<O: Observer>(
     observer: &O,
 ) {
     let size = disk.virtual_size_bytes();
-    let stored = expected.iter().filter(|extent| extent.mapping.data).take(MAX_ASKED);
+    let stored = expected.iter().filter(|extent| extent.mapping.data).take(MAX_EXPECTED_PLACES);
     let mut places = 0;
     let mut read_at = |at: u64| {
         observer.event(State::Check, Event::Read);

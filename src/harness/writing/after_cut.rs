@@ -53,6 +53,7 @@ impl WriterJudge {
         self.reader = reader;
         let size_bytes = steps.judge(walked)?;
         steps.judge(snapshots)?;
+        steps.judge(self.kept_after_cut(cut))?;
         if is_dirty(&cut.files) {
             // The next writer counts all clusters again. Many readers refuse the image until then.
             return Ok(());

@@ -199,6 +199,8 @@ impl GuestDisk {
 pub(super) struct ChangedDisk<'d> {
     before: &'d Model,
     guest: &'d DiskState,
+    /// The active disk, if this one is a snapshot's.
+    active: Option<&'d DiskState>,
     /// The cluster size of the image.
     cluster_bytes: u64,
 }
@@ -206,7 +208,14 @@ pub(super) struct ChangedDisk<'d> {
 impl<'d> ChangedDisk<'d> {
     /// Creates the disk with a state.
     pub(super) fn new(guest: &'d DiskState, built: &'d BuiltDisks) -> Self {
-        Self { before: built.below(guest), guest, cluster_bytes: built.cluster_bytes() }
+        let (before, cluster_bytes) = (built.below(guest), built.cluster_bytes());
+        Self { before, guest, active: None, cluster_bytes }
+    }
+
+    /// Compares the disk also where requests have changed the active disk: a writer may have changed a cluster that both
+    /// share.
+    pub(super) fn beside(self, active: &'d DiskState) -> Self {
+        Self { active: Some(active), ..self }
     }
 
     /// Fills `expected` with bytes that no request has changed. Those that the guest has read decide whether the build
@@ -238,7 +247,9 @@ impl ExpectedDisk for ChangedDisk<'_> {
 
     fn add_edges(&self, edges: &mut Vec<u64>) {
         edges.extend(self.before.visible().iter().map(|part| part.start));
-        edges.extend(self.guest.changes.iter().flat_map(|(range, _)| [range.start, range.end]));
+        let changed = [Some(self.guest), self.active].into_iter().flatten();
+        let changed = changed.flat_map(|state| state.changes.iter());
+        edges.extend(changed.flat_map(|(range, _)| [range.start, range.end]));
     }
 
     /// A cluster that a request has changed is no longer compressed.
@@ -282,8 +293,12 @@ pub(super) struct FlushedDisk<'d> {
 impl<'d> FlushedDisk<'d> {
     /// Creates the disk with a state, after a cut that has left its size.
     pub(super) fn new(state: &'d DiskState, built: &'d BuiltDisks) -> Self {
-        let disk = ChangedDisk::new(state, built);
-        Self { disk, size_bytes: state.size_bytes, replaced: &[], built }
+        Self::of(ChangedDisk::new(state, built), built)
+    }
+
+    /// Creates the disk as it may be after a cut that has left its size.
+    pub(super) fn of(disk: ChangedDisk<'d>, built: &'d BuiltDisks) -> Self {
+        Self { size_bytes: disk.size_bytes(), disk, replaced: &[], built }
     }
 
     /// Admits bytes of the states that a snapshot has replaced.

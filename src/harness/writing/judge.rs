@@ -277,6 +277,7 @@ impl WriterJudge {
         let Some(has_disk) = walked? else {
             return Ok(ClosedFile { is_sound: false, has_disk: false });
         };
+        steps.judge(self.kept_bits(chain))?;
         steps.judge(self.kept(chain))?;
         steps.judge(self.guest.bitmaps.check(chain))?;
         steps.judge(self.raw_data_file(chain))?;
@@ -333,11 +334,16 @@ impl WriterJudge {
         chain: &Chain,
         verdicts: &mut Verdicts,
     ) -> OracleResult {
+        let engine_size = engine.policy().size;
         let opened = engine.open(chain);
         let opened = opened.map_err(|error| {
             written::in_file(oracles::unexpected_error("open", "written image", &error))
         });
         let mut disk = opened?;
+        let sized = self.check_open_size(engine_size, disk.virtual_size_bytes());
+        if verdicts.judge(sized)?.is_none() {
+            return Ok(());
+        }
         let read = self.compare(Moment::Reopened, &mut |at, into: &mut [u8]| disk.read(at, into));
         verdicts.judge_answers(QuestionKind::Read, read)?;
         disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))?;

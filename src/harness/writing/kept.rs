@@ -1,17 +1,32 @@
-//! Judges what a writer has to keep in a closed file.
+//! Judges what a writer has to keep in a file.
 
 use crate::harness::chain::Chain;
 use crate::harness::oracles::OracleResult;
 use crate::harness::oracles::qcow2::kept;
 
+use super::cut::Cut;
 use super::judge::WriterJudge;
 
 impl WriterJudge {
+    /// Checks the bits in the header of a closed file.
+    pub(super) fn kept_bits(&self, chain: &Chain) -> OracleResult {
+        kept::check_bits(self.before.as_ref().map(Chain::image), chain.image())
+    }
+
     /// Compares the names in the header, and the snapshots from before, with those before the requests.
     pub(super) fn kept(&self, chain: &Chain) -> OracleResult {
         match &self.before {
             Some(before) => kept::check(before.image(), chain.image(), self.guest.snapshots.kept()),
             None => Ok(()),
         }
+    }
+
+    /// Compares the names in the header of a file after a cut with those before the requests, and so the snapshots from
+    /// before, unless a request has changed their table since the last flush.
+    pub(super) fn kept_after_cut(&self, cut: &Cut) -> OracleResult {
+        let Some(before) = &self.before else { return Ok(()) };
+        let snapshots = &cut.guest.snapshots;
+        let kept = snapshots.is_settled().then(|| snapshots.kept()).into_iter().flatten();
+        kept::check(before.image(), cut.files.image(), kept)
     }
 }

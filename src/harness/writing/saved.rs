@@ -57,6 +57,11 @@ impl SavedDisks {
         self.table().iter().copied().enumerate().filter(|(_, before)| *before < self.built)
     }
 
+    /// Reports whether no request has changed the table since the last flush.
+    pub(super) fn is_settled(&self) -> bool {
+        self.tables.len() == 1
+    }
+
     /// Returns the index of a snapshot in the table.
     pub(super) fn index_of(&self, number: u32) -> Option<u32> {
         let is_it = |index: &usize| self.saved[*index].number == number;

@@ -19,7 +19,9 @@ impl WriterJudge {
     pub(super) fn snapshots(&mut self, reader: &mut Walker, chain: &Chain) -> OracleResult {
         let count = count_of(chain)?;
         let Self { built, guest, bytes, entropy, .. } = self;
-        let mut snapshots = SnapshotReader { reader, chain, built, bytes, entropy, is_cut: false };
+        let active = guest.state();
+        let mut snapshots =
+            SnapshotReader { reader, chain, built, active, bytes, entropy, is_cut: false };
         match guest.snapshots.states().count() {
             expected if expected == count => snapshots.check(guest.snapshots.states()),
             expected => written::wrong_snapshot_count(expected, count),
@@ -30,8 +32,9 @@ impl WriterJudge {
     pub(super) fn snapshots_after_cut(&mut self, reader: &mut Walker, cut: &Cut) -> OracleResult {
         let count = count_of(&cut.files)?;
         let Self { built, bytes, entropy, .. } = self;
-        let chain = &cut.files;
-        let mut snapshots = SnapshotReader { reader, chain, built, bytes, entropy, is_cut: true };
+        let (chain, active) = (&cut.files, cut.guest.state());
+        let mut snapshots =
+            SnapshotReader { reader, chain, built, active, bytes, entropy, is_cut: true };
         let mut first = written::wrong_snapshot_count(cut.guest.snapshots.states().count(), count);
         let mut is_counted = false;
         for states in cut.guest.snapshots.after_cut() {
@@ -65,6 +68,8 @@ struct SnapshotReader<'r> {
     reader: &'r mut Walker,
     chain: &'r Chain,
     built: &'r BuiltDisks,
+    /// The active disk.
+    active: &'r DiskState,
     bytes: &'r mut WrittenBuffers,
     entropy: &'r mut Entropy,
     /// After a cut, bytes that were not flushed may be any.
@@ -80,22 +85,19 @@ impl SnapshotReader<'_> {
     }
 
     fn check_one(&mut self, index: u32, state: &DiskState) -> OracleResult {
-        let Self { reader, chain, built, bytes, entropy, is_cut } = self;
+        let Self { reader, chain, built, active, bytes, entropy, is_cut } = self;
         let opened = reader.open_snapshot(chain, index);
         let mut disk = opened.map_err(|error| oracles::unexpected_error("open", "", &error))?;
         oracles::model::check_size(state.size_bytes, disk.virtual_size_bytes())?;
         let read = &mut |at, into: &mut [u8]| disk.read(at, into);
         let beyond = BeyondEdges::Drawn(entropy);
+        let disk = ChangedDisk::new(state, built).beside(active);
         match is_cut {
-            _ if state.is_unchanged() => oracles::data::check(read, built.below(state), |_| true),
             true => {
-                let disk = FlushedDisk::new(state, built);
+                let disk = FlushedDisk::of(disk, built);
                 written::check(read, &disk, Moment::Cut, beyond, bytes)
             }
-            false => {
-                let disk = ChangedDisk::new(state, built);
-                written::check(read, &disk, Moment::Closed, beyond, bytes)
-            }
+            false => written::check(read, &disk, Moment::Closed, beyond, bytes),
         }
     }
 }

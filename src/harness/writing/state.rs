@@ -33,11 +33,6 @@ impl DiskState {
         Self { size_bytes: disk.virtual_size_bytes(), built, ..Self::default() }
     }
 
-    /// Reports whether the state is that of the built disk.
-    pub(super) fn is_unchanged(&self) -> bool {
-        self.changes.iter().next().is_none()
-    }
-
     /// Notes that all changes must survive a cut.
     pub(super) fn settle(&mut self) {
         self.unsettled.clear();

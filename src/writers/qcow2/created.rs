@@ -3,6 +3,7 @@
 //! # Arithmetic
 //! An image has fewer clusters than its L1 table has bytes, and that has 32 MiB at most: no length overflows.
 
+use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::WritableStorage;
 use crate::formats::qcow2::constants::{
@@ -65,11 +66,7 @@ pub(super) fn create<S: WritableStorage>(
         }
         _ => size_bytes,
     };
-    let refcount_order = match fault {
-        Some(WriterFault::CreatedWidthIgnored) => 4,
-        _ => geometry.refcount_order,
-    };
-    let geometry = &Geometry { refcount_order, ..*geometry };
+    let geometry = &asked_or_planted(geometry, fault);
     let layout = NewLayout::new(geometry, size_bytes)?;
     let at = |cluster: u64| HostOffset::new(geometry.cluster_size.saturating_bytes(cluster));
     let first_block = 1 + layout.table_clusters;
@@ -84,6 +81,22 @@ pub(super) fn create<S: WritableStorage>(
     file.write_at(HostOffset::new(at(layout.clusters()).get() - 1), &[0])?;
     file.write_at(HostOffset::ZERO, &header(geometry, size_bytes, &layout, (at(l1), at(1))))?;
     Ok(file.flush()?)
+}
+
+/// Returns the geometry that was asked for, or another one that a fault makes of it.
+fn asked_or_planted(asked: &Geometry, fault: Option<WriterFault>) -> Geometry {
+    match fault {
+        Some(WriterFault::CreatedWidthIgnored) => Geometry { refcount_order: 4, ..*asked },
+        Some(WriterFault::CreatedVersionIgnored) => Geometry { version: Version::V3, ..*asked },
+        Some(WriterFault::CreatedClusterIgnored) => {
+            let cluster_size = ClusterSize::from_bits(16).unwrap_or(ClusterSize::SMALLEST);
+            Geometry { cluster_size, ..*asked }
+        }
+        Some(WriterFault::CreatedCompressionIgnored) => {
+            Geometry { compression: Compression::Deflate, ..*asked }
+        }
+        _ => *asked,
+    }
 }
 
 /// Gives the first `clusters` of the file the count 1. The blocks follow each other, and so do the counts.

@@ -32,6 +32,8 @@ use tables::WrittenTables;
 
 /// The bytes that the fault [`WriterFault::EndMissing`] loses.
 const LOST_BYTES: usize = 512;
+/// The distance from the edges of a cluster at which the fault [`WriterFault::SharedInside`] begins.
+const FAR_FROM_EDGES_BYTES: u64 = 1024;
 
 /// A disk that is open for writing.
 pub struct SmallWriter<'s, S: WritableStorage> {
@@ -118,11 +120,32 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
                 _ => 0,
             };
             let kept = piece.len().checked_sub(lost).filter(|kept| *kept > 0);
-            self.write_piece(part.start, &piece[..kept.unwrap_or(piece.len())], &mut behind_last)?;
+            let kept = &piece[..kept.unwrap_or(piece.len())];
+            let is_inner = !is_first && !behind.is_empty();
+            if !(is_inner && self.tables.has(WriterFault::MiddleMissing)) {
+                self.write_piece(part.start, kept, &mut behind_last)?;
+            }
         }
+        self.plant_after_write(guest, bytes)?;
         match self.tables.has(WriterFault::NeighbourStored) {
             true => self.store_neighbour(guest.saturating_add(bytes.len() as u64)),
             false => Ok(()),
+        }
+    }
+
+    /// Carries out what some faults do after a write.
+    fn plant_after_write(&mut self, guest: GuestOffset, bytes: &[u8]) -> Result<(), WriteError> {
+        if self.tables.has(WriterFault::DirtyStays) && self.tables.geometry().version == Version::V3
+        {
+            self.tables.mark_dirty()?;
+        }
+        let middle = bytes.len() / 2;
+        match bytes.get(middle) {
+            Some(byte) if self.tables.has(WriterFault::MiddleWrong) => {
+                let at = guest.saturating_add(middle as u64);
+                self.write_piece(at.get(), &[!byte], &mut None)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -272,7 +295,7 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
         let slot = self.tables.l2_slot(cluster_size.guest_cluster(GuestOffset::new(guest)))?;
         let entry = self.tables.entry(slot)?;
         let kind = self.tables.kind(entry)?;
-        if self.is_owned(entry) {
+        if self.is_owned(entry, inside, bytes.len()) {
             let host = HostOffset::new(entry & OFFSET_MASK);
             *behind_last = host.checked_add(cluster_size.bytes());
             return self.tables.write_data(host.saturating_add(inside), bytes);
@@ -293,14 +316,27 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
         Ok(())
     }
 
-    /// Reports whether an entry names a data cluster that nothing else uses.
-    fn is_owned(&self, entry: u64) -> bool {
+    /// Reports whether an entry names a data cluster that nothing else uses. `inside` and `length` are the place of the
+    /// bytes that change there.
+    fn is_owned(&self, entry: u64, inside: u64, length: usize) -> bool {
         // In a data file, 0 is an offset like any other.
         let has_offset = entry & OFFSET_MASK != 0 || self.tables.data_file().is_some();
         let has_cluster = entry & L2_COMPRESSED == 0 && has_offset;
-        let is_copied = L2Entry(entry).copied() || self.tables.has(WriterFault::CopiedIgnored);
+        let is_copied = L2Entry(entry).copied()
+            || self.tables.has(WriterFault::CopiedIgnored)
+            || self.tables.has(WriterFault::SharedInside) && self.is_far_inside(inside, length);
         let is_data = entry & L2_ZERO == 0 || self.tables.has(WriterFault::ZeroFlagStays);
         has_cluster && is_copied && is_data
+    }
+
+    /// Reports whether bytes of a cluster are so far from its edges that the oracles do not read these for them.
+    fn is_far_inside(&self, inside: u64, length: usize) -> bool {
+        let behind = inside.saturating_add(length as u64).saturating_add(FAR_FROM_EDGES_BYTES);
+        // An entry without a cluster may have the offset 0 of a data file.
+        let is_in_image = self.tables.data_file().is_none();
+        is_in_image
+            && inside >= FAR_FROM_EDGES_BYTES
+            && behind <= self.tables.cluster_size().bytes()
     }
 
     /// Allocates a cluster of the image, with the content of the cluster of `guest` and some bytes changed.
@@ -477,7 +513,7 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
         let entry = self.tables.entry(slot)?;
         // The kind of an entry that the format does not allow is an error.
         self.tables.kind(entry)?;
-        if self.is_owned(entry) {
+        if self.is_owned(entry, cluster_size.inside(guest), length as usize) {
             let host = HostOffset::new(entry & OFFSET_MASK);
             let start = host.saturating_add(cluster_size.inside(guest));
             return self.tables.clear_data(start..start.saturating_add(length));

@@ -11,7 +11,7 @@ use crate::formats::qcow2::constants::{
 };
 use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
 use crate::formats::qcow2::extension::each_extension;
-use crate::formats::qcow2::geometry::Geometry;
+use crate::formats::qcow2::geometry::{Geometry, Version};
 use crate::formats::qcow2::header::Header;
 use crate::writers::{WriteError, WriterFault};
 
@@ -21,6 +21,8 @@ use super::stored_bitmaps::StoredBitmaps;
 pub(super) const SIZE_AT: HostOffset = HostOffset::new(24);
 /// The offset of `l1_size`, with `l1_table_offset` behind it.
 const L1_ENTRIES_AT: HostOffset = HostOffset::new(36);
+/// The offset of the field with the dirty bit, `incompatible_features`.
+const DIRTY_BIT_AT: HostOffset = HostOffset::new(72);
 /// The offset of `compatible_features`.
 const COMPATIBLE_AT: HostOffset = HostOffset::new(80);
 
@@ -211,6 +213,11 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         L2Entry(entry).kind(self.geometry()).map_err(WriteError::Malformed)
     }
 
+    /// Marks the image as dirty.
+    pub(super) fn mark_dirty(&self) -> Result<(), WriteError> {
+        self.set_entry(DIRTY_BIT_AT, self.header.incompatible | INCOMPATIBLE_DIRTY)
+    }
+
     /// Flips the header's bit for lazy refcounts, which has no effect on the disk.
     pub(super) fn toggle_lazy_refcounts(&self) -> Result<(), WriteError> {
         self.set_entry(COMPATIBLE_AT, self.header.compatible ^ COMPATIBLE_LAZY_REFCOUNTS)
@@ -296,6 +303,9 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         self.header.size_bytes = size_bytes;
         if self.has(WriterFault::BackingFormatLost) {
             self.lose_backing_format()?;
+        }
+        if self.has(WriterFault::LazyBitLost) && self.geometry().version == Version::V3 {
+            self.set_entry(COMPATIBLE_AT, self.header.compatible & !COMPATIBLE_LAZY_REFCOUNTS)?;
         }
         if !self.has(WriterFault::SizeNotStored) {
             self.set_entry(SIZE_AT, size_bytes)?;

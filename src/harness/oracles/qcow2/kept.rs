@@ -1,4 +1,5 @@
-//! A writer keeps the names that the header of an image has: of the backing file and its format, and of the data file.
+//! A writer keeps the names that the header of an image has: of the backing file and its format, and of the data file. It
+//! keeps the bit for lazy refcounts, and marks no image as dirty or corrupt that it has closed.
 //! It keeps the entries of the snapshots that it does not delete: their ids, names, dates and clocks, the lengths of
 //! their VM states, and the sizes of their disks. A reader that gets all files by their places ignores these, so the
 //! other oracles miss errors in them.
@@ -11,8 +12,11 @@ use std::fmt::Debug;
 use crate::disk::error::StorageError;
 use crate::disk::storage::Storage;
 use crate::formats::error::MapError;
-use crate::formats::qcow2::constants::SNAPSHOT_FIXED_BYTES;
+use crate::formats::qcow2::constants::{
+    COMPATIBLE_LAZY_REFCOUNTS, INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY, SNAPSHOT_FIXED_BYTES,
+};
 use crate::formats::qcow2::head::{Field, Head};
+use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::snapshot_table;
 use crate::harness::engine::EngineError;
 use crate::harness::oracles::{OracleResult, Violation, unexpected_error, violation};
@@ -68,6 +72,27 @@ pub fn check<S: Storage + ?Sized>(
     // The number of snapshots is right (`written::wrong_snapshot_count`), or that is a known finding.
     let mut pairs = kept.filter_map(|(now, then)| old.get(then).zip(new.get(now)));
     pairs.try_for_each(|(then, now)| check_snapshot(then, now))
+}
+
+/// Checks the header's bits of a closed image. `before` is the image before; a new image has none.
+pub fn check_bits<S: Storage + ?Sized>(before: Option<&S>, after: &S) -> OracleResult {
+    let old = before.map(Header::read).transpose().map_err(unreadable)?;
+    let new = Header::read(after).map_err(unreadable)?;
+    let marks = old.as_ref().map_or(0, |old| old.incompatible);
+    for (field, bit) in [("dirty bit", INCOMPATIBLE_DIRTY), ("corrupt bit", INCOMPATIBLE_CORRUPT)] {
+        if new.incompatible & !marks & bit != 0 {
+            return violation(ORACLE, field, ("clear", "set"), || {
+                format!("incompatible features {marks:#x} before, {:#x} after", new.incompatible)
+            });
+        }
+    }
+    let lazy = |header: &Header| header.compatible & COMPATIBLE_LAZY_REFCOUNTS;
+    match old.filter(|old| lazy(old) != lazy(&new)) {
+        None => Ok(()),
+        Some(old) => violation(ORACLE, "lazy refcounts", ("kept", "changed"), || {
+            format!("compatible features {:#x} before, {:#x} after", old.compatible, new.compatible)
+        }),
+    }
 }
 
 /// Returns the violation of an image whose header or snapshot table cannot be read.
