@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::disk::observer::Rare;
 use crate::fuzzing::campaign::{
     Campaign, CampaignError, CampaignPlan, CampaignSummary, FoundBug, KnownBug, Places, Status,
-    build_name,
+    UnansweredQuestion, build_name,
 };
 use crate::harness::Checks;
 use crate::harness::implementation::Implementation;
@@ -201,6 +201,9 @@ fn lines(summary: &CampaignSummary, out: &mut impl Write) -> io::Result<()> {
     if summary.unsupported > 0 {
         let what = "runs had images with features that the implementation does not claim";
         writeln!(out, "not judged: {} {what}", summary.unsupported)?;
+    }
+    for UnansweredQuestion { question, idle_oracles, runs } in &summary.unanswered {
+        writeln!(out, "no answer to '{question}' in {runs} runs; idle oracles: {idle_oracles}")?;
     }
     if summary.compared + summary.not_compared > 0 {
         write!(out, "QEMU judged {} images", summary.compared)?;

@@ -235,6 +235,7 @@ impl<S: Subject> Fuzzer<S> {
         }
         if let RunReply::Sound(outcome) = &answer {
             self.found.add_compared(outcome.second);
+            self.found.add_unanswered(outcome.unanswered);
         }
         match &answer {
             RunReply::Skipped | RunReply::KnownPanic => return Ok(false),

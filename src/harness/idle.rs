@@ -1,7 +1,5 @@
 //! The questions that an engine does not answer, and the oracles that are idle for want of answers.
 
-use std::fmt;
-
 /// A kind of question to an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuestionKind {
@@ -102,17 +100,5 @@ impl Unanswered {
     /// Adds a kind.
     pub(super) fn add(&mut self, kind: QuestionKind) {
         self.0 |= 1 << kind as u8;
-    }
-}
-
-/// Prints a line for each kind.
-impl fmt::Display for Unanswered {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, kind) in self.iter().enumerate() {
-            let (question, oracles) = kind.oracles();
-            let line_end = if index == 0 { "" } else { "\n" };
-            write!(f, "{line_end}{question}: not asked; idle oracles: {oracles}")?;
-        }
-        Ok(())
     }
 }

@@ -83,7 +83,7 @@ fn a_campaign_of_files_is_the_same_in_pieces() {
 
 #[test]
 fn every_target_is_fuzzed_and_its_finds_are_inputs() {
-    for target in ["map_extents", "hostile", "refcounts", "raw_image"] {
+    for target in ["map_extents", "hostile", "refcounts", "raw_image", "writes"] {
         let dir = tempfile::tempdir().unwrap();
         let runs = ["--target", target, "--jobs", "2", "--runs", "301"];
         let summary = campaign(dir.path(), &runs);

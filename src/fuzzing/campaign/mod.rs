@@ -19,7 +19,7 @@ pub mod worker;
 pub use error::CampaignError;
 pub use places::Places;
 pub use plan::{CampaignPlan, build_name};
-pub use summary::{CampaignSummary, FoundBug, KnownBug, SeenFingerprint};
+pub use summary::{CampaignSummary, FoundBug, KnownBug, SeenFingerprint, UnansweredQuestion};
 pub use supervisor::{Campaign, Finished, Status};
 
 #[cfg(test)]

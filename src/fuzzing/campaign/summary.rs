@@ -10,6 +10,7 @@ use crate::fuzzing::embedded::FuzzProgress;
 use crate::fuzzing::feedback::Counter;
 use crate::fuzzing::feedback::layout::tally;
 
+use crate::harness::idle::QuestionKind;
 use crate::harness::targets::TargetKind;
 
 use super::plan::CampaignPlan;
@@ -28,6 +29,8 @@ pub struct CampaignSummary {
     pub seconds: f64,
     /// The number of runs that were not judged: an image had a feature that the implementation does not claim.
     pub unsupported: u64,
+    /// The kinds of questions to which the engine had no answer.
+    pub unanswered: Vec<UnansweredQuestion>,
     /// The number of images that a second opinion has judged.
     pub compared: u64,
     /// The number of images that it could not judge.
@@ -44,6 +47,17 @@ pub struct CampaignSummary {
     pub found: Vec<FoundBug>,
     /// The known findings.
     pub known: Vec<KnownBug>,
+}
+
+/// A kind of question to which an engine had no answer.
+#[derive(Debug, Serialize)]
+pub struct UnansweredQuestion {
+    /// The name of the question.
+    pub question: &'static str,
+    /// The oracles that judge only answers to it.
+    pub idle_oracles: &'static str,
+    /// The number of runs without an answer.
+    pub runs: u64,
 }
 
 /// A known finding, and how often it occurred.
@@ -117,11 +131,16 @@ impl CampaignSummary {
             reason: finding.reason.clone(),
             link: finding.link.clone(),
         });
+        let unanswered = QuestionKind::ALL.into_iter().map(|kind| {
+            let (question, idle_oracles) = kind.oracles();
+            UnansweredQuestion { question, idle_oracles, runs: finished.found.unanswered(kind) }
+        });
         Ok(Self {
             target: *target,
             jobs: *jobs,
             runs: finished.runs,
             unsupported: finished.found.unsupported(),
+            unanswered: unanswered.filter(|question| question.runs > 0).collect(),
             compared: finished.found.compared().0,
             not_compared: finished.found.compared().1,
             seconds: elapsed.as_secs_f64(),

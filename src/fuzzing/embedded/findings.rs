@@ -9,6 +9,7 @@ use crate::fuzzing::corpus::Folder;
 
 use crate::findings::runner::Finding;
 use crate::harness::MetFinding;
+use crate::harness::idle::{QuestionKind, Unanswered};
 use crate::harness::known::MAX_SEEN;
 use crate::harness::second_opinion::ComparedImages;
 
@@ -42,6 +43,9 @@ pub struct SavedFindings {
     /// The number of images that a second opinion has judged, and of those that it could not judge.
     #[serde(default, skip_serializing_if = "is_none")]
     compared: (u64, u64),
+    /// The number of runs in which the engine had no answer to a kind of question. Older states lack it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    unanswered: BTreeMap<String, u64>,
     /// The findings that are new.
     #[serde(flatten)]
     new: BTreeMap<String, SavedFinding>,
@@ -125,6 +129,21 @@ impl SavedFindings {
         self.unsupported
     }
 
+    /// Counts a run in which the engine had no answer to questions of these kinds.
+    pub fn add_unanswered(&mut self, kinds: Unanswered) {
+        for kind in kinds.iter() {
+            match self.unanswered.get_mut(kind.oracles().0) {
+                Some(runs) => *runs += 1,
+                None => drop(self.unanswered.insert(kind.oracles().0.to_string(), 1)),
+            }
+        }
+    }
+
+    /// Returns the number of runs in which the engine had no answer to questions of this kind.
+    pub fn unanswered(&self, kind: QuestionKind) -> u64 {
+        self.unanswered.get(kind.oracles().0).copied().unwrap_or(0)
+    }
+
     /// Counts the images that a second opinion has judged, or could not judge.
     pub fn add_compared(&mut self, images: ComparedImages) {
         self.compared.0 += images.compared as u64;
@@ -141,6 +160,9 @@ impl SavedFindings {
         self.unsupported += others.unsupported;
         self.compared.0 += others.compared.0;
         self.compared.1 += others.compared.1;
+        for (kind, runs) in &others.unanswered {
+            *self.unanswered.entry(kind.clone()).or_default() += runs;
+        }
         for (known, times) in &others.known {
             self.extend_known(known, *times, others.seen(known));
         }
