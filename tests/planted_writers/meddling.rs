@@ -1,4 +1,4 @@
-//! Engines that change files on the side: what a writer has to leave alone or to keep is judged.
+//! Engines that change files on the side. The oracles judge the parts that a writer has to leave alone or to keep.
 
 use qcowfuzz::harness::{Walker, WalkerDisk};
 use qcowfuzz::internal::harness::targets::writes::Writes;
