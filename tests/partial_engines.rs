@@ -187,6 +187,25 @@ fn an_engine_that_only_reads_is_judged_by_its_data() {
     assert!(fingerprints.iter().all(|it| it.starts_with("io: ")), "{fingerprints:?}");
 }
 
+/// Nothing but reads shows such a bug, so each run reads the inside of all clusters of a small disk.
+#[test]
+fn an_engine_that_only_reads_is_judged_by_the_inside_of_its_clusters() {
+    let inside: OnRead = |disk, guest, into| {
+        disk.read(guest, into)?;
+        for (at, byte) in (guest.get()..).zip(into) {
+            if (64..128).contains(&(at % 512)) {
+                *byte = 0;
+            }
+        }
+        Ok(())
+    };
+    let answers = Answers { read: Some(inside), ..Answers::default() };
+    let mut harness = Harness::new(Partial { walker: Walker::default(), answers });
+    let runs = seeds().into_iter().map(|(_, seed)| harness.run(&seed, Checks::AtCheckpoints));
+    let found = runs.filter(Result::is_err).count();
+    assert!(found >= 95, "{found} seeds");
+}
+
 #[test]
 fn a_coarse_status_is_judged_by_the_part_that_it_states() {
     let idle = idle_without(QuestionKind::Status);

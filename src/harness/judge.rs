@@ -177,6 +177,8 @@ impl Judge {
         meter.restart(u64::MAX);
         observer.event(State::Check, Event::Snapshot);
         let Self { model, snapshot, verdicts, .. } = self;
+        // A stream of its own, so that the choices of the other oracles stay as they are.
+        snapshot.entropy = Entropy::new(entropy.state().rotate_left(32));
         let (bytes, unanswered) = (table_bytes.of_a_snapshot, verdicts.unanswered());
         let judged =
             oracles::snapshots::check(engine, &chain, index, model, bytes, unanswered, snapshot);

@@ -73,6 +73,8 @@ pub enum OnSnapshot {
     ActiveSize,
     /// The snapshot before it, if there is one.
     Previous,
+    /// The snapshot, with other bytes for reads.
+    Read(OnRead),
 }
 
 /// A bug, and the fingerprints that it must have.
@@ -145,6 +147,10 @@ impl Engine for Faulty {
             Some(OnSnapshot::ActiveSize) => (self.walker.open_snapshot(chain, index)?, active_size),
             Some(OnSnapshot::Previous) => {
                 (self.walker.open_snapshot(chain, index.saturating_sub(1))?, Fault::NONE)
+            }
+            Some(OnSnapshot::Read(read)) => {
+                let read = Fault { read: Some(read), ..Fault::NONE };
+                (self.walker.open_snapshot(chain, index)?, read)
             }
         };
         Ok(FaultyDisk { disk, facts, fault })

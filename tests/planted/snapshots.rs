@@ -1,6 +1,6 @@
 //! Bugs in opening snapshots.
 
-use super::{Case, Fault, OnSnapshot};
+use super::{Case, Fault, OnSnapshot, points};
 
 pub const CASES: &[Case] = &[
     snapshot("a snapshot is the active disk", OnSnapshot::Active, &["snapshots: "]),
@@ -10,6 +10,11 @@ pub const CASES: &[Case] = &[
         &["snapshots: virtual size, the journal's → "],
     ),
     snapshot("a snapshot is the one before it", OnSnapshot::Previous, &["snapshots: "]),
+    snapshot(
+        "the inside of a snapshot's cluster reads as zeros",
+        OnSnapshot::Read(points::zeros_inside),
+        &["snapshots: normal, what was written → "],
+    ),
 ];
 
 const fn snapshot(

@@ -109,8 +109,8 @@ pub fn check<E: Engine, O: Observer>(
 }
 
 impl<O: Observer> Answers<'_, O> {
-    /// Walks and reads an image whose bytes change during reads, or whose reads fail. That may spoil any answer, but each
-    /// must end without a panic.
+    /// Walks and reads an image whose bytes change during reads, or whose reads fail. That may spoil any answer, but
+    /// each must end without a panic.
     fn judge_unsteady<E: Engine>(
         self,
         engine: &mut E,

@@ -1,14 +1,17 @@
-//! A snapshot is the disk as it was when the program took the snapshot: its size, its extents, and the data at the
-//! edges of its pieces. One snapshot of each image is opened. Does not check other contents of a snapshot, nor more
-//! than one window and two look-ups in it.
+//! A snapshot is the disk as it was when the program took the snapshot: its size, its extents, the data at the edges of
+//! its pieces, and the inside of the data as far as `inside` checks it. One snapshot of each image is opened. Does not
+//! check more than one window and two look-ups in it.
 
 use crate::disk::extent::{Extent, Window};
 use crate::harness::chain::Chain;
 use crate::harness::engine::{Engine, OpenDisk};
 use crate::harness::idle::{QuestionKind, Unanswered};
 use crate::harness::model::Model;
+use crate::images::entropy::Entropy;
 
 use super::collector::Collector;
+use super::data::DataBuffers;
+use super::data::inside::{self, Share};
 use super::{Oracle, OracleResult, bounds, data, lookup, model, unexpected_error, window};
 
 const ORACLE: Oracle = Oracle::drawn("snapshots");
@@ -19,6 +22,9 @@ pub struct SnapshotBuffers {
     expected: Vec<Extent>,
     actual: Vec<Extent>,
     other: Vec<Extent>,
+    bytes: DataBuffers,
+    /// Selects the bytes that are compared.
+    pub entropy: Entropy,
 }
 
 /// Opens the snapshot at `index` and compares it with the model, which becomes the snapshot's disk. `table_bytes`
@@ -51,7 +57,7 @@ fn check_disk<E: Engine>(
     unanswered: Unanswered,
     buffers: &mut SnapshotBuffers,
 ) -> OracleResult {
-    let SnapshotBuffers { expected, actual, other } = buffers;
+    let SnapshotBuffers { expected, actual, other, bytes, entropy } = buffers;
     // A table has 65,536 snapshots at most. A number past 32 bits is that of no snapshot, which is a violation below.
     let number = u32::try_from(index).unwrap_or(u32::MAX);
     let disk = &mut match engine.open_snapshot(chain, number) {
@@ -79,8 +85,10 @@ fn check_disk<E: Engine>(
         let some = Window { start, length_bytes: extent.length_bytes };
         window::check(disk, some, actual, fuel, other)?;
     }
-    match unanswered.has(QuestionKind::Read) {
-        true => Ok(()),
-        false => data::check(&mut |guest, into| disk.read(guest, into), model, |_| true),
+    if unanswered.has(QuestionKind::Read) {
+        return Ok(());
     }
+    data::check(&mut |guest, into| disk.read(guest, into), model, |_| true)?;
+    let share = if maps { Share::Drawn } else { Share::All };
+    inside::check(disk, model, share, entropy, bytes)
 }

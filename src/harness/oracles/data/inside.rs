@@ -1,12 +1,14 @@
 //! The inside of the data: a small disk is compared whole; in a larger one, windows at the inner edges between the
-//! clusters of a piece, and in the middle of clusters. That costs too much for every run, so the entropy of the input
-//! decides which parts to check. An engine that is judged by its reads alone has all of them checked.
+//! clusters of a piece, in the middle of clusters, and inside of compressed clusters, zeros and holes. That costs too
+//! much for every run, so the entropy of the input decides which parts to check. An engine that is judged by its reads
+//! alone has all parts checked, and each at one place at least.
 //!
-//! Does not check: the inside of compressed clusters on larger disks; the zeros behind the fill of larger clusters.
+//! Does not check: compressed clusters behind their first 16 KiB; the zeros behind the fill of larger clusters.
 //!
 //! # Arithmetic
 //! A part of the model is not empty, and a disk ends before 2^63. A window that begins before a part is cut there.
 
+use crate::disk::limits::MAX_INFLATED_BYTES;
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::OpenDisk;
 use crate::harness::model::{Model, PieceState, Visible};
@@ -22,8 +24,6 @@ const MAX_WHOLE_BYTES: u64 = 1 << 20;
 const WHOLE_PIECE_BYTES: u64 = 64 << 10;
 /// A run compares as many bytes on average, or less, if the input decides.
 const DRAWN_MEAN_BYTES: u64 = 2 << 10;
-/// The number of windows of a larger disk, if the input decides.
-const DRAWN_WINDOWS: u32 = 2;
 /// The length of a window in bytes.
 const COMPARED_BYTES: u64 = 128;
 /// The number of clusters of a larger disk whose windows are all checked.
@@ -50,7 +50,10 @@ pub fn check(
     let is_small = size <= MAX_WHOLE_BYTES;
     match share {
         Share::All if is_small => check_whole(disk, model, buffers),
-        Share::All => check_clusters(disk, model, buffers),
+        Share::All => {
+            check_clusters(disk, model, buffers)?;
+            check_other_parts(disk, model, buffers)
+        }
         Share::Drawn => {
             let drawn = match is_small && entropy.below(size / DRAWN_MEAN_BYTES + 1) == 0 {
                 true => check_whole(disk, model, buffers),
@@ -98,7 +101,21 @@ fn check_clusters(
     Ok(())
 }
 
-/// Checks some windows of clusters of data.
+/// Checks the middle of all parts that have no plain data.
+fn check_other_parts(
+    disk: &mut impl OpenDisk,
+    model: &Model,
+    buffers: &mut DataBuffers,
+) -> OracleResult {
+    let others = model.visible().iter().filter(|part| !is_plain(part));
+    for part in others.take(MAX_CLUSTERS) {
+        let (start, length) = readable_part(part, first_cluster(part));
+        check_in(disk, model, part, start + length / 2, buffers)?;
+    }
+    Ok(())
+}
+
+/// Checks two windows: one in a cluster of data, and one in any part.
 fn check_drawn(
     disk: &mut impl OpenDisk,
     model: &Model,
@@ -106,21 +123,54 @@ fn check_drawn(
     buffers: &mut DataBuffers,
 ) -> OracleResult {
     let parts = model.visible();
-    for _ in 0..DRAWN_WINDOWS {
-        let first = entropy.below(parts.len() as u64) as usize;
-        let (before, behind) = parts.split_at(first);
-        let mut cyclic = behind.iter().chain(before);
-        let Some(part) = cyclic.find(|part| is_plain(part)) else { return Ok(()) };
-        let size = part.cluster_size.bytes();
-        let first = first_cluster(part);
-        let cluster = first + entropy.below((part.end - first).div_ceil(size)) * size;
-        let at = match entropy.one_in(2) {
-            true => cluster.saturating_sub(COMPARED_BYTES / 2),
-            false => cluster + entropy.below(size.min(MAX_FILL_BYTES as u64)),
-        };
-        check_in(disk, model, part, at, buffers)?;
+    let first = entropy.below(parts.len() as u64) as usize;
+    let (before, behind) = parts.split_at(first);
+    let mut cyclic = behind.iter().chain(before);
+    if let Some(part) = cyclic.find(|part| is_plain(part)) {
+        check_data_part(disk, model, part, entropy, buffers)?;
     }
-    Ok(())
+    match parts.get(entropy.below(parts.len() as u64) as usize) {
+        Some(part) if is_plain(part) => check_data_part(disk, model, part, entropy, buffers),
+        Some(part) => {
+            let (start, length) = readable_part(part, drawn_cluster(part, entropy));
+            check_in(disk, model, part, start + entropy.below(length.max(1)), buffers)
+        }
+        None => Ok(()),
+    }
+}
+
+/// Checks a window in a part with data that are not compressed: between two clusters, or inside of one.
+fn check_data_part(
+    disk: &mut impl OpenDisk,
+    model: &Model,
+    part: &Visible,
+    entropy: &mut Entropy,
+    buffers: &mut DataBuffers,
+) -> OracleResult {
+    let cluster = drawn_cluster(part, entropy);
+    let at = match entropy.one_in(2) {
+        true => cluster.saturating_sub(COMPARED_BYTES / 2),
+        false => cluster + entropy.below(part.cluster_size.bytes().min(MAX_FILL_BYTES as u64)),
+    };
+    check_in(disk, model, part, at, buffers)
+}
+
+/// Returns the beginning of a cluster of a part.
+fn drawn_cluster(part: &Visible, entropy: &mut Entropy) -> u64 {
+    let (first, size) = (first_cluster(part), part.cluster_size.bytes());
+    first + entropy.below((part.end - first).div_ceil(size)) * size
+}
+
+/// Returns the bytes of a part without plain data in which a window may begin, as their beginning and their number: in
+/// the compressed cluster at `cluster`, those that the loop can afford to inflate; in zeros and holes, all.
+fn readable_part(part: &Visible, cluster: u64) -> (u64, u64) {
+    match part.piece.state {
+        PieceState::Compressed(..) => {
+            let most = MAX_INFLATED_BYTES.saturating_sub(COMPARED_BYTES);
+            (cluster, (part.end - cluster).min(part.cluster_size.bytes()).min(most))
+        }
+        _ => (part.start, part.end - part.start),
+    }
 }
 
 /// Reports whether a part has data that are not compressed.
@@ -141,7 +191,7 @@ fn check_in(
     at: u64,
     buffers: &mut DataBuffers,
 ) -> OracleResult {
-    let start = at.max(part.start);
+    let start = at.max(part.start).min(part.end);
     check_window(disk, model, (start, part.end.min(at.saturating_add(COMPARED_BYTES))), buffers)
 }
 

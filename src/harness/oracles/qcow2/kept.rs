@@ -1,5 +1,5 @@
-//! A writer keeps the names that the header of an image has: of the backing file and its format, and of the data file. It
-//! keeps the bit for lazy refcounts, and marks no image as dirty or corrupt that it has closed.
+//! A writer keeps the names that the header of an image has: of the backing file and its format, and of the data file.
+//! It keeps the bit for lazy refcounts, and marks no image as dirty or corrupt that it has closed.
 //! It keeps the entries of the snapshots that it does not delete: their ids, names, dates and clocks, the lengths of
 //! their VM states, and the sizes of their disks. A reader that gets all files by their places ignores these, so the
 //! other oracles miss errors in them.
