@@ -17,10 +17,13 @@ use qcowfuzz::harness::chain::Chain;
 use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
 use qcowfuzz::harness::implementation::{Implementation, OurWalker};
 use qcowfuzz::harness::qemu_io::{AgainstQemu, CostlyComparisons, Qemu};
+use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Knowing, KnownFinding, KnownFindings, Walker};
 use qcowfuzz::images::FileNames;
-use qcowfuzz::programs::generate::generate_any;
+use qcowfuzz::internal::harness::targets::writes::Writes;
+use qcowfuzz::internal::writers::WriterFault;
+use qcowfuzz::programs::generate::{generate_any, generate_writes};
 use qcowfuzz::programs::text::assemble;
 
 /// A fault of the walker.
@@ -164,11 +167,14 @@ fn qemu_agrees_about_generated_programs() {
     let Some(qemu) = qemu("qemu_agrees_about_generated_programs") else { return };
     let knowing = Knowing::new(&OurWalker, KnownFindings::default());
     let both = AgainstQemu::new(&knowing, Some(qemu));
-    for kind in [TargetKind::MapExtents, TargetKind::Hostile] {
+    for kind in [TargetKind::MapExtents, TargetKind::Hostile, TargetKind::Writes] {
         let mut target = kind.create(&both, FileNames::default(), &());
         let (mut compared, mut not_compared) = (0, 0);
         for rng_seed in 0..150 {
-            let program = generate_any(rng_seed, 24);
+            let program = match kind {
+                TargetKind::Writes => generate_writes(rng_seed, 24),
+                _ => generate_any(rng_seed, 24),
+            };
             match target.run(&program.encode(), Checks::AtCheckpoints) {
                 Ok(outcome) => {
                     compared += outcome.second.compared;
@@ -179,6 +185,31 @@ fn qemu_agrees_about_generated_programs() {
         }
         assert!(compared >= 150 && not_compared * 10 < compared, "{compared} {not_compared}");
     }
+}
+
+/// Returns the verdict of qemu-img check on the file that our writer leaves with a fault.
+fn checked(fault: Option<WriterFault>, qemu: &Qemu) -> Result<bool, String> {
+    let program = "image version=3 cluster_bits=12 refcount_order=4 features=none size=64<<12+0 rng_seed=7 \
+                   blocks=append table=append tolerance=0\n\
+                   write at=start+1 clusters=2\nsync kind=flush choice=0\n\
+                   write at=start+20 clusters=2\n";
+    let walker = Walker::default();
+    let walker = fault.into_iter().fold(walker, Walker::with_fault);
+    let mut target = Writes::observed(walker, ());
+    let ran = target.run(&assemble(program).unwrap().encode(), Checks::AtCheckpoints);
+    assert_eq!(ran.is_err(), fault.is_some());
+    let both = AgainstQemu::new(&OurWalker, Some(qemu.clone()));
+    let mut second = both.second_opinion(&()).unwrap();
+    second.begin_run(0);
+    second.judge_left(target.written().unwrap()).map_err(|found| found.fingerprint())
+}
+
+#[test]
+fn qemu_checks_the_file_that_a_writer_leaves() {
+    let Some(qemu) = qemu("qemu_checks_the_file_that_a_writer_leaves") else { return };
+    assert_eq!(checked(None, &qemu), Ok(true));
+    let errors = Err("qemu: check, no errors → errors".to_string());
+    assert_eq!(checked(Some(WriterFault::CountNotRaised), &qemu), errors);
 }
 
 /// Runs the command in `dir`, with `bin` in front of the programs' folders.

@@ -37,6 +37,14 @@ pub trait SecondOpinion: Debug {
         image: &JudgedImage,
         read: &mut ReadDisk<'_>,
     ) -> Result<bool, Box<Violation>>;
+
+    /// Judges the files that an engine has written and closed.
+    ///
+    /// Returns false if they are not judged, because they are too large, or it costs too much in this run.
+    ///
+    /// # Errors
+    /// A fault of the files, as a violation.
+    fn judge_left(&mut self, files: &Chain) -> Result<bool, Box<Violation>>;
 }
 
 /// A function that fills a slice with the bytes that the engine reads from an offset on.
@@ -134,6 +142,15 @@ impl Opinion {
         let judged = verdicts.judge(judged).map(|compared| compared.unwrap_or(true));
         let judged = verdicts.judge_end(engine.take_end(), judged, true)?;
         match judged {
+            true => self.images.compared += 1,
+            false => self.images.not_compared += 1,
+        }
+        Ok(())
+    }
+
+    /// Has the files judged that an engine has written and closed.
+    pub(super) fn judge_left(&mut self, files: &Chain, verdicts: &mut Verdicts) -> OracleResult {
+        match verdicts.judge(self.second.judge_left(files))?.unwrap_or(true) {
             true => self.images.compared += 1,
             false => self.images.not_compared += 1,
         }

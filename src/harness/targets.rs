@@ -86,13 +86,13 @@ impl TargetKind {
         O: Observer + Clone + 'static,
     {
         let second = implementation.second_opinion(observer);
-        let walks = matches!(
+        let has_opinion = matches!(
             self.definition().expectation,
-            Expectation::Extents | Expectation::UntouchedExtents
+            Expectation::Extents | Expectation::UntouchedExtents | Expectation::Written
         );
-        if second.is_some() && !walks {
+        if second.is_some() && !has_opinion {
             engine_failure::fail(format!(
-                "--against: found the target {}, expected map_extents or hostile",
+                "--against: found the target {}, expected map_extents, hostile or writes",
                 self.name()
             ));
         }

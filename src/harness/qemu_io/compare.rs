@@ -25,7 +25,7 @@ use super::findings::{
 use super::runs::{AllocationRun, RunsEnd};
 use super::session::QemuIo;
 use super::windows::SECTOR_BYTES;
-use super::{answers, runs, whole_map, windows};
+use super::{answers, left_files, runs, whole_map, windows};
 
 /// The file with the engine's data is this much longer than its disk, so that QEMU shows the end of a longer one.
 const MARGIN_BYTES: u64 = 1 << 20;
@@ -62,6 +62,16 @@ impl QemuComparison {
         let is_held = self.files.hold(image.chain, image.is_damaged);
         self.qemu.work_in(self.files.folder());
         is_held
+    }
+
+    /// Takes the files that an engine has left. Returns false if they are too large.
+    pub(super) fn take(&mut self, files: &Chain) -> bool {
+        self.files.hold(files, false)
+    }
+
+    /// Has qemu-img check the files that were taken.
+    pub(super) fn check(&self, files: &Chain) -> OracleResult {
+        left_files::check(&self.files, files)
     }
 
     /// Compares the engine's answers about the image that is held.

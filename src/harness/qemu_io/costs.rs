@@ -3,7 +3,8 @@
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
-use crate::harness::chain::ChainLayer;
+use crate::formats::qcow2::header::Header;
+use crate::harness::chain::{Chain, ChainLayer};
 use crate::harness::second_opinion::{JudgedDisk, JudgedImage};
 
 /// The highest number of snapshots of a qcow2 image: QEMU opens an image with the most that it allows in seconds.
@@ -28,6 +29,14 @@ pub(super) fn has_many_snapshots(layer: &ChainLayer) -> bool {
 pub(super) fn is_long(image: &JudgedImage) -> bool {
     let cells = |layer: &ChainLayer| layer.image.length_bytes() / image.cell_bytes.max(1);
     image.chain.layers().iter().any(|layer| cells(layer) > MAX_COUNTED_CELLS)
+}
+
+/// Reports whether the image at the top is so long that `qemu-img check` would count its clusters for seconds.
+pub(super) fn is_long_to_check(files: &Chain) -> bool {
+    let cells = |header: Header| {
+        files.image().length_bytes() / header.geometry.cluster_size.bytes() > MAX_COUNTED_CELLS
+    };
+    Header::read(files.image()).is_ok_and(cells)
 }
 
 /// Reports whether QEMU reads a table of more than half a MiB when it opens the image at the top.

@@ -1,6 +1,6 @@
 //! QEMU in the loop: a long-running qemu-io judges the images of a run. It opens each image, reports its size and what
 //! the image at the top allocates, and compares the data that it reads with the engine's. A whole `qemu-img map`
-//! compares all fields of a share of the runs. `docs/fuzz.md` describes the comparison and the named differences.
+//! compares all fields of a share of the runs, and `qemu-img check` judges files that an engine has left. `docs/fuzz.md` describes the comparison and the named differences.
 //!
 //! Does not check the text of an error, data beyond 4 MiB of an image and inside of large holes, extents behind the
 //! first tables of a very large disk, snapshots, and images whose bytes change during reads.
@@ -15,6 +15,7 @@ mod failure;
 mod files;
 mod findings;
 mod image_tool;
+mod left_files;
 mod map_record;
 mod recorded;
 mod runs;
@@ -28,6 +29,7 @@ use std::rc::Rc;
 
 use crate::disk::observer::{Observer, SecondAnswer};
 
+use super::chain::Chain;
 use super::implementation::Implementation;
 use super::oracles::{Violation, disagreement};
 use super::second_opinion::{JudgedImage, ReadDisk, SecondOpinion};
@@ -112,7 +114,7 @@ impl<I: Implementation> Implementation for AgainstQemu<I> {
 /// Judges images by QEMU.
 struct QemuJudge<O> {
     costly: CostlyComparisons,
-    /// This run compares whole maps.
+    /// This run compares whole maps, and checks files that an engine has left.
     compares_maps: bool,
     /// This run compares images with many tables.
     compares_large: bool,
@@ -152,6 +154,13 @@ impl<O: Observer> SecondOpinion for QemuJudge<O> {
             found.detail = answers::without_paths(&found.detail);
             found
         })
+    }
+
+    fn judge_left(&mut self, files: &Chain) -> Result<bool, Box<Violation>> {
+        if !self.compares_maps || costs::is_long_to_check(files) || !self.comparison.take(files) {
+            return Ok(false);
+        }
+        self.comparison.check(files).map(|()| true)
     }
 }
 

@@ -7,7 +7,7 @@ use crate::harness::chain::Chain;
 use crate::harness::claims::{Claim, Claims};
 use crate::harness::engine::Engine;
 use crate::harness::oracles::qcow2::structures::Structures;
-use crate::harness::second_opinion::SecondOpinion;
+use crate::harness::second_opinion::{ComparedImages, Opinion, SecondOpinion};
 use crate::harness::target::{Definition, Expectation, Inputs, Target};
 use crate::harness::verdicts::Verdicts;
 use crate::harness::writing::WriterJudge;
@@ -29,13 +29,14 @@ pub(super) fn create<E, O>(
     engine: E,
     names: FileNames,
     observer: &O,
-    _second: Option<Box<dyn SecondOpinion>>,
+    second: Option<Box<dyn SecondOpinion>>,
 ) -> Box<dyn Target>
 where
     E: Engine + 'static,
     O: Observer + Clone + 'static,
 {
-    Box::new(Writes::observed(engine, observer.clone()).named(names))
+    let opinion = second.map(Opinion::new);
+    Box::new(Writes { opinion, ..Writes::observed(engine, observer.clone()) }.named(names))
 }
 
 /// Returns the claims by which programs are folded: those of the engine, without features that writers may change as
@@ -57,6 +58,7 @@ pub struct Writes<E, O: Observer = ()> {
     pipeline: Pipeline,
     structures: Structures,
     judge: WriterJudge,
+    opinion: Option<Opinion>,
     verdicts: Verdicts,
 }
 
@@ -65,7 +67,7 @@ impl<E: Engine, O: Observer> Writes<E, O> {
     pub fn observed(engine: E, observer: O) -> Self {
         let (pipeline, structures, judge) = Default::default();
         let verdicts = Verdicts::knowing(engine.known_findings());
-        Self { engine, observer, pipeline, structures, judge, verdicts }
+        Self { engine, observer, pipeline, structures, judge, opinion: None, verdicts }
     }
 
     /// Returns the files of the last case, as the engine left them, or as a cut did in which an oracle found a
@@ -82,9 +84,13 @@ impl<E: Engine, O: Observer> Writes<E, O> {
 
 impl<E: Engine, O: Observer> Target for Writes<E, O> {
     fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
-        let Self { engine, observer, pipeline, structures, judge, verdicts } = self;
+        let Self { engine, observer, pipeline, structures, judge, opinion, verdicts } = self;
         let claims = claims_of(engine);
-        judge.begin_run(crc32fast::hash(&pipeline.load(input, &claims)));
+        let checksum = crc32fast::hash(&pipeline.load(input, &claims));
+        judge.begin_run(checksum);
+        if let Some(opinion) = opinion {
+            opinion.begin_run(checksum);
+        }
         let (mut refused, mut unsupported) = (0, false);
         engine.begin_run();
         verdicts.begin_run();
@@ -109,11 +115,19 @@ impl<E: Engine, O: Observer> Target for Writes<E, O> {
                 }
                 judged => {
                     verdicts.judge(judged)?;
+                    // QEMU would only say the same of a file with a known finding.
+                    if let (Some(opinion), [], Some(left)) =
+                        (opinion.as_mut(), verdicts.met(), judge.written())
+                    {
+                        opinion.judge_left(left, verdicts)?;
+                    }
                 }
             }
             Ok(())
         })?;
-        Ok(Outcome { refused, unsupported, unanswered: verdicts.unanswered(), ..outcome })
+        let unanswered = verdicts.unanswered();
+        let second = opinion.as_ref().map_or_else(ComparedImages::default, Opinion::images);
+        Ok(Outcome { refused, unsupported, unanswered, second, ..outcome })
     }
 
     fn pipeline(&self) -> Option<&Pipeline> {
