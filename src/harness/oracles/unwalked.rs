@@ -1,5 +1,5 @@
-//! Reads a disk whose extents are not known: the engine has no answer to walks, or its walk came to nothing. A read must
-//! end, without a panic. Does not check the bytes: damage may have changed them.
+//! Reads a disk whose extents are not known: the engine has no answer to walks, or its walk came to nothing. A read
+//! must end, without a panic. Does not check the bytes: damage may have changed them.
 //!
 //! # Arithmetic
 //! An offset that saturates lies past the end of the disk.
@@ -22,8 +22,8 @@ const PLACE_BYTES: u16 = 512;
 /// The most bytes that a question of a program reads from a damaged image.
 const MAX_ANY_READ_BYTES: usize = 4096;
 
-/// Reads a disk at its edges, at the beginnings of `expected` extents, where its tables have entries, at some drawn places,
-/// and where the questions of the program read.
+/// Reads a disk at its edges, at the beginnings of `expected` extents, where its tables have entries, at some drawn
+/// places, and where the questions of the program read.
 pub(super) fn read<O: Observer>(
     disk: &mut impl OpenDisk,
     (expected, questions): (&[Extent], &[Question]),

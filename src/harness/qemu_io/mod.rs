@@ -1,6 +1,7 @@
 //! QEMU in the loop: a long-running qemu-io judges the images of a run. It opens each image, reports its size and what
 //! the image at the top allocates, and compares the data that it reads with the engine's. A whole `qemu-img map`
-//! compares all fields of a share of the runs, and `qemu-img check` judges files that an engine has left. `docs/fuzz.md` describes the comparison and the named differences.
+//! compares all fields of a share of the runs, and `qemu-img check` judges files that an engine has left.
+//! `docs/fuzz.md` describes the comparison and the named differences.
 //!
 //! Does not check the text of an error, data beyond 4 MiB of an image and inside of large holes, extents behind the
 //! first tables of a very large disk, snapshots, and images whose bytes change during reads.

@@ -212,8 +212,8 @@ impl<'d> ChangedDisk<'d> {
         Self { before, guest, active: None, cluster_bytes }
     }
 
-    /// Compares the disk also where requests have changed the active disk: a writer may have changed a cluster that both
-    /// share.
+    /// Compares the disk also where requests have changed the active disk: a writer may have changed a cluster that
+    /// both share.
     pub(super) fn beside(self, active: &'d DiskState) -> Self {
         Self { active: Some(active), ..self }
     }

@@ -7,6 +7,7 @@ mod bitmap_requests;
 mod bitmaps;
 mod bitmaps_extension;
 mod created;
+mod planted;
 mod refcounts;
 mod references;
 mod snapshots;
@@ -32,8 +33,6 @@ use tables::WrittenTables;
 
 /// The bytes that the fault [`WriterFault::EndMissing`] loses.
 const LOST_BYTES: usize = 512;
-/// The distance from the edges of a cluster at which the fault [`WriterFault::SharedInside`] begins.
-const FAR_FROM_EDGES_BYTES: u64 = 1024;
 
 /// A disk that is open for writing.
 pub struct SmallWriter<'s, S: WritableStorage> {
@@ -126,39 +125,7 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
                 self.write_piece(part.start, kept, &mut behind_last)?;
             }
         }
-        self.plant_after_write(guest, bytes)?;
-        match self.tables.has(WriterFault::NeighbourStored) {
-            true => self.store_neighbour(guest.saturating_add(bytes.len() as u64)),
-            false => Ok(()),
-        }
-    }
-
-    /// Carries out what some faults do after a write.
-    fn plant_after_write(&mut self, guest: GuestOffset, bytes: &[u8]) -> Result<(), WriteError> {
-        if self.tables.has(WriterFault::DirtyStays) && self.tables.geometry().version == Version::V3
-        {
-            self.tables.mark_dirty()?;
-        }
-        let middle = bytes.len() / 2;
-        match bytes.get(middle) {
-            Some(byte) if self.tables.has(WriterFault::MiddleWrong) => {
-                let at = guest.saturating_add(middle as u64);
-                self.write_piece(at.get(), &[!byte], &mut None)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Stores the cluster behind the one of the byte before `end`, as it is.
-    fn store_neighbour(&mut self, end: GuestOffset) -> Result<(), WriteError> {
-        let cluster = self.tables.cluster_size().bytes();
-        let next = end.get().div_ceil(cluster).saturating_mul(cluster);
-        if next >= self.virtual_size_bytes() {
-            return Ok(());
-        }
-        let mut byte = [0];
-        self.read(GuestOffset::new(next), &mut byte)?;
-        self.write_piece(next, &byte, &mut None)
+        self.plant_after_write(guest, bytes)
     }
 
     /// Makes a range of the disk read as zeros.
@@ -327,16 +294,6 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
             || self.tables.has(WriterFault::SharedInside) && self.is_far_inside(inside, length);
         let is_data = entry & L2_ZERO == 0 || self.tables.has(WriterFault::ZeroFlagStays);
         has_cluster && is_copied && is_data
-    }
-
-    /// Reports whether bytes of a cluster are so far from its edges that the oracles do not read these for them.
-    fn is_far_inside(&self, inside: u64, length: usize) -> bool {
-        let behind = inside.saturating_add(length as u64).saturating_add(FAR_FROM_EDGES_BYTES);
-        // An entry without a cluster may have the offset 0 of a data file.
-        let is_in_image = self.tables.data_file().is_none();
-        is_in_image
-            && inside >= FAR_FROM_EDGES_BYTES
-            && behind <= self.tables.cluster_size().bytes()
     }
 
     /// Allocates a cluster of the image, with the content of the cluster of `guest` and some bytes changed.

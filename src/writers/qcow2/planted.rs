@@ -1,0 +1,61 @@
+//! The parts of the faults that are more than a condition.
+//!
+//! # Arithmetic
+//! As in the requests: no offset on a disk saturates.
+
+use crate::disk::offsets::GuestOffset;
+use crate::disk::storage::WritableStorage;
+use crate::formats::qcow2::geometry::Version;
+use crate::writers::{WriteError, WriterFault};
+
+use super::SmallWriter;
+
+/// The distance from the edges of a cluster at which the fault [`WriterFault::SharedInside`] begins.
+const FAR_FROM_EDGES_BYTES: u64 = 1024;
+
+impl<S: WritableStorage> SmallWriter<'_, S> {
+    /// Carries out what some faults do after a write.
+    pub(super) fn plant_after_write(
+        &mut self,
+        guest: GuestOffset,
+        bytes: &[u8],
+    ) -> Result<(), WriteError> {
+        if self.tables.has(WriterFault::DirtyStays) && self.tables.geometry().version == Version::V3
+        {
+            self.tables.mark_dirty()?;
+        }
+        if self.tables.has(WriterFault::NeighbourStored) {
+            self.store_neighbour(guest.saturating_add(bytes.len() as u64))?;
+        }
+        let middle = bytes.len() / 2;
+        match bytes.get(middle) {
+            Some(byte) if self.tables.has(WriterFault::MiddleWrong) => {
+                let at = guest.saturating_add(middle as u64);
+                self.write_piece(at.get(), &[!byte], &mut None)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Stores the cluster behind the one of the byte before `end`, as it is.
+    fn store_neighbour(&mut self, end: GuestOffset) -> Result<(), WriteError> {
+        let cluster = self.tables.cluster_size().bytes();
+        let next = end.get().div_ceil(cluster).saturating_mul(cluster);
+        if next >= self.virtual_size_bytes() {
+            return Ok(());
+        }
+        let mut byte = [0];
+        self.read(GuestOffset::new(next), &mut byte)?;
+        self.write_piece(next, &byte, &mut None)
+    }
+
+    /// Reports whether bytes of a cluster are so far from its edges that the oracles do not read these for them.
+    pub(super) fn is_far_inside(&self, inside: u64, length: usize) -> bool {
+        let behind = inside.saturating_add(length as u64).saturating_add(FAR_FROM_EDGES_BYTES);
+        // An entry without a cluster may have the offset 0 of a data file.
+        let is_in_image = self.tables.data_file().is_none();
+        is_in_image
+            && inside >= FAR_FROM_EDGES_BYTES
+            && behind <= self.tables.cluster_size().bytes()
+    }
+}
