@@ -116,7 +116,7 @@ impl Kept {
             Self::Snapshot(at) => number(64) + at,
             Self::BackingName => number(8),
             Self::DataFileName => {
-                let kind = first.array_windows().position(|bytes| bytes == b"DATA");
+                let kind = first.windows(4).position(|bytes| bytes == b"DATA");
                 kind.unwrap() as u64 + 8
             }
         })
