@@ -15,7 +15,7 @@ use qcowfuzz::harness::{Checks, KnowingEngine, KnownFindings, Walker, WalkerDisk
 use qcowfuzz::internal::harness::targets::writes::Writes;
 use qcowfuzz::internal::programs::operand::DataIn;
 use qcowfuzz::internal::writers::WriterFault;
-use qcowfuzz::prelude::{Answer, Chain, Claims, Engine, GuestOffset, OpenDisk};
+use qcowfuzz::prelude::{Answer, Chain, Claims, Engine, EngineError, GuestOffset, OpenDisk};
 use qcowfuzz::programs::generate::generate_writes;
 use qcowfuzz::programs::text::assemble;
 use qcowfuzz::programs::{Operation, Program};
@@ -260,6 +260,37 @@ impl OpenDisk for DiskWithoutResize<'_> {
 
     fn close(self) -> Answer {
         self.0.close()
+    }
+}
+
+/// An engine that opens no image for writing.
+struct NotOpened(Walker, fn() -> EngineError);
+
+impl Engine for NotOpened {
+    type Disk<'s> = WalkerDisk<'s>;
+
+    fn name(&self) -> &str {
+        "not opened"
+    }
+
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<WalkerDisk<'s>> {
+        self.0.open(chain)
+    }
+
+    fn open_to_write<'s>(&'s mut self, _chain: &'s Chain) -> Answer<WalkerDisk<'s>> {
+        Err(self.1())
+    }
+}
+
+/// If the harness cannot give an image to an engine, the engine is not to blame, and none of its answers is missing.
+#[test]
+fn a_program_whose_image_cannot_be_given_is_not_judged() {
+    let not_given: fn() -> EngineError = || EngineError::NotGiven("planted".into());
+    for (error, is_given) in [(not_given, false), (|| EngineError::NotAsked, true)] {
+        let mut target = Writes::observed(NotOpened(Walker::default(), error), ());
+        let outcome = target.run(&program(0).encode(), Checks::AtCheckpoints).unwrap();
+        assert_eq!(outcome.unsupported, !is_given);
+        assert_eq!(outcome.unanswered.has(QuestionKind::Writing), is_given);
     }
 }
 

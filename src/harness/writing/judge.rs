@@ -14,7 +14,7 @@ use crate::harness::accesses::AccessReport;
 use crate::harness::case::Case;
 use crate::harness::chain::Chain;
 use crate::harness::claims::SizePolicy;
-use crate::harness::engine::{Engine, OpenDisk};
+use crate::harness::engine::{Engine, EngineError, OpenDisk};
 use crate::harness::idle::QuestionKind;
 use crate::harness::meter::Meter;
 use crate::harness::oracles::collector::Collector;
@@ -153,8 +153,14 @@ impl WriterJudge {
         let mut sessions =
             case.requests.split(|request| *request == WriteRequest::Reopen).peekable();
         while let Some(session) = sessions.next() {
-            if !self.session(engine, chain, session, observer, verdicts)? {
-                return Ok(false);
+            match self.session(engine, chain, session, observer, verdicts) {
+                Ok(true) => {}
+                // The harness could not give the image back. A cut before has left its files in any case.
+                Err(found) if found.is_not_given() => {
+                    self.judge_cuts(engine, verdicts)?;
+                    return Err(found);
+                }
+                ended => return ended,
             }
             observer.event(State::Write, Event::Checkpoint);
             let was_traced = self.meter.interrupt_trace();
@@ -197,8 +203,12 @@ impl WriterJudge {
         let is_compared = requests.is_empty() && !self.guest.bitmaps.were_there();
         let before = is_compared.then(|| (chain.written_version(), chain.as_written()));
         let size = engine.policy().size;
-        let opened = engine.open_to_write(chain);
-        let opened = opened.map_err(|error| oracles::unexpected_error("open", "image", &error));
+        let refused = |error| oracles::unexpected_error("open", "image", &error);
+        let opened = match engine.open_to_write(chain) {
+            // The engine is not to blame: the caller counts the run among those that were not judged.
+            Err(error @ EngineError::NotGiven(_)) => return Err(refused(error)),
+            opened => opened.map_err(refused),
+        };
         let Some(mut disk) = verdicts.judge_answers(QuestionKind::Writing, opened)? else {
             return Ok(false);
         };
