@@ -203,7 +203,8 @@ fn lines(summary: &CampaignSummary, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "not judged: {} {what}", summary.unsupported)?;
     }
     for UnansweredQuestion { question, idle_oracles, runs } in &summary.unanswered {
-        writeln!(out, "no answer to '{question}' in {runs} runs; idle oracles: {idle_oracles}")?;
+        let times = often(*runs);
+        writeln!(out, "no answer to '{question}', {times}; idle oracles: {idle_oracles}")?;
     }
     if summary.compared + summary.not_compared > 0 {
         write!(out, "QEMU judged {} images", summary.compared)?;
