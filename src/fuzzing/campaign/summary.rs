@@ -29,7 +29,7 @@ pub struct CampaignSummary {
     pub seconds: f64,
     /// The number of runs that were not judged: an image had a feature that the implementation does not claim.
     pub unsupported: u64,
-    /// The kinds of questions to which the engine had no answer.
+    /// The kinds of questions to which the engine had no answer in some run.
     pub unanswered: Vec<UnansweredQuestion>,
     /// The number of images that a second opinion has judged.
     pub compared: u64,
@@ -56,8 +56,6 @@ pub struct UnansweredQuestion {
     pub question: &'static str,
     /// The oracles that judge only answers to it.
     pub idle_oracles: &'static str,
-    /// The number of runs without an answer.
-    pub runs: u64,
 }
 
 /// A known finding, and how often it occurred.
@@ -131,16 +129,17 @@ impl CampaignSummary {
             reason: finding.reason.clone(),
             link: finding.link.clone(),
         });
-        let unanswered = QuestionKind::ALL.into_iter().map(|kind| {
+        let is_unanswered = |kind: &QuestionKind| finished.found.is_unanswered(*kind);
+        let unanswered = QuestionKind::ALL.into_iter().filter(is_unanswered).map(|kind| {
             let (question, idle_oracles) = kind.oracles();
-            UnansweredQuestion { question, idle_oracles, runs: finished.found.unanswered(kind) }
+            UnansweredQuestion { question, idle_oracles }
         });
         Ok(Self {
             target: *target,
             jobs: *jobs,
             runs: finished.runs,
             unsupported: finished.found.unsupported(),
-            unanswered: unanswered.filter(|question| question.runs > 0).collect(),
+            unanswered: unanswered.collect(),
             compared: finished.found.compared().0,
             not_compared: finished.found.compared().1,
             seconds: elapsed.as_secs_f64(),

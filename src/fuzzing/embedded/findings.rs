@@ -1,6 +1,6 @@
 //! The findings of a campaign, by fingerprint.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -43,9 +43,9 @@ pub struct SavedFindings {
     /// The number of images that a second opinion has judged, and of those that it could not judge.
     #[serde(default, skip_serializing_if = "is_none")]
     compared: (u64, u64),
-    /// The number of runs in which the engine had no answer to a kind of question. Older states lack it.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    unanswered: BTreeMap<String, u64>,
+    /// The kinds of questions to which the engine had no answer in some run. Older states lack them.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    unanswered: BTreeSet<String>,
     /// The findings that are new.
     #[serde(flatten)]
     new: BTreeMap<String, SavedFinding>,
@@ -129,19 +129,18 @@ impl SavedFindings {
         self.unsupported
     }
 
-    /// Counts a run in which the engine had no answer to questions of these kinds.
+    /// Notes the kinds of questions to which the engine had no answer in a run.
     pub fn add_unanswered(&mut self, kinds: Unanswered) {
         for kind in kinds.iter() {
-            match self.unanswered.get_mut(kind.oracles().0) {
-                Some(runs) => *runs += 1,
-                None => drop(self.unanswered.insert(kind.oracles().0.to_string(), 1)),
+            if !self.is_unanswered(kind) {
+                self.unanswered.insert(kind.oracles().0.to_string());
             }
         }
     }
 
-    /// Returns the number of runs in which the engine had no answer to questions of this kind.
-    pub fn unanswered(&self, kind: QuestionKind) -> u64 {
-        self.unanswered.get(kind.oracles().0).copied().unwrap_or(0)
+    /// Reports whether the engine had no answer to questions of this kind in some run.
+    pub fn is_unanswered(&self, kind: QuestionKind) -> bool {
+        self.unanswered.contains(kind.oracles().0)
     }
 
     /// Counts the images that a second opinion has judged, or could not judge.
@@ -160,9 +159,7 @@ impl SavedFindings {
         self.unsupported += others.unsupported;
         self.compared.0 += others.compared.0;
         self.compared.1 += others.compared.1;
-        for (kind, runs) in &others.unanswered {
-            *self.unanswered.entry(kind.clone()).or_default() += runs;
-        }
+        self.unanswered.extend(others.unanswered.iter().cloned());
         for (known, times) in &others.known {
             self.extend_known(known, *times, others.seen(known));
         }
