@@ -141,20 +141,23 @@ impl Opinion {
         let judged = self.judge_opened(engine, case, chain, expected);
         let judged = verdicts.judge(judged).map(|compared| compared.unwrap_or(true));
         let judged = verdicts.judge_end(engine.take_end(), judged, true)?;
-        match judged {
-            true => self.images.compared += 1,
-            false => self.images.not_compared += 1,
-        }
+        self.count(judged);
         Ok(())
     }
 
     /// Has the files judged that an engine has written and closed.
     pub(super) fn judge_left(&mut self, files: &Chain, verdicts: &mut Verdicts) -> OracleResult {
-        match verdicts.judge(self.second.judge_left(files))?.unwrap_or(true) {
+        let judged = verdicts.judge(self.second.judge_left(files))?;
+        self.count(judged.unwrap_or(true));
+        Ok(())
+    }
+
+    /// Counts an image that was compared, or could not be.
+    fn count(&mut self, is_compared: bool) {
+        match is_compared {
             true => self.images.compared += 1,
             false => self.images.not_compared += 1,
         }
-        Ok(())
     }
 
     fn judge_opened<E: Engine>(

@@ -64,7 +64,7 @@ faults! {
     OpenWrites "open_writes",
     /// All clusters of a write go behind the first one.
     AssumedNeighbours "assumed_neighbours",
-    /// A byte in the middle of each cluster of a write is another one.
+    /// The byte in the middle of a write is another one.
     MiddleWrong "middle_wrong",
     /// The clusters of a long write between the first one and the last one are missing.
     MiddleMissing "middle_missing",

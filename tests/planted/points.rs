@@ -162,26 +162,12 @@ pub const CASES: &[Case] = &[
     ),
     read(
         "the inside of a hole of a large disk reads as other bytes",
-        |disk, facts, guest, into| {
-            disk.read(guest, into)?;
-            match is_inside(disk, facts, guest, into.len())? {
-                Some(mapping) if !mapping.data => into.fill(1),
-                _ => {}
-            }
-            Ok(())
-        },
+        |disk, facts, guest, into| fill_inside(disk, facts, guest, into, |it| !it.data, 1),
         &["data: unallocated, what was written → other bytes", "data: "],
     ),
     read(
         "the inside of a compressed cluster of a large disk reads as zeros",
-        |disk, facts, guest, into| {
-            disk.read(guest, into)?;
-            match is_inside(disk, facts, guest, into.len())? {
-                Some(mapping) if mapping.compressed => into.fill(0),
-                _ => {}
-            }
-            Ok(())
-        },
+        |disk, facts, guest, into| fill_inside(disk, facts, guest, into, |it| it.compressed, 0),
         &["data: compressed, what was written → other bytes", "data: "],
     ),
     read(
@@ -219,21 +205,25 @@ pub fn zeros_inside(
     Ok(())
 }
 
-/// Returns the mapping of a short read on a disk that is too large to be compared whole, if the read lies away from the
-/// edges of clusters.
-fn is_inside(
+/// Reads only this byte where the mapping is so, if the disk is too large to be compared whole, and the read is short
+/// and lies away from the edges of clusters.
+fn fill_inside(
     disk: &mut WalkerDisk,
     facts: &Facts,
     guest: GuestOffset,
-    length: usize,
-) -> Result<Option<Mapping>, EngineError> {
+    into: &mut [u8],
+    is_so: fn(&Mapping) -> bool,
+    byte: u8,
+) -> Walked {
+    disk.read(guest, into)?;
     let inside = guest.get() & facts.geometry.cluster_size.mask();
-    let end = inside + length as u64;
+    let end = inside + into.len() as u64;
     let is_far = inside > EDGE_BYTES && end + EDGE_BYTES < facts.geometry.cluster_size.bytes();
-    match is_far && facts.size_bytes > 1 << 20 && length <= 256 {
-        true => disk.lookup(guest).map(Some),
-        false => Ok(None),
+    let is_chosen = is_far && facts.size_bytes > 1 << 20 && into.len() <= 256;
+    if is_chosen && is_so(&disk.lookup(guest)?) {
+        into.fill(byte);
     }
+    Ok(())
 }
 
 /// Reads from the cluster before if an extent goes on from there to the cluster behind.

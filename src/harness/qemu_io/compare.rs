@@ -57,19 +57,14 @@ impl QemuComparison {
         self.qemu.restart();
     }
 
-    /// Takes the files of an image. Returns false if they are too large.
-    pub(super) fn hold(&mut self, image: &JudgedImage) -> bool {
-        let is_held = self.files.hold(image.chain, image.is_damaged);
+    /// Takes the files of an image, which attacks may have damaged. Returns false if they are too large.
+    pub(super) fn hold(&mut self, chain: &Chain, is_damaged: bool) -> bool {
+        let is_held = self.files.hold(chain, is_damaged);
         self.qemu.work_in(self.files.folder());
         is_held
     }
 
-    /// Takes the files that an engine has left. Returns false if they are too large.
-    pub(super) fn take(&mut self, files: &Chain) -> bool {
-        self.files.hold(files, false)
-    }
-
-    /// Has qemu-img check the files that were taken.
+    /// Has qemu-img check the files that are held.
     pub(super) fn check(&self, files: &Chain) -> OracleResult {
         left_files::check(&self.files, files)
     }

@@ -4,7 +4,7 @@ use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::qcow2::header::Header;
-use crate::harness::chain::{Chain, ChainLayer};
+use crate::harness::chain::{Chain, ChainFile, ChainLayer};
 use crate::harness::second_opinion::{JudgedDisk, JudgedImage};
 
 /// The highest number of snapshots of a qcow2 image: QEMU opens an image with the most that it allows in seconds.
@@ -27,16 +27,18 @@ pub(super) fn has_many_snapshots(layer: &ChainLayer) -> bool {
 /// Reports whether a file of an image is so long that QEMU would count its clusters for seconds before it maps the disk
 /// (`block/qcow2.c`, `qcow2_detect_metadata_preallocation`).
 pub(super) fn is_long(image: &JudgedImage) -> bool {
-    let cells = |layer: &ChainLayer| layer.image.length_bytes() / image.cell_bytes.max(1);
-    image.chain.layers().iter().any(|layer| cells(layer) > MAX_COUNTED_CELLS)
+    image.chain.layers().iter().any(|layer| has_many_cells(&layer.image, image.cell_bytes))
 }
 
 /// Reports whether the image at the top is so long that `qemu-img check` would count its clusters for seconds.
 pub(super) fn is_long_to_check(files: &Chain) -> bool {
-    let cells = |header: Header| {
-        files.image().length_bytes() / header.geometry.cluster_size.bytes() > MAX_COUNTED_CELLS
-    };
-    Header::read(files.image()).is_ok_and(cells)
+    let image = files.image();
+    let is_long = |header: Header| has_many_cells(image, header.geometry.cluster_size.bytes());
+    Header::read(image).is_ok_and(is_long)
+}
+
+fn has_many_cells(file: &ChainFile, cell_bytes: u64) -> bool {
+    file.length_bytes() / cell_bytes.max(1) > MAX_COUNTED_CELLS
 }
 
 /// Reports whether QEMU reads a table of more than half a MiB when it opens the image at the top.

@@ -142,7 +142,9 @@ impl<O: Observer> SecondOpinion for QemuJudge<O> {
         read: &mut ReadDisk<'_>,
     ) -> Result<bool, Box<Violation>> {
         let Self { comparison, observer, compares_maps, compares_large, .. } = self;
-        if costs::has_many_tables(image) && !*compares_large || !comparison.hold(image) {
+        if costs::has_many_tables(image) && !*compares_large
+            || !comparison.hold(image.chain, image.is_damaged)
+        {
             return Ok(false);
         }
         let mut answer = |answer: SecondAnswer| observer.second(answer);
@@ -158,7 +160,10 @@ impl<O: Observer> SecondOpinion for QemuJudge<O> {
     }
 
     fn judge_left(&mut self, files: &Chain) -> Result<bool, Box<Violation>> {
-        if !self.compares_maps || costs::is_long_to_check(files) || !self.comparison.take(files) {
+        if !self.compares_maps
+            || costs::is_long_to_check(files)
+            || !self.comparison.hold(files, false)
+        {
             return Ok(false);
         }
         self.comparison.check(files).map(|()| true)

@@ -291,13 +291,8 @@ pub(super) struct FlushedDisk<'d> {
 }
 
 impl<'d> FlushedDisk<'d> {
-    /// Creates the disk with a state, after a cut that has left its size.
-    pub(super) fn new(state: &'d DiskState, built: &'d BuiltDisks) -> Self {
-        Self::of(ChangedDisk::new(state, built), built)
-    }
-
     /// Creates the disk as it may be after a cut that has left its size.
-    pub(super) fn of(disk: ChangedDisk<'d>, built: &'d BuiltDisks) -> Self {
+    pub(super) fn new(disk: ChangedDisk<'d>, built: &'d BuiltDisks) -> Self {
         Self { size_bytes: disk.size_bytes(), disk, replaced: &[], built }
     }
 
@@ -305,7 +300,8 @@ impl<'d> FlushedDisk<'d> {
     fn admit_replaced(&self, start: GuestOffset, actual: &[u8], expected: &mut [u8]) {
         let mut other = vec![0; expected.len()];
         for state in self.replaced {
-            FlushedDisk::new(state, self.built).expect(start, actual, &mut other);
+            FlushedDisk::new(ChangedDisk::new(state, self.built), self.built)
+                .expect(start, actual, &mut other);
             let bytes = expected.iter_mut().zip(&other).zip(actual);
             bytes.filter(|((_, other), actual)| other == actual).for_each(
                 |((expected, _), actual)| {

@@ -94,7 +94,7 @@ impl SnapshotReader<'_> {
         let disk = ChangedDisk::new(state, built).beside(active);
         match is_cut {
             true => {
-                let disk = FlushedDisk::of(disk, built);
+                let disk = FlushedDisk::new(disk, built);
                 written::check(read, &disk, Moment::Cut, beyond, bytes)
             }
             false => written::check(read, &disk, Moment::Closed, beyond, bytes),

@@ -133,7 +133,7 @@ fn check_drawn(
         Some(part) if is_plain(part) => check_data_part(disk, model, part, entropy, buffers),
         Some(part) => {
             let (start, length) = readable_part(part, drawn_cluster(part, entropy));
-            check_in(disk, model, part, start + entropy.below(length.max(1)), buffers)
+            check_in(disk, model, part, start + entropy.below(length), buffers)
         }
         None => Ok(()),
     }
@@ -191,7 +191,7 @@ fn check_in(
     at: u64,
     buffers: &mut DataBuffers,
 ) -> OracleResult {
-    let start = at.max(part.start).min(part.end);
+    let start = at.max(part.start);
     check_window(disk, model, (start, part.end.min(at.saturating_add(COMPARED_BYTES))), buffers)
 }
 
