@@ -1,11 +1,11 @@
 //! The feedback is a pure function of the input, and the committed seeds cover its counters.
 
-use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::fuzzing::feedback::Recorder;
@@ -106,7 +106,8 @@ fn counters_are_the_same_again_and_after_any_other_runs() {
             for _ in 0..1 + entropy.below(3) {
                 let other = entropy.below(all.len() as u64) as usize;
                 // Runs another target in between.
-                used.run(TargetKind::ALL[entropy.below(4) as usize], &all[at]);
+                let targets = TargetKind::ALL;
+                used.run(targets[entropy.below(targets.len() as u64) as usize], &all[at]);
                 assert_eq!(used.run(target, &all[other]), fresh[other]);
             }
             assert_eq!(used.run(target, &all[at]), fresh[at], "after others");
@@ -370,11 +371,11 @@ fn counters_keep_their_places() {
 
 /// The text of a log, of which the test keeps a copy.
 #[derive(Clone, Default)]
-struct LogText(Rc<RefCell<String>>);
+struct LogText(Arc<Mutex<String>>);
 
 impl fmt::Write for LogText {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0.borrow_mut().push_str(text);
+        self.0.lock().unwrap().push_str(text);
         Ok(())
     }
 }
@@ -395,7 +396,7 @@ fn the_log_lists_the_events_that_the_counters_count() {
         };
         assert_eq!(run(true), run(false));
         log.end_run();
-        let printed = printed.0.take();
+        let printed = printed.0.lock().unwrap();
         assert!(!printed.contains("more entries"), "{printed}");
         for rare in Rare::ALL {
             let counted = recorder.count(Counter::Rare(*rare));

@@ -164,7 +164,10 @@ fn found_by(fault: WriterFault) -> &'static [&'static str] {
         BitmapLate => &["bitmaps: the bits of a change, ", "bitmaps: other bits, "],
         BitmapAlwaysEnabled | BitmapNotCleared => &["bitmaps: other bits, zeros → ones"],
         BitmapNotResized => &["refcounts: image, readable → an error", "bitmaps: "],
-        BitmapsDropped => &["bitmaps: bitmaps, kept → dropped"],
+        // Bits that are new in the session have clusters of their own.
+        BitmapsDropped => {
+            &["bitmaps: bitmaps, kept → dropped", "refcounts: unreferenced cluster, free → counted"]
+        }
         DataFileAtEnd => &["written: "],
         DataFileNotCleared => &["written: the rest, ", "written: zeros, "],
         DataFileNotFlushed => &["power_cut: "],
@@ -304,6 +307,25 @@ fn an_engine_that_lacks_a_request_gets_only_those_that_fit_its_disk() {
         unanswered += u32::from(outcome.unanswered.has(QuestionKind::Resize));
     }
     assert!(unanswered > 10, "{unanswered}");
+}
+
+/// A later write over the whole disk hides the bits that a bitmap should have lost.
+#[test]
+fn a_check_after_each_request_finds_what_later_requests_hide() {
+    let text = "image version=3 cluster_bits=16 refcount_order=4 features=none size=4<<16+0 rng_seed=0 \
+                blocks=append table=append tolerance=0\nbitmap granularity=16 flags=auto name=4\n\
+                fill_bitmap index=0 entry=0 entries=1 fill=ones\nsync kind=flush choice=0\n\
+                fill_bitmap index=0 entry=0 entries=1 fill=zeroes\nwrite at=start+0 clusters=4\n";
+    let program = assemble(text).unwrap().encode();
+    let walker = Walker::default().with_fault(WriterFault::BitmapNotCleared);
+    let mut target = Writes::observed(walker, ());
+    for (checks, expected) in [
+        (Checks::AtCheckpoints, None),
+        (Checks::AfterEach, Some("bitmaps: other bits, zeros → ones")),
+    ] {
+        let found = target.run(&program, checks).err().map(|it| it.violation.fingerprint());
+        assert_eq!(found.as_deref(), expected, "{checks:?}");
+    }
 }
 
 /// After a cut, a raw data file has the zeros that were flushed before.

@@ -1,6 +1,9 @@
 //! Events. The VM, the allocator, the build, the walker and the oracles report what they do to an [`Observer`]. With
 //! the observer `()`, the compiler removes the calls.
 
+use std::fmt;
+use std::sync::Arc;
+
 use super::closed::closed;
 pub use super::second_answer::SecondAnswer;
 pub use super::vital::Vital;
@@ -295,6 +298,12 @@ impl State {
     }
 }
 
+/// Prints accesses to files when they occur.
+pub trait PrintAccesses: fmt::Debug + Send + Sync {
+    /// Prints an access. Threads of an engine may access files at the same time.
+    fn print(&self, access: &dyn fmt::Display);
+}
+
 /// A receiver of events. Every method has a default that does nothing.
 pub trait Observer {
     /// Reports whether this observer uses the events. If not, callers skip the work that only events need.
@@ -361,6 +370,12 @@ pub trait Observer {
     fn walk(&self, window: WindowClass) {
         let _ = window;
     }
+
+    /// Returns what prints the accesses of an engine to files before the engine returns, if there is such a thing.
+    #[inline(always)]
+    fn access_printer(&self) -> Option<Arc<dyn PrintAccesses>> {
+        None
+    }
 }
 
 /// An observer that ignores all events.
@@ -406,6 +421,10 @@ impl<O: Observer> Observer for Option<O> {
 
     fn walk(&self, window: WindowClass) {
         self.iter().for_each(|observer| observer.walk(window));
+    }
+
+    fn access_printer(&self) -> Option<Arc<dyn PrintAccesses>> {
+        self.as_ref().and_then(Observer::access_printer)
     }
 }
 
@@ -457,6 +476,11 @@ macro_rules! passed_on {
             #[inline(always)]
             fn walk(&self, window: WindowClass) {
                 (**self).walk(window);
+            }
+
+            #[inline(always)]
+            fn access_printer(&self) -> Option<Arc<dyn PrintAccesses>> {
+                (**self).access_printer()
             }
         }
     };

@@ -65,7 +65,7 @@ impl<I: Implementation> Examiner<I> {
     }
 
     /// Prints the events of the next input's first run to `out`, each when it occurs.
-    pub fn print_events(&self, out: Box<dyn fmt::Write>) {
+    pub fn print_events(&self, out: Box<dyn fmt::Write + Send>) {
         self.log.print_next_run(out);
     }
 
@@ -77,8 +77,15 @@ impl<I: Implementation> Examiner<I> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use super::*;
+    use crate::disk::offsets::HostOffset;
+    use crate::disk::storage::Storage;
     use crate::findings::report::Verdict;
+    use crate::harness::WalkerDisk;
+    use crate::harness::chain::Chain;
+    use crate::harness::engine::{Answer, Engine};
     use crate::harness::implementation::OurWalker;
     use crate::programs::generate::{GenerateSettings, generate};
 
@@ -97,5 +104,53 @@ mod tests {
         assert_eq!(examined.evidence.steps.len(), 5);
         assert_eq!(examined.evidence.first_difference, None);
         assert!(!examined.evidence.vitals.is_empty() && !examined.evidence.expected.is_empty());
+    }
+
+    /// An engine that reads two bytes of the first header and does not return.
+    #[derive(Clone)]
+    struct Stuck;
+
+    impl Engine for Stuck {
+        type Disk<'s> = WalkerDisk<'s>;
+
+        fn name(&self) -> &str {
+            "stuck"
+        }
+
+        fn accesses_are_feedback(&self) -> bool {
+            true
+        }
+
+        fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<WalkerDisk<'s>> {
+            for at in [4, 20] {
+                chain.image().read_at(HostOffset::new(at), &mut [0]).unwrap();
+            }
+            panic!("stuck");
+        }
+    }
+
+    /// A text of which a copy is kept.
+    #[derive(Clone, Default)]
+    struct Text(Arc<Mutex<String>>);
+
+    impl fmt::Write for Text {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            self.0.lock().unwrap().push_str(text);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_engine_that_does_not_return_leaves_its_accesses() {
+        let input = generate(3, GenerateSettings { operations: 5, compressed: false }).encode();
+        for target in [TargetKind::MapExtents, TargetKind::Hostile] {
+            let names = FileNames::default();
+            let mut examiner = Examiner::new(&Stuck, target, Checks::AtCheckpoints, names);
+            let text = Text::default();
+            examiner.print_events(Box::new(text.clone()));
+            examiner.judge(Path::new("file"), &input);
+            let text = text.0.lock().unwrap();
+            assert!(text.contains("\n        accesses  read 0x4 → read 0x14\n"), "{text}");
+        }
     }
 }

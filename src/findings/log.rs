@@ -4,19 +4,23 @@ mod printer;
 
 use std::cell::RefCell;
 use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::disk::limits::MAX_LOGGED;
-use crate::disk::observer::{Event, Observer, Rare, State, Vital};
+use crate::disk::observer::{Event, Observer, PrintAccesses, Rare, State, Vital};
 
 use printer::{LogEntry, LogPrinter};
 
 /// A log that prints up to `MAX_LOGGED` entries of a run, if it has a place for the text, and keeps vitals.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Log {
     run: RefCell<LoggedRun>,
-    /// The text of the run, if it is printed.
-    printed: RefCell<Option<PrintedEvents>>,
+    printed: Arc<PrintedRun>,
 }
+
+/// The text of a run, if it is printed. Threads of an engine may print accesses at the same time.
+#[derive(Default)]
+struct PrintedRun(Mutex<Option<PrintedEvents>>);
 
 #[derive(Debug, Default)]
 struct LoggedRun {
@@ -28,7 +32,7 @@ struct LoggedRun {
 /// The text of a run.
 struct PrintedEvents {
     printer: LogPrinter,
-    out: Box<dyn fmt::Write>,
+    out: Box<dyn fmt::Write + Send>,
     entries: usize,
     /// The number of entries that exceeded the limit.
     lost: u64,
@@ -37,9 +41,9 @@ struct PrintedEvents {
 impl Log {
     /// Prints the entries of the next run to `out`, each when it occurs, so that an input that ends its process leaves
     /// its events. After an entry that cannot be written, no other is.
-    pub fn print_next_run(&self, out: Box<dyn fmt::Write>) {
+    pub fn print_next_run(&self, out: Box<dyn fmt::Write + Send>) {
         let printer = LogPrinter::default();
-        *self.printed.borrow_mut() = Some(PrintedEvents { printer, out, entries: 0, lost: 0 });
+        *self.printed.lock() = Some(PrintedEvents { printer, out, entries: 0, lost: 0 });
     }
 
     /// Clears everything for the next run.
@@ -49,7 +53,7 @@ impl Log {
 
     /// Ends the text of the run.
     pub fn end_run(&self) {
-        if let Some(PrintedEvents { mut printer, mut out, lost, .. }) = self.printed.take() {
+        if let Some(PrintedEvents { mut printer, mut out, lost, .. }) = self.printed.lock().take() {
             // The caller meets the same error when it prints the report.
             let _ = printer.end(lost, &mut *out);
         }
@@ -65,7 +69,18 @@ impl Log {
     }
 
     fn print(&self, entry: LogEntry<'_>) {
-        let mut printed = self.printed.borrow_mut();
+        self.printed.add(entry);
+    }
+}
+
+impl PrintedRun {
+    /// Returns the text. A panic in the middle of an entry leaves the rest of it unprinted, and no harm.
+    fn lock(&self) -> MutexGuard<'_, Option<PrintedEvents>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, entry: LogEntry<'_>) {
+        let mut printed = self.lock();
         let Some(PrintedEvents { printer, out, entries, lost }) = &mut *printed else { return };
         if *entries == MAX_LOGGED {
             *lost += 1;
@@ -78,9 +93,15 @@ impl Log {
     }
 }
 
-impl fmt::Debug for Log {
+impl PrintAccesses for PrintedRun {
+    fn print(&self, access: &dyn fmt::Display) {
+        self.add(LogEntry::Access(access));
+    }
+}
+
+impl fmt::Debug for PrintedRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Log").field("run", &self.run).finish_non_exhaustive()
+        f.debug_struct("PrintedRun").finish_non_exhaustive()
     }
 }
 
@@ -111,21 +132,23 @@ impl Observer for Log {
         self.run.borrow_mut().measured = vitals;
         self.print(LogEntry::Measured(&vitals));
     }
+
+    fn access_printer(&self) -> Option<Arc<dyn PrintAccesses>> {
+        Some(Arc::<PrintedRun>::clone(&self.printed))
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::rc::Rc;
-
     use super::*;
 
     /// A text of which a copy is kept.
     #[derive(Clone, Default)]
-    struct Text(Rc<RefCell<String>>);
+    struct Text(Arc<Mutex<String>>);
 
     impl fmt::Write for Text {
         fn write_str(&mut self, text: &str) -> fmt::Result {
-            self.0.borrow_mut().push_str(text);
+            self.0.lock().unwrap().push_str(text);
             Ok(())
         }
     }
@@ -152,7 +175,7 @@ mod tests {
         log.end_run();
         let expected = "         walk L2  start → piece → normal ×2\n            rare  no hole left\n         \
             walk L2  failed\n          vitals  extents 2\n";
-        assert_eq!(*text.0.borrow(), expected);
+        assert_eq!(*text.0.lock().unwrap(), expected);
         assert_eq!(log.vitals(), [(Vital::Extents, 2)]);
     }
 
@@ -162,11 +185,27 @@ mod tests {
         log.begin(State::WalkL2);
         log.event(State::WalkL2, Event::Piece);
         // Here the process may end.
-        assert_eq!(*text.0.borrow(), "         walk L2  start → piece");
+        assert_eq!(*text.0.lock().unwrap(), "         walk L2  start → piece");
         log.end_run();
         // Only one run is printed.
         log.event(State::WalkL2, Event::Normal);
-        assert_eq!(*text.0.borrow(), "         walk L2  start → piece\n");
+        assert_eq!(*text.0.lock().unwrap(), "         walk L2  start → piece\n");
+    }
+
+    #[test]
+    fn an_access_is_printed_when_it_occurs() {
+        let (log, text) = printing();
+        let printer = log.access_printer().unwrap();
+        log.event(State::Check, Event::Walk);
+        printer.print(&"read 0x0");
+        std::thread::scope(|scope| scope.spawn(|| printer.print(&"write 0x200")).join()).unwrap();
+        let expected = "           check  walk\n        accesses  read 0x0 → write 0x200";
+        // Here the process may end.
+        assert_eq!(*text.0.lock().unwrap(), expected);
+        log.event(State::Check, Event::Lookup);
+        log.end_run();
+        let expected = format!("{expected}\n           check  lookup\n");
+        assert_eq!(*text.0.lock().unwrap(), expected);
     }
 
     #[test]
@@ -176,6 +215,8 @@ mod tests {
             log.event(State::Emit, Event::Normal);
         }
         log.end_run();
-        assert!(text.0.borrow().ends_with("normal ×65536\n               …  3 more entries\n"));
+        assert!(
+            text.0.lock().unwrap().ends_with("normal ×65536\n               …  3 more entries\n")
+        );
     }
 }

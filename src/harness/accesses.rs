@@ -37,15 +37,15 @@ type FilePlace = (usize, LayerFile);
 
 impl AccessReport {
     /// Begins a trace on `meter`, if the accesses of the engine are feedback, and `observer` wants it.
-    pub(super) fn begin<O: Observer>(are_feedback: bool, meter: &Meter, _observer: &O) {
+    pub(super) fn begin<O: Observer>(are_feedback: bool, meter: &Meter, observer: &O) {
         if O::OBSERVES && are_feedback {
-            meter.begin_trace();
+            meter.begin_trace(observer.access_printer());
         }
     }
 
     /// Ends the trace on `meter`, and reports which parts of `images` its accesses met, each once and in a fixed order:
-    /// the order of the accesses, and so their number, do not depend on the input alone. The rest is as for
-    /// [`AccessReport::end`].
+    /// the order of the accesses, and so their number, do not depend on the input alone. Reports nothing if the trace
+    /// is full. The rest is as for [`AccessReport::end`].
     pub(super) fn end_unordered<O: Observer>(
         &mut self,
         (images, journals): (&Images, &[&Journal]),

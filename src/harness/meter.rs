@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 use crate::disk::error::StorageError;
+use crate::disk::observer::PrintAccesses;
 
 use trace::AccessTrace;
 pub(super) use trace::{FileAccess, MAX_ACCESSES};
@@ -29,6 +30,7 @@ pub struct Meter {
     traced_bytes: AtomicU64,
     refused_writes: AtomicU64,
     trace: OnceLock<Box<AccessTrace>>,
+    printer: OnceLock<Arc<dyn PrintAccesses>>,
 }
 
 impl Meter {
@@ -67,8 +69,10 @@ impl Meter {
         self.refused_writes.swap(0, Relaxed)
     }
 
-    /// Begins a trace of the accesses.
-    pub(super) fn begin_trace(&self) {
+    /// Begins a trace of the accesses. Each is also printed when it occurs, if there is a `printer`, which must be the
+    /// same for all traces.
+    pub(super) fn begin_trace(&self, printer: Option<Arc<dyn PrintAccesses>>) {
+        printer.into_iter().for_each(|printer| drop(self.printer.set(printer)));
         self.trace.get_or_init(|| Box::new(AccessTrace::new())).clear();
         self.traced_bytes.store(0, Relaxed);
         self.is_traced.store(true, Relaxed);
@@ -100,6 +104,7 @@ impl Meter {
     #[inline]
     pub(super) fn trace(&self, access: FileAccess) {
         if self.is_traced.load(Relaxed) {
+            self.printer.get().into_iter().for_each(|printer| printer.print(&access));
             self.trace.get().into_iter().for_each(|trace| trace.add(access));
         }
     }
@@ -138,6 +143,7 @@ impl Default for Meter {
             traced_bytes: AtomicU64::default(),
             refused_writes: AtomicU64::default(),
             trace: OnceLock::default(),
+            printer: OnceLock::default(),
         }
     }
 }
@@ -150,7 +156,7 @@ mod tests {
     fn a_trace_has_the_bytes_of_its_reads() {
         let meter = Meter::default();
         meter.count_bytes(5);
-        meter.begin_trace();
+        meter.begin_trace(None);
         assert_eq!(meter.traced_bytes(), 0);
         for bytes in [7, 30] {
             meter.count_bytes(bytes);

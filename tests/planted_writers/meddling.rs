@@ -2,10 +2,14 @@
 
 use qcowfuzz::harness::{Walker, WalkerDisk};
 use qcowfuzz::internal::harness::targets::writes::Writes;
+use qcowfuzz::internal::writers::WriterFault;
 use qcowfuzz::prelude::{Answer, Chain, Claims, Engine, HostOffset, Storage};
 use qcowfuzz::programs::text::assemble;
 
 use super::{LEAST, PROGRAMS, found, found_in};
+
+/// The byte of `autoclear_features` with the bits for bitmaps and a raw data file.
+const AUTOCLEAR_LOW_BYTE: u64 = 95;
 
 /// The purpose for which an image is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +30,16 @@ struct Meddling {
 impl Meddling {
     fn new(meddle: impl Fn(Opening, &Chain) + 'static) -> Self {
         Self { walker: Walker::default(), meddle: Box::new(meddle) }
+    }
+
+    /// The writer drops the bitmaps of each image, as those do that do not know them.
+    fn without_bitmaps(walker: Walker) -> Self {
+        let dropped = |opening, chain: &Chain| {
+            if opening == Opening::ToWrite {
+                chain.image().write_at(HostOffset::new(AUTOCLEAR_LOW_BYTE), &[0]).unwrap();
+            }
+        };
+        Self { walker, meddle: Box::new(dropped) }
     }
 }
 
@@ -163,8 +177,6 @@ fn a_change_of_each_part_that_a_writer_keeps_is_found() {
 /// imago writes its own names of features when it clears the bit.
 #[test]
 fn a_header_may_be_written_again_without_the_bit_for_a_raw_data_file() {
-    /// The byte of `autoclear_features` with the bit.
-    const RAW_BIT_AT: u64 = 95;
     let image = "image version=3 cluster_bits=9 refcount_order=4 features=feature_names size=9<<9+0 \
                  rng_seed=0 blocks=append table=append tolerance=0 data_in=raw_file\n";
     let text = format!("{image}write at=start+0 clusters=1\ncheckpoint\n");
@@ -177,11 +189,35 @@ fn a_header_may_be_written_again_without_the_bit_for_a_raw_data_file() {
     ] {
         let engine = Meddling::new(move |opening, chain| {
             if opening == Opening::ToWrite {
-                chain.image().write_at(HostOffset::new(RAW_BIT_AT), &[0]).unwrap();
+                chain.image().write_at(HostOffset::new(AUTOCLEAR_LOW_BYTE), &[0]).unwrap();
                 chain.image().write_at(HostOffset::new(changed), b"!").unwrap();
             }
         });
         let found = found_in(&mut Writes::observed(engine, ()), &program);
         assert_eq!(found.as_deref(), expected, "{changed}");
+    }
+}
+
+/// Only the clusters of dropped bitmaps may be leaked, and the flags of the others must fit.
+#[test]
+fn wrong_counts_beside_dropped_bitmaps_are_found() {
+    let text = "image version=3 cluster_bits=9 refcount_order=4 features=none size=256<<9+0 rng_seed=0 \
+                blocks=append table=append tolerance=0\nbitmap granularity=9 flags=none name=5\n\
+                fill_bitmap index=0 entry=0 entries=1 fill=bits\nwrite at=start+0 clusters=9\n\
+                sync kind=flush choice=0\nwrite at=start+100 clusters=2\ndiscard at=start+1 clusters=2\n";
+    let program = assemble(text).unwrap();
+    for (walker, expected) in [
+        (Walker::default(), None),
+        (
+            Walker::default().with_fault(WriterFault::CountNotLowered),
+            Some("refcounts: unreferenced cluster, free → counted"),
+        ),
+        (
+            Walker::default().with_fault(WriterFault::CopiedNotSet),
+            Some("refcounts: data, copied → not copied"),
+        ),
+    ] {
+        let mut target = Writes::observed(Meddling::without_bitmaps(walker), ());
+        assert_eq!(found_in(&mut target, &program).as_deref(), expected);
     }
 }

@@ -5,12 +5,14 @@ use std::fmt;
 use crate::disk::observer::{Event, Rare, State, Vital};
 
 /// An entry of the log.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(super) enum LogEntry<'r> {
     /// The start of a chain.
     Begin(State),
     /// An event.
     Event(State, Event),
+    /// An access of an engine to a file.
+    Access(&'r dyn fmt::Display),
     /// A rare event.
     Rare(Rare),
     /// The reason of an error.
@@ -20,7 +22,8 @@ pub(super) enum LogEntry<'r> {
 }
 
 /// Prints entries: a line for each chain, with the state and then the events. An event is printed when it occurs, and
-/// the number of its repetitions (`×3`) when something else follows. All entries of a run go to the same place.
+/// the number of its repetitions (`×3`) when something else follows. Accesses to files have lines of their own, too. All
+/// entries of a run go to the same place.
 #[derive(Default)]
 pub(super) struct LogPrinter {
     /// The state of the chain, if there is one. Its line begins with the first event.
@@ -29,6 +32,8 @@ pub(super) struct LogPrinter {
     begins: bool,
     /// The last event of the line, and how often it occurred.
     last: Option<(Event, u32)>,
+    /// The line has accesses to files, and no events.
+    has_accesses: bool,
 }
 
 impl LogPrinter {
@@ -41,12 +46,13 @@ impl LogPrinter {
                 Ok(())
             }
             LogEntry::Event(state, event) => {
-                if self.state != Some(state) {
+                if self.state != Some(state) || self.has_accesses {
                     self.end_line(out)?;
                     self.state = Some(state);
                 }
                 self.event(state, event, out)
             }
+            LogEntry::Access(access) => self.access(access, out),
             LogEntry::Reason(text) => self.line("reason", text, out),
             LogEntry::Rare(rare) => self.line("rare", rare.name(), out),
             LogEntry::Measured(vitals) => {
@@ -88,6 +94,17 @@ impl LogPrinter {
         out.write_str(event.name())
     }
 
+    fn access(&mut self, access: &dyn fmt::Display, out: &mut dyn fmt::Write) -> fmt::Result {
+        match self.has_accesses {
+            true => write!(out, " → {access}"),
+            false => {
+                self.end_line(out)?;
+                self.has_accesses = true;
+                write!(out, "{:>16}  {access}", "accesses")
+            }
+        }
+    }
+
     /// Prints how often the last event occurred, if more than once.
     fn end_event(&self, out: &mut dyn fmt::Write) -> fmt::Result {
         match self.last {
@@ -96,13 +113,14 @@ impl LogPrinter {
         }
     }
 
-    /// Ends the line of a chain. A chain without events has none.
+    /// Ends the line of a chain or of accesses. A chain without events has none.
     fn end_line(&mut self, out: &mut dyn fmt::Write) -> fmt::Result {
         self.end_event(out)?;
         (self.state, self.begins) = (None, false);
-        match self.last.take() {
-            Some(_) => out.write_str("\n"),
-            None => Ok(()),
+        let has_accesses = std::mem::take(&mut self.has_accesses);
+        match self.last.take().is_some() || has_accesses {
+            true => out.write_str("\n"),
+            false => Ok(()),
         }
     }
 

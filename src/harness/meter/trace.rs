@@ -1,5 +1,6 @@
 //! The first accesses to the files of a chain, in their order.
 
+use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
@@ -109,6 +110,23 @@ impl FileAccess {
     }
 }
 
+/// For example `read 0x0 of the data file in layer 1`.
+impl fmt::Display for FileAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { depth, file, offset, is_write } = self;
+        write!(f, "{} {:#x}", if *is_write { "write" } else { "read" }, offset.get())?;
+        match file {
+            LayerFile::Image => {}
+            LayerFile::DataFile => f.write_str(" of the data file")?,
+            LayerFile::Extent(index) => write!(f, " of extent {index}")?,
+        }
+        match depth {
+            0 => Ok(()),
+            depth => write!(f, " in layer {depth}"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,6 +149,17 @@ mod tests {
         assert_eq!(trace.accesses().count(), MAX_ACCESSES);
         trace.clear();
         assert_eq!(trace.accesses().count(), 0);
+    }
+
+    #[test]
+    fn an_access_is_printed_with_its_place() {
+        for (access, text) in [
+            (access(0, LayerFile::Image, 0x1234, false), "read 0x1234"),
+            (access(2, LayerFile::DataFile, 0, true), "write 0x0 of the data file in layer 2"),
+            (access(0, LayerFile::Extent(1), 512, false), "read 0x200 of extent 1"),
+        ] {
+            assert_eq!(access.to_string(), text);
+        }
     }
 
     #[test]

@@ -96,6 +96,11 @@ impl TrackedBitmaps {
         self.built.is_some() || !self.all.is_empty()
     }
 
+    /// Returns the image before all requests, if it has bitmaps.
+    pub(super) fn built(&self) -> Option<&ChainFile> {
+        self.built.as_ref().map(|(chain, _)| chain.image())
+    }
+
     /// Notes whether the engine has dropped the bitmaps of a closed file. If so, their clusters are leaks. An engine
     /// that does not support bitmaps may do so.
     pub(super) fn note_dropped(&mut self, files: &Chain) -> bool {

@@ -276,8 +276,7 @@ impl WriterJudge {
     ) -> Result<ClosedFile, Box<oracles::Violation>> {
         let mut steps = FileSteps::new(verdicts, written::in_file);
         let counted = match self.guest.bitmaps.note_dropped(chain) {
-            // Nothing but a repair frees the clusters of the bitmaps.
-            true => refcounts::check_after_cut(&mut self.recount, chain.image()),
+            true => self.count_without_bitmaps(chain),
             false => refcounts::check(&mut self.recount, chain.image(), &[]),
         };
         steps.judge(counted)?;
@@ -292,6 +291,15 @@ impl WriterJudge {
         steps.judge(self.guest.bitmaps.check(chain))?;
         steps.judge(self.raw_data_file(chain))?;
         Ok(ClosedFile { is_sound: !steps.has_finding(), has_disk })
+    }
+
+    /// Recounts the file of an engine that has dropped the bitmaps. Nothing but a repair frees their clusters.
+    fn count_without_bitmaps(&mut self, chain: &Chain) -> OracleResult {
+        let lost = match self.guest.bitmaps.built() {
+            Some(built) => refcounts::clusters_of_bitmaps(&mut self.recount, built)?,
+            None => Vec::new(),
+        };
+        refcounts::check_with_lost(&mut self.recount, chain.image(), &lost)
     }
 
     /// Walks and reads the file and its snapshots with our own walker. Returns true if the disk has the guest's bytes,

@@ -26,6 +26,47 @@ pub fn check<S: Storage + ?Sized>(
     check_past_end(recount, storage)
 }
 
+/// Recounts the image in `storage`. The clusters in `lost`, which come in the order of the file, may be leaked.
+pub fn check_with_lost<S: Storage + ?Sized>(
+    recount: &mut Recount,
+    storage: &S,
+    lost: &[Range<u64>],
+) -> OracleResult {
+    let reports = recounted(recount, storage)?;
+    let is_lost = |report: &&RefcountReport| {
+        report.finding == RefcountFault::Leak && report.references == 0 && lie_in(report, lost)
+    };
+    match reports.iter().find(|report| !is_lost(report)) {
+        None => check_past_end(recount, storage),
+        Some(report) => unexplained(report, reports.len()),
+    }
+}
+
+/// Reports whether all clusters of a report lie in `ranges`, which come in the order of the file.
+fn lie_in(report: &RefcountReport, ranges: &[Range<u64>]) -> bool {
+    let mut next = report.cluster.get();
+    // Clusters are those of a file of less than 2^63 bytes.
+    let end = next.saturating_add(report.clusters);
+    for range in ranges {
+        if range.contains(&next) {
+            next = range.end;
+        }
+    }
+    next >= end
+}
+
+/// Returns the clusters of the bitmaps of the image in `storage`, in the order of the file.
+pub fn clusters_of_bitmaps<S: Storage + ?Sized>(
+    recount: &mut Recount,
+    storage: &S,
+) -> Result<Vec<Range<u64>>, Box<Violation>> {
+    recounted(recount, storage)?;
+    let of_bitmaps =
+        |role| matches!(role, Some(Role::BitmapDirectory | Role::BitmapTable | Role::BitmapData));
+    let occupied = recount.occupied().into_iter().filter(|clusters| of_bitmaps(clusters.role));
+    Ok(occupied.map(|clusters| clusters.first..clusters.end).collect())
+}
+
 /// Recounts the image, which must be readable.
 fn recounted<'r, S: Storage + ?Sized>(
     recount: &'r mut Recount,
