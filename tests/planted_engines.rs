@@ -21,8 +21,8 @@ use qcowfuzz::internal::programs::operation::Class;
 use qcowfuzz::programs::Operation;
 use qcowfuzz::programs::generate::generate_any;
 
-/// The number of programs: each pair of a cluster size and a refcount order three times.
-const PROGRAMS: u64 = 3 * 91;
+/// The number of programs: each pair of a cluster size and a refcount order four times.
+const PROGRAMS: u64 = 4 * 91;
 
 fn inputs() -> Vec<Vec<u8>> {
     // The bugs of chains have programs of their own.

@@ -1,7 +1,7 @@
 //! Prints the result of a command: as text, or as one JSON object.
 
 use std::fmt::{self, Display};
-use std::io::{self, BufWriter, StdoutLock, Write};
+use std::io::{self, BufWriter, Stdout, Write};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -9,9 +9,10 @@ use serde_json::ser::PrettyFormatter;
 
 use super::exit::CommandError;
 
-/// Returns standard output behind a buffer: without it, each line is a system call.
-pub fn buffered_stdout() -> BufWriter<StdoutLock<'static>> {
-    BufWriter::new(io::stdout().lock())
+/// Returns standard output behind a buffer: without it, each line is a system call. It holds no lock, so that a thread of
+/// an engine can print accesses meanwhile.
+pub fn buffered_stdout() -> BufWriter<Stdout> {
+    BufWriter::new(io::stdout())
 }
 
 /// Standard output without a buffer, for what a process prints before it may end.
@@ -53,7 +54,7 @@ pub fn say(line: impl Display) -> Result<(), CommandError> {
 pub fn print<T: Serialize>(
     result: &T,
     json: bool,
-    lines: impl FnOnce(&T, &mut BufWriter<StdoutLock>) -> io::Result<()>,
+    lines: impl FnOnce(&T, &mut BufWriter<Stdout>) -> io::Result<()>,
 ) -> Result<(), CommandError> {
     let mut out = buffered_stdout();
     let printed = match json {

@@ -42,8 +42,8 @@ pub struct Arguments {
     /// Build and verify after every operation, not only at checkpoints and at the end (programs only)
     #[arg(long)]
     check_each: bool,
-    /// First print the events of the VM, the allocator, the walker and the oracles, and the accesses to files of
-    /// an engine that reports no events, as they occur (one input only)
+    /// First print the events of the VM, the allocator, the walker and the oracles, and the accesses to files
+    /// that are feedback, as they occur (one input only)
     #[arg(long, conflicts_with = "json")]
     events: bool,
     /// Print one line with a JSON object for each input

@@ -371,7 +371,7 @@ pub trait Observer {
         let _ = window;
     }
 
-    /// Returns what prints the accesses of an engine to files before the engine returns, if there is such a thing.
+    /// Returns the printer of accesses to files, if this observer prints each when it occurs.
     #[inline(always)]
     fn access_printer(&self) -> Option<Arc<dyn PrintAccesses>> {
         None

@@ -106,15 +106,15 @@ mod tests {
         assert!(!examined.evidence.vitals.is_empty() && !examined.evidence.expected.is_empty());
     }
 
-    /// An engine that reads two bytes of the first header and does not return.
+    /// An engine that reads two bytes of the first header, and panics.
     #[derive(Clone)]
-    struct Stuck;
+    struct Panicking;
 
-    impl Engine for Stuck {
+    impl Engine for Panicking {
         type Disk<'s> = WalkerDisk<'s>;
 
         fn name(&self) -> &str {
-            "stuck"
+            "panicking"
         }
 
         fn accesses_are_feedback(&self) -> bool {
@@ -125,7 +125,7 @@ mod tests {
             for at in [4, 20] {
                 chain.image().read_at(HostOffset::new(at), &mut [0]).unwrap();
             }
-            panic!("stuck");
+            panic!("planted");
         }
     }
 
@@ -141,11 +141,11 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_that_does_not_return_leaves_its_accesses() {
+    fn an_engine_that_panics_leaves_its_accesses() {
         let input = generate(3, GenerateSettings { operations: 5, compressed: false }).encode();
         for target in [TargetKind::MapExtents, TargetKind::Hostile] {
             let names = FileNames::default();
-            let mut examiner = Examiner::new(&Stuck, target, Checks::AtCheckpoints, names);
+            let mut examiner = Examiner::new(&Panicking, target, Checks::AtCheckpoints, names);
             let text = Text::default();
             examiner.print_events(Box::new(text.clone()));
             examiner.judge(Path::new("file"), &input);

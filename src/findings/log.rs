@@ -11,16 +11,17 @@ use crate::disk::observer::{Event, Observer, PrintAccesses, Rare, State, Vital};
 
 use printer::{LogEntry, LogPrinter};
 
-/// A log that prints up to `MAX_LOGGED` entries of a run, if it has a place for the text, and keeps vitals.
+/// A log that prints up to `MAX_LOGGED` events and as many accesses of a run, if it has a place for the text, and keeps
+/// vitals.
 #[derive(Debug, Default)]
 pub struct Log {
     run: RefCell<LoggedRun>,
-    printed: Arc<PrintedRun>,
+    text: Arc<SharedText>,
 }
 
 /// The text of a run, if it is printed. Threads of an engine may print accesses at the same time.
 #[derive(Default)]
-struct PrintedRun(Mutex<Option<PrintedEvents>>);
+struct SharedText(Mutex<Option<RunText>>);
 
 #[derive(Debug, Default)]
 struct LoggedRun {
@@ -30,11 +31,13 @@ struct LoggedRun {
 }
 
 /// The text of a run.
-struct PrintedEvents {
+struct RunText {
     printer: LogPrinter,
     out: Box<dyn fmt::Write + Send>,
-    entries: usize,
-    /// The number of entries that exceeded the limit.
+    accesses: usize,
+    /// The number of entries that are no accesses.
+    others: usize,
+    /// The number of entries that exceeded a limit.
     lost: u64,
 }
 
@@ -43,7 +46,7 @@ impl Log {
     /// its events. After an entry that cannot be written, no other is.
     pub fn print_next_run(&self, out: Box<dyn fmt::Write + Send>) {
         let printer = LogPrinter::default();
-        *self.printed.lock() = Some(PrintedEvents { printer, out, entries: 0, lost: 0 });
+        *self.text.lock() = Some(RunText { printer, out, accesses: 0, others: 0, lost: 0 });
     }
 
     /// Clears everything for the next run.
@@ -53,7 +56,7 @@ impl Log {
 
     /// Ends the text of the run.
     pub fn end_run(&self) {
-        if let Some(PrintedEvents { mut printer, mut out, lost, .. }) = self.printed.lock().take() {
+        if let Some(RunText { mut printer, mut out, lost, .. }) = self.text.lock().take() {
             // The caller meets the same error when it prints the report.
             let _ = printer.end(lost, &mut *out);
         }
@@ -69,39 +72,41 @@ impl Log {
     }
 
     fn print(&self, entry: LogEntry<'_>) {
-        self.printed.add(entry);
+        self.text.add(entry);
     }
 }
 
-impl PrintedRun {
+impl SharedText {
     /// Returns the text. A panic in the middle of an entry leaves the rest of it unprinted, and no harm.
-    fn lock(&self) -> MutexGuard<'_, Option<PrintedEvents>> {
+    fn lock(&self) -> MutexGuard<'_, Option<RunText>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn add(&self, entry: LogEntry<'_>) {
-        let mut printed = self.lock();
-        let Some(PrintedEvents { printer, out, entries, lost }) = &mut *printed else { return };
+        let mut text = self.lock();
+        let Some(RunText { printer, out, accesses, others, lost }) = &mut *text else { return };
+        // Many accesses do not keep later events from the text.
+        let entries = if matches!(entry, LogEntry::Access(_)) { accesses } else { others };
         if *entries == MAX_LOGGED {
             *lost += 1;
             return;
         }
         *entries += 1;
         if printer.print(entry, &mut **out).is_err() {
-            *printed = None;
+            *text = None;
         }
     }
 }
 
-impl PrintAccesses for PrintedRun {
+impl PrintAccesses for SharedText {
     fn print(&self, access: &dyn fmt::Display) {
         self.add(LogEntry::Access(access));
     }
 }
 
-impl fmt::Debug for PrintedRun {
+impl fmt::Debug for SharedText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PrintedRun").finish_non_exhaustive()
+        f.debug_struct("SharedText").finish_non_exhaustive()
     }
 }
 
@@ -134,7 +139,7 @@ impl Observer for Log {
     }
 
     fn access_printer(&self) -> Option<Arc<dyn PrintAccesses>> {
-        Some(Arc::<PrintedRun>::clone(&self.printed))
+        Some(Arc::<SharedText>::clone(&self.text))
     }
 }
 
@@ -206,6 +211,20 @@ mod tests {
         log.end_run();
         let expected = format!("{expected}\n           check  lookup\n");
         assert_eq!(*text.0.lock().unwrap(), expected);
+    }
+
+    #[test]
+    fn accesses_do_not_take_the_place_of_events() {
+        let (log, text) = printing();
+        log.begin(State::Check);
+        let printer = log.access_printer().unwrap();
+        (0..MAX_LOGGED + 3).for_each(|_| printer.print(&"read 0x0"));
+        log.event(State::Check, Event::Walk);
+        log.end_run();
+        let text = text.0.lock().unwrap();
+        let expected =
+            "read 0x0\n           check  start → walk\n               …  3 more entries\n";
+        assert!(text.ends_with(expected), "{}", text.len());
     }
 
     #[test]

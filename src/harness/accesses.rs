@@ -36,7 +36,8 @@ struct StructureRange {
 type FilePlace = (usize, LayerFile);
 
 impl AccessReport {
-    /// Begins a trace on `meter`, if the accesses of the engine are feedback, and `observer` wants it.
+    /// Begins a trace on `meter`, if the accesses of the engine are feedback, and `observer` wants it. If `observer`
+    /// prints accesses, each is printed when it occurs.
     pub(super) fn begin<O: Observer>(are_feedback: bool, meter: &Meter, observer: &O) {
         if O::OBSERVES && are_feedback {
             meter.begin_trace(observer.access_printer());

@@ -1,5 +1,5 @@
 //! Counts the reads of a chain's files and the writes that they refuse, makes a read fail, and keeps a trace of the
-//! accesses.
+//! accesses, or prints them.
 
 mod trace;
 
@@ -69,10 +69,13 @@ impl Meter {
         self.refused_writes.swap(0, Relaxed)
     }
 
-    /// Begins a trace of the accesses. Each is also printed when it occurs, if there is a `printer`, which must be the
-    /// same for all traces.
+    /// Begins a trace of the accesses. Each is also printed when it occurs, if there is a `printer`. All traces of a meter
+    /// have the same one.
     pub(super) fn begin_trace(&self, printer: Option<Arc<dyn PrintAccesses>>) {
-        printer.into_iter().for_each(|printer| drop(self.printer.set(printer)));
+        if let Some(printer) = printer {
+            let kept = self.printer.get_or_init(|| Arc::clone(&printer));
+            debug_assert!(Arc::ptr_eq(kept, &printer), "a meter has one printer");
+        }
         self.trace.get_or_init(|| Box::new(AccessTrace::new())).clear();
         self.traced_bytes.store(0, Relaxed);
         self.is_traced.store(true, Relaxed);
@@ -100,7 +103,7 @@ impl Meter {
         self.traced_bytes.load(Relaxed)
     }
 
-    /// Adds an access to the trace, if one has begun.
+    /// Adds an access to the trace, if one has begun, and prints it, if there is a printer.
     #[inline]
     pub(super) fn trace(&self, access: FileAccess) {
         if self.is_traced.load(Relaxed) {

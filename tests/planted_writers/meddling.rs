@@ -32,8 +32,9 @@ impl Meddling {
         Self { walker: Walker::default(), meddle: Box::new(meddle) }
     }
 
-    /// The writer drops the bitmaps of each image, as those do that do not know them.
-    fn without_bitmaps(walker: Walker) -> Self {
+    /// Creates an engine that clears the bit for bitmaps when it opens an image for writing, as a writer does that does
+    /// not support bitmaps.
+    fn dropping_bitmaps(walker: Walker) -> Self {
         let dropped = |opening, chain: &Chain| {
             if opening == Opening::ToWrite {
                 chain.image().write_at(HostOffset::new(AUTOCLEAR_LOW_BYTE), &[0]).unwrap();
@@ -217,7 +218,11 @@ fn wrong_counts_beside_dropped_bitmaps_are_found() {
             Some("refcounts: data, copied → not copied"),
         ),
     ] {
-        let mut target = Writes::observed(Meddling::without_bitmaps(walker), ());
+        let mut target = Writes::observed(Meddling::dropping_bitmaps(walker), ());
         assert_eq!(found_in(&mut target, &program).as_deref(), expected);
+        let mut low = [0xff];
+        let image = target.written().unwrap().image();
+        image.read_at(HostOffset::new(AUTOCLEAR_LOW_BYTE), &mut low).unwrap();
+        assert_eq!(low, [0], "the bitmaps are dropped");
     }
 }

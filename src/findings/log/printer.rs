@@ -46,9 +46,12 @@ impl LogPrinter {
                 Ok(())
             }
             LogEntry::Event(state, event) => {
-                if self.state != Some(state) || self.has_accesses {
+                if self.has_accesses {
                     self.end_line(out)?;
-                    self.state = Some(state);
+                }
+                if self.state != Some(state) {
+                    self.end_line(out)?;
+                    (self.state, self.begins) = (Some(state), false);
                 }
                 self.event(state, event, out)
             }
@@ -113,12 +116,14 @@ impl LogPrinter {
         }
     }
 
-    /// Ends the line of a chain or of accesses. A chain without events has none.
+    /// Ends the line of a chain or of accesses. A chain without events has no line yet, and can still begin.
     fn end_line(&mut self, out: &mut dyn fmt::Write) -> fmt::Result {
         self.end_event(out)?;
-        (self.state, self.begins) = (None, false);
-        let has_accesses = std::mem::take(&mut self.has_accesses);
-        match self.last.take().is_some() || has_accesses {
+        let has_events = self.last.take().is_some();
+        if has_events {
+            (self.state, self.begins) = (None, false);
+        }
+        match std::mem::take(&mut self.has_accesses) || has_events {
             true => out.write_str("\n"),
             false => Ok(()),
         }

@@ -96,7 +96,7 @@ impl TrackedBitmaps {
         self.built.is_some() || !self.all.is_empty()
     }
 
-    /// Returns the image before all requests, if it has bitmaps.
+    /// Returns the image before all requests, if it has bitmaps or traces of them.
     pub(super) fn built(&self) -> Option<&ChainFile> {
         self.built.as_ref().map(|(chain, _)| chain.image())
     }
@@ -177,13 +177,18 @@ impl TrackedBitmaps {
         }
     }
 
-    /// Judges the bitmaps of a closed file.
-    pub(super) fn check(&mut self, files: &Chain) -> OracleResult {
-        if self.all.is_empty() && !self.are_supported {
-            return Ok(());
+    /// Checks that an engine that supports bitmaps has not dropped them.
+    pub(super) fn check_kept(&self) -> OracleResult {
+        match self.are_dropped && self.are_supported {
+            true => bitmaps::not_kept("dropped"),
+            false => Ok(()),
         }
-        if self.are_dropped {
-            return bitmaps::not_kept("dropped");
+    }
+
+    /// Judges the bitmaps of a closed file, except those that are dropped.
+    pub(super) fn check(&mut self, files: &Chain) -> OracleResult {
+        if self.are_dropped || self.all.is_empty() && !self.are_supported {
+            return Ok(());
         }
         let head = Head::read(files.image()).map_err(bitmaps::unreadable)?;
         let entries = entries(files.image(), &head).map_err(bitmaps::unreadable)?;

@@ -275,7 +275,9 @@ impl WriterJudge {
         verdicts: &mut Verdicts,
     ) -> Result<ClosedFile, Box<oracles::Violation>> {
         let mut steps = FileSteps::new(verdicts, written::in_file);
-        let counted = match self.guest.bitmaps.note_dropped(chain) {
+        let are_dropped = self.guest.bitmaps.note_dropped(chain);
+        steps.judge(self.guest.bitmaps.check_kept())?;
+        let counted = match are_dropped {
             true => self.count_without_bitmaps(chain),
             false => refcounts::check(&mut self.recount, chain.image(), &[]),
         };
@@ -295,11 +297,11 @@ impl WriterJudge {
 
     /// Recounts the file of an engine that has dropped the bitmaps. Nothing but a repair frees their clusters.
     fn count_without_bitmaps(&mut self, chain: &Chain) -> OracleResult {
-        let lost = match self.guest.bitmaps.built() {
+        let of_bitmaps = match self.guest.bitmaps.built() {
             Some(built) => refcounts::clusters_of_bitmaps(&mut self.recount, built)?,
             None => Vec::new(),
         };
-        refcounts::check_with_lost(&mut self.recount, chain.image(), &lost)
+        refcounts::check_with_leaks(&mut self.recount, chain.image(), &of_bitmaps)
     }
 
     /// Walks and reads the file and its snapshots with our own walker. Returns true if the disk has the guest's bytes,

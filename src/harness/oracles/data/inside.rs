@@ -115,7 +115,7 @@ fn check_other_parts(
     Ok(())
 }
 
-/// Checks two windows: one in a cluster of data, and one in any part.
+/// Checks a window in a cluster of data, and every second time one in a part without plain data.
 fn check_drawn(
     disk: &mut impl OpenDisk,
     model: &Model,
@@ -126,11 +126,10 @@ fn check_drawn(
     let first = entropy.below(parts.len() as u64) as usize;
     let (before, behind) = parts.split_at(first);
     let mut cyclic = behind.iter().chain(before);
-    if let Some(part) = cyclic.find(|part| is_plain(part)) {
+    if let Some(part) = cyclic.clone().find(|part| is_plain(part)) {
         check_data_part(disk, model, part, entropy, buffers)?;
     }
-    match parts.get(entropy.below(parts.len() as u64) as usize) {
-        Some(part) if is_plain(part) => check_data_part(disk, model, part, entropy, buffers),
+    match cyclic.find(|part| !is_plain(part)).filter(|_| entropy.one_in(2)) {
         Some(part) => {
             let (start, length) = readable_part(part, drawn_cluster(part, entropy));
             check_in(disk, model, part, start + entropy.below(length), buffers)
