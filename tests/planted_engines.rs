@@ -20,9 +20,12 @@ use qcowfuzz::harness::{Checks, Failure, Harness, Outcome, Walker};
 use qcowfuzz::internal::programs::operation::Class;
 use qcowfuzz::programs::Operation;
 use qcowfuzz::programs::generate::generate_any;
+use qcowfuzz::programs::text::assemble;
 
-/// The number of programs: each pair of a cluster size and a refcount order four times.
-const PROGRAMS: u64 = 4 * 91;
+/// The number of programs: each pair of a cluster size and a refcount order three times.
+const PROGRAMS: u64 = 3 * 91;
+/// The number of programs with compressed clusters on a large disk. Few runs look inside of these.
+const COMPRESSED_PROGRAMS: u64 = 48;
 
 fn inputs() -> Vec<Vec<u8>> {
     // The bugs of chains have programs of their own.
@@ -32,7 +35,17 @@ fn inputs() -> Vec<Vec<u8>> {
         program.operations.retain(is_of_one_image);
         program.encode()
     };
-    (0..PROGRAMS).map(program).collect()
+    (0..PROGRAMS).map(program).chain((0..COMPRESSED_PROGRAMS).map(compressed)).collect()
+}
+
+/// Returns a program that fills a disk with compressed clusters. It is never compared whole.
+fn compressed(rng_seed: u64) -> Vec<u8> {
+    let text = format!(
+        "image version=3 cluster_bits=16 refcount_order=4 features=none size=32<<16+0 rng_seed={rng_seed} \
+         blocks=append table=append tolerance=0\ncompress at=start+0 clusters=16 shape=text skew=packed\n\
+         compress at=start+16 clusters=16 shape=text skew=packed\n"
+    );
+    assemble(&text).unwrap().encode()
 }
 
 /// The lowest number of programs in which each bug is found as expected. A single one could be chance.

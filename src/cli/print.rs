@@ -68,3 +68,18 @@ pub fn print<T: Serialize>(
         Err(failure) => Err(failure),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use super::*;
+
+    /// An engine may read in a thread of its own, and wait for it.
+    #[test]
+    fn another_thread_prints_while_a_command_has_its_output() {
+        let _out = buffered_stdout();
+        let thread = std::thread::spawn(|| UnbufferedStdout.write_str(""));
+        assert_eq!(thread.join().unwrap(), Ok(()));
+    }
+}
