@@ -77,11 +77,10 @@ impl<I: Implementation> Examiner<I> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
-
     use super::*;
     use crate::disk::offsets::HostOffset;
     use crate::disk::storage::Storage;
+    use crate::findings::log::tests::Text;
     use crate::findings::report::Verdict;
     use crate::harness::WalkerDisk;
     use crate::harness::chain::Chain;
@@ -126,17 +125,6 @@ mod tests {
                 chain.image().read_at(HostOffset::new(at), &mut [0]).unwrap();
             }
             panic!("planted");
-        }
-    }
-
-    /// A text of which a copy is kept.
-    #[derive(Clone, Default)]
-    struct Text(Arc<Mutex<String>>);
-
-    impl fmt::Write for Text {
-        fn write_str(&mut self, text: &str) -> fmt::Result {
-            self.0.lock().unwrap().push_str(text);
-            Ok(())
         }
     }
 

@@ -144,12 +144,12 @@ impl Observer for Log {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// A text of which a copy is kept.
     #[derive(Clone, Default)]
-    struct Text(Arc<Mutex<String>>);
+    pub struct Text(pub Arc<Mutex<String>>);
 
     impl fmt::Write for Text {
         fn write_str(&mut self, text: &str) -> fmt::Result {
