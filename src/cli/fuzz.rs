@@ -143,7 +143,7 @@ pub fn run(under_test: &UnderTest<impl Implementation>, arguments: &Arguments) -
     });
     bar.finish_and_clear();
     let summary = CampaignSummary::new(&plan, start.elapsed(), &finished)?;
-    print(&summary, arguments.json, |summary, out| lines(summary, out))?;
+    print(&summary, arguments.json, lines)?;
     match finished.failure {
         Some(line) => Err(CommandError::Message(line)),
         None => Ok(Exit::after(summary.found.len())),

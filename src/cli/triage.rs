@@ -68,7 +68,7 @@ pub fn run(under_test: &UnderTest<impl Implementation>, arguments: &Arguments) -
     let isolation = Isolation { executable, target, limits };
     let triage = triage::triage(dir, &regressions, &under_test.known, &isolation)?;
     triage.failures.iter().for_each(|line| complain(line));
-    print(&triage, arguments.json, |triage, out| lines(triage, out))?;
+    print(&triage, arguments.json, lines)?;
     match (triage.failures.len(), triage.new_bugs()) {
         (0, 0) => Ok(Exit::Nothing),
         (0, _) => Ok(Exit::Violation),
