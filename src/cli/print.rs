@@ -9,8 +9,8 @@ use serde_json::ser::PrettyFormatter;
 
 use super::exit::CommandError;
 
-/// Returns standard output behind a buffer: without it, each line is a system call. It holds no lock, so that a thread of
-/// an engine can print accesses meanwhile.
+/// Returns standard output behind a buffer: without it, each line is a system call. It holds no lock, so that a thread
+/// of an engine can print accesses meanwhile.
 pub fn buffered_stdout() -> BufWriter<Stdout> {
     BufWriter::new(io::stdout())
 }

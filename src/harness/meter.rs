@@ -69,8 +69,8 @@ impl Meter {
         self.refused_writes.swap(0, Relaxed)
     }
 
-    /// Begins a trace of the accesses. Each is also printed when it occurs, if there is a `printer`. All traces of a meter
-    /// have the same one.
+    /// Begins a trace of the accesses. Each is also printed when it occurs, if there is a `printer`. All traces of a
+    /// meter have the same one.
     pub(super) fn begin_trace(&self, printer: Option<Arc<dyn PrintAccesses>>) {
         if let Some(printer) = printer {
             let kept = self.printer.get_or_init(|| Arc::clone(&printer));

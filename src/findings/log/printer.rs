@@ -22,8 +22,8 @@ pub(super) enum LogEntry<'r> {
 }
 
 /// Prints entries: a line for each chain, with the state and then the events. An event is printed when it occurs, and
-/// the number of its repetitions (`×3`) when something else follows. Accesses to files have lines of their own, too. All
-/// entries of a run go to the same place.
+/// the number of its repetitions (`×3`) when something else follows. Accesses to files have lines of their own, too.
+/// All entries of a run go to the same place.
 #[derive(Default)]
 pub(super) struct LogPrinter {
     /// The state of the chain, if there is one. Its line begins with the first event.

@@ -26,8 +26,8 @@ pub fn check<S: Storage + ?Sized>(
     check_past_end(recount, storage)
 }
 
-/// Recounts the image in `storage`. The clusters in `may_leak`, which come in the order of the file, may be counted once
-/// and have no reference.
+/// Recounts the image in `storage`. The clusters in `may_leak`, which come in the order of the file, may be counted
+/// once and have no reference.
 pub fn check_with_leaks<S: Storage + ?Sized>(
     recount: &mut Recount,
     storage: &S,
