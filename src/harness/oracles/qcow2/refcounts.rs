@@ -21,7 +21,8 @@ pub fn check<S: Storage + ?Sized>(
     out_of_date: &[Deviation],
 ) -> OracleResult {
     let reports = recounted(recount, storage)?;
-    check_reports(reports, out_of_date)?;
+    // A deviation explains a report.
+    check_all(reports, |report| explained(report, out_of_date))?;
     check_out_of_date(reports, out_of_date)?;
     check_past_end(recount, storage)
 }
@@ -34,16 +35,14 @@ pub fn check_with_leaks<S: Storage + ?Sized>(
     may_leak: &[Range<u64>],
 ) -> OracleResult {
     let reports = recounted(recount, storage)?;
-    let may_be = |report: &&RefcountReport| {
+    let may_be = |report: &RefcountReport| {
         let is_leak = report.finding == RefcountFault::Leak && report.references == 0;
         // Clusters are those of a file of less than 2^63 bytes.
         let end = report.cluster.get().saturating_add(report.clusters);
         is_leak && report.on_disk == 1 && lies_in(report.cluster.get()..end, may_leak)
     };
-    match reports.iter().find(|report| !may_be(report)) {
-        None => check_past_end(recount, storage),
-        Some(report) => unexplained(report, reports.len()),
-    }
+    check_all(reports, may_be)?;
+    check_past_end(recount, storage)
 }
 
 /// Reports whether all `clusters` lie in `ranges`, which come in the order of the file.
@@ -98,7 +97,7 @@ fn check_past_end<S: Storage + ?Sized>(recount: &Recount, storage: &S) -> Oracle
 /// place harms no other reference. The flag may also be missing: a writer then copies a cluster in vain.
 pub fn check_after_cut<S: Storage + ?Sized>(recount: &mut Recount, storage: &S) -> OracleResult {
     recounted(recount, storage)?;
-    let is_leak = |report: &&RefcountReport| match report.finding {
+    let is_leak = |report: &RefcountReport| match report.finding {
         RefcountFault::Leak => true,
         RefcountFault::Copied => {
             let is_missing = report.references == 0;
@@ -106,16 +105,16 @@ pub fn check_after_cut<S: Storage + ?Sized>(recount: &mut Recount, storage: &S) 
         }
         RefcountFault::Corruption | RefcountFault::Overlap => false,
     };
-    let reports = recount.reports();
-    match reports.iter().find(|report| !is_leak(report)) {
-        None => check_past_end(recount, storage),
-        Some(report) => unexplained(report, reports.len()),
-    }
+    check_all(recount.reports(), is_leak)?;
+    check_past_end(recount, storage)
 }
 
-/// Checks that a deviation explains each report.
-fn check_reports(reports: &[RefcountReport], out_of_date: &[Deviation]) -> OracleResult {
-    match reports.iter().find(|report| !explained(report, out_of_date)) {
+/// Checks that each report is explained.
+fn check_all(
+    reports: &[RefcountReport],
+    is_explained: impl Fn(&RefcountReport) -> bool,
+) -> OracleResult {
+    match reports.iter().find(|report| !is_explained(report)) {
         None => Ok(()),
         Some(report) => unexplained(report, reports.len()),
     }
