@@ -9,8 +9,8 @@ use super::exit::CommandError;
 /// The option `--against`.
 #[derive(Debug, clap::Args)]
 pub struct AgainstOption {
-    /// Compare each image with this implementation, too, on the targets map_extents and hostile; docs/fuzz.md describes
-    /// the comparison
+    /// Compare each image with this implementation, too, on the targets map_extents, hostile and writes; docs/fuzz.md
+    /// describes the comparison. The commands that take --known take this option
     #[arg(long, value_name = "NAME", global = true)]
     against: Option<Against>,
 }

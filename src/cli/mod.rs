@@ -46,7 +46,7 @@ use exit::{CommandError, Exit, ExitResult};
 use terminal::complain;
 use under_test::{UnderTest, UnderTestOptions};
 
-/// A structure-aware fuzz harness for code that reads disk images.
+/// A structure-aware fuzz harness for code that reads or writes disk images.
 #[derive(Debug, Parser)]
 #[command(version, after_help = EXIT_CODES)]
 struct Arguments {

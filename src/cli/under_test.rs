@@ -19,10 +19,12 @@ use super::exit::CommandError;
 /// The options about the implementation under test.
 #[derive(Debug, clap::Args)]
 pub struct UnderTestOptions {
-    /// Set the known findings in this TOML file aside, too; with 'triage', also a folder of regressions
+    /// Set the known findings in this TOML file aside, too; with 'triage', also a folder of regressions. Only the
+    /// commands that run inputs take it: fuzz, triage, minimize, replay, report, regress, bundle and state
     #[arg(long, value_name = "FILE", global = true)]
     known: Vec<PathBuf>,
-    /// Judge only images and requests without this feature, 'power cuts' say; any other name lists all features
+    /// Judge only images and requests without this feature, for example 'power cuts'; an unknown name lists all
+    /// features. The commands that take --known take this option
     #[arg(long, value_name = "FEATURE", global = true)]
     without: Vec<Feature>,
 }
