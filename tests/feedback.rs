@@ -270,7 +270,9 @@ fn answers_about_damaged_images_and_files_are_feedback() {
 fn accesses_to_files_are_feedback() {
     for target in TargetKind::ALL.into_iter().filter(|it| *it != TargetKind::Refcounts) {
         let name = target.name();
-        assert!(edges(reached_by(target), State::FileReads).is_empty(), "{name}");
+        // Our walker reports events in place of its reads. Its writer reports none.
+        let of_walker = edges(reached_by(target), State::FileReads);
+        assert_eq!(of_walker.is_empty(), target != TargetKind::Writes, "{name}: {of_walker:?}");
         let reads = edges(reached_in_silence(target), State::FileReads);
         for edge in [(Event::Start, Event::Header), (Event::Directory, Event::Table)] {
             assert!(reads.contains(&edge), "{name}: {edge:?} of {reads:?}");

@@ -47,6 +47,12 @@ pub trait Engine {
         false
     }
 
+    /// Reports the same for the accesses of an engine that has the image open for writing. By default, it is as for
+    /// reading.
+    fn written_accesses_are_feedback(&self) -> bool {
+        self.accesses_are_feedback()
+    }
+
     /// Reports whether the order of the accesses depends on the input alone while the engine writes. An engine that
     /// writes its caches in a random order says no: then the parts of the images are feedback, and not their order.
     fn written_accesses_are_ordered(&self) -> bool {
@@ -387,6 +393,10 @@ macro_rules! pass_on_to_engine {
 
         fn accesses_are_feedback(&self) -> bool {
             self.engine.accesses_are_feedback()
+        }
+
+        fn written_accesses_are_feedback(&self) -> bool {
+            self.engine.written_accesses_are_feedback()
         }
 
         fn written_accesses_are_ordered(&self) -> bool {

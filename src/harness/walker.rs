@@ -73,6 +73,11 @@ impl<O: Observer> Engine for Walker<O> {
         !O::OBSERVES
     }
 
+    fn written_accesses_are_feedback(&self) -> bool {
+        // The small writer reports no events.
+        true
+    }
+
     fn claims(&self) -> Claims {
         Claims::ALL
     }

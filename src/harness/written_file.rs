@@ -130,8 +130,11 @@ impl WrittenFile {
         })
     }
 
-    /// Writes `bytes` at `offset`. The file grows to their end.
+    /// Writes `bytes` at `offset`. The file grows to their end, if there are any.
     pub(super) fn write_at(&self, offset: HostOffset, bytes: &[u8]) -> Result<(), StorageError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
         let end = offset
             .checked_add(bytes.len() as u64)
             .filter(|end| end.get() <= MAX_WRITTEN_LENGTH_BYTES);

@@ -58,6 +58,10 @@ faults! {
     GrownTail "grown_tail",
     /// An image that was written stays marked as dirty.
     DirtyStays "dirty_stays",
+    /// An image is marked as dirty from the first write until it is closed.
+    DirtyWhileOpen "dirty_while_open",
+    /// An image that was written stays marked as corrupt.
+    CorruptStays "corrupt_stays",
     /// Another size of the disk makes the header lose the bit for lazy refcounts.
     LazyBitLost "lazy_bit_lost",
     /// Opening for writing changes the header.
@@ -140,6 +144,10 @@ faults! {
     CreatedVersionIgnored "created_version_ignored",
     /// A new image has clusters of 64 KiB.
     CreatedClusterIgnored "created_cluster_ignored",
+    /// A new image has the bit for extended L2 entries.
+    CreatedEntriesExtended "created_entries_extended",
+    /// A new image has a backing file.
+    CreatedBacked "created_backed",
     /// A new image has the older compression type.
     CreatedCompressionIgnored "created_compression_ignored",
     /// Opening for writing appends a byte to a data file.

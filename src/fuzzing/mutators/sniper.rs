@@ -1,5 +1,5 @@
 //! Aims at one or two entries of the images of a program, in any layer. The mutation runs the program to find those
-//! that our walker reads; sometimes it aims at others, because another implementation may read these. If the target has
+//! that our walker reads; sometimes it aims at others, because another implementation may use these. If the target has
 //! attacks, it appends an attack that patches such an entry, sets a trap on it or lets a read of it fail. If an engine
 //! writes, it appends a request to change the first cluster that the entry maps. Otherwise, and sometimes in that
 //! target, it changes an operand of the operation that wrote the entry. It runs only programs that were run before
@@ -20,7 +20,7 @@ use super::{operand, refused};
 const REFUSED_ONE_IN: u64 = 4;
 /// One attack of this many acts on reads: by turns a trap, and a read that fails.
 const ON_READS_ONE_IN: u64 = 6;
-/// One entry of this many is one that our walker does not read.
+/// One entry of this many is one that our walker does not read, in targets whose engines use such entries.
 const UNREAD_ONE_IN: u64 = 4;
 /// Most traps and failing reads act at one of the first reads of the entry.
 const FEW_READS: u64 = 4;
@@ -42,12 +42,12 @@ pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bo
         let has_requests = context.limits.requests > 0;
         let mut changed = false;
         for _ in 0..1 + context.index(2) {
-            let is_unread = has_attacks && context.entropy.one_in(UNREAD_ONE_IN);
+            let is_unread = (has_attacks || has_requests) && context.entropy.one_in(UNREAD_ONE_IN);
             let watched = if is_unread { watch.unread() } else { watch.read() };
             let Some(target) = aim(watched, context) else { break };
             changed |= match has_attacks {
                 true => attack(program, &target, context),
-                false if has_requests && context.entropy.one_in(2) => {
+                false if has_requests && !is_unread && context.entropy.one_in(2) => {
                     request(program, &target, cluster_size, context)
                 }
                 false => rewrite(program, &target, context),

@@ -5,7 +5,7 @@ use crate::formats::qcow2::constants::INCOMPATIBLE_DIRTY;
 use crate::formats::qcow2::header::Header;
 use crate::harness::Walker;
 use crate::harness::chain::Chain;
-use crate::harness::engine::{Engine, EngineError, ErrorKind, OpenDisk};
+use crate::harness::engine::{Engine, ErrorKind, OpenDisk};
 use crate::harness::idle::QuestionKind;
 use crate::harness::oracles::qcow2::refcounts;
 use crate::harness::oracles::written::{self, BeyondEdges, Moment};
@@ -54,8 +54,9 @@ impl WriterJudge {
         let size_bytes = steps.judge(walked)?;
         steps.judge(snapshots)?;
         steps.judge(self.kept_after_cut(cut))?;
+        steps.judge(self.kept_bits(&cut.files))?;
         if is_dirty(&cut.files) {
-            // The next writer counts all clusters again. Many readers refuse the image until then.
+            // With lazy refcounts, the next writer counts all clusters again. Many readers refuse the image until then.
             return Ok(());
         }
         steps.judge(refcounts::check_after_cut(&mut self.recount, cut.files.image()))?;
@@ -63,6 +64,8 @@ impl WriterJudge {
         let Some(size_bytes) = size_bytes else { return Ok(()) };
         steps.judge(self.raw_data_file_after_cut(cut, size_bytes))?;
         let read = self.read_after_cut(engine, cut, size_bytes);
+        let refused_writes = self.meter.take_refused_writes();
+        steps.judge(written::check_read_only("image opened again", refused_writes))?;
         if read.as_ref().is_err_and(|found| found.error_kind() == Some(ErrorKind::NotAsked)) {
             steps.verdicts.leave_unanswered(QuestionKind::Read);
             return Ok(());
@@ -97,19 +100,16 @@ impl WriterJudge {
         size_bytes: u64,
     ) -> OracleResult {
         let size = engine.policy().size;
-        let mut disk = match engine.open(&cut.files) {
-            Ok(disk) => disk,
-            Err(EngineError::NotGiven(_)) => return Ok(()),
-            Err(error) => return Err(oracles::unexpected_error("open", "image", &error)),
-        };
+        let opened = engine.open(&cut.files);
+        let mut disk =
+            opened.map_err(|error| oracles::unexpected_error("open", "image", &error))?;
         let has_first_size = size_bytes == self.built.active().virtual_size_bytes();
         self.check_size(size, has_first_size, (size_bytes, disk.virtual_size_bytes()))?;
         let expected = cut.guest.flushed_over(&self.built, size_bytes);
         let read = &mut |at, into: &mut [u8]| disk.read(at, into);
         let bytes = &mut self.bytes;
         written::check(read, &expected, Moment::CutReopened, BeyondEdges::Nothing, bytes)?;
-        disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))?;
-        written::check_read_only("image opened again", self.meter.take_refused_writes())
+        disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))
     }
 }
 

@@ -31,6 +31,8 @@ struct TrackedBitmap {
     was_resized: bool,
     /// The ranges that have changed while the bitmap was enabled.
     changed: RangeMap<()>,
+    /// Those of them that a flush has followed.
+    flushed: RangeMap<()>,
 }
 
 /// The bitmaps of an image.
@@ -54,6 +56,7 @@ impl TrackedBitmap {
             BitmapChange::Clear => {
                 self.built = None;
                 self.changed.clear();
+                self.flushed.clear();
             }
             BitmapChange::Enable => self.is_enabled = true,
             BitmapChange::Disable => self.is_enabled = false,
@@ -80,6 +83,7 @@ impl TrackedBitmaps {
                 kept_bytes: size_bytes,
                 was_resized: false,
                 changed: RangeMap::default(),
+                flushed: RangeMap::default(),
             });
         }
         self.built = Some((chain, head));
@@ -139,6 +143,9 @@ impl TrackedBitmaps {
     /// Notes that all changes must survive a cut.
     pub(super) fn settle(&mut self) {
         self.are_unsettled = false;
+        for bitmap in &mut self.all {
+            bitmap.flushed.clone_from(&bitmap.changed);
+        }
     }
 
     fn note_change(&mut self, number: u32, change: BitmapChange, size_bytes: u64) {
@@ -153,6 +160,7 @@ impl TrackedBitmaps {
                 kept_bytes: size_bytes,
                 was_resized: false,
                 changed: RangeMap::default(),
+                flushed: RangeMap::default(),
             }),
             BitmapChange::Remove => self.all.retain(|bitmap| bitmap.number != number),
             _ => {
@@ -174,6 +182,7 @@ impl TrackedBitmaps {
             bitmap.was_resized = true;
             bitmap.kept_bytes = bitmap.kept_bytes.min(size_bytes);
             bitmap.changed.remove(size_bytes..u64::MAX);
+            bitmap.flushed.remove(size_bytes..u64::MAX);
         }
     }
 
@@ -238,6 +247,8 @@ impl TrackedBitmaps {
             }
             let mut changed = bitmap.changed.clone();
             lost.iter().for_each(|range| changed.remove(range.clone()));
+            // A flushed change of the same range has set the bits before.
+            bitmap.flushed.iter().for_each(|(range, ())| changed.insert(range, ()));
             let found = FoundBitmap { file: files.image(), header: &head.header, index, entry };
             let expected = expected(&self.built, bitmap, &changed);
             bitmaps::check(&found, &expected, OtherBits::Any)?;

@@ -39,6 +39,10 @@ impl WriterJudge {
                 verdicts.leave_unanswered(QuestionKind::Create);
                 return Ok(None);
             }
+            // The engine is not to blame.
+            Err(error @ EngineError::NotGiven(_)) => {
+                return Err(oracles::unexpected_error("open", "image", &error));
+            }
             Err(error) => {
                 verdicts
                     .judge::<()>(Err(oracles::unexpected_error("written", "create", &error)))?;

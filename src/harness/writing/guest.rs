@@ -352,7 +352,9 @@ impl ExpectedDisk for FlushedDisk<'_> {
 /// Fills `into` with the bytes of a write from a guest offset on. Each write has other bytes at each offset.
 fn written_bytes(write: u32, guest: u64, into: &mut [u8]) {
     const BLOCK: u64 = PATTERN_BLOCK_BYTES as u64;
-    let block_at = |at: u64| pattern_block((u64::from(write) << 40) ^ (at / BLOCK));
+    // The numbers of the write and of the block come from both ends: they do not meet.
+    let of_write = u64::from(write).reverse_bits();
+    let block_at = |at: u64| pattern_block(of_write ^ (at / BLOCK));
     // Bytes up to the first whole block of the disk, whole blocks, and the rest.
     let inside = guest % BLOCK;
     let before = ((BLOCK - inside) % BLOCK) as usize;

@@ -101,7 +101,7 @@ impl WriterJudge {
             Some(chain) => chain,
             None => Chain::writable(case.images, has_cuts, &self.meter),
         };
-        let are_feedback = engine.accesses_are_feedback();
+        let are_feedback = engine.written_accesses_are_feedback();
         AccessReport::begin(are_feedback, &self.meter, observer);
         let ran = self.sessions(engine, case, &chain, observer, verdicts);
         // Nothing is known about the origin of data in an image that the engine has created.
@@ -123,7 +123,11 @@ impl WriterJudge {
         let judged = match ran {
             Ok(true) => {
                 self.closed(&written, verdicts).and_then(|file| match file.has_disk {
-                    true => self.read_again(engine, &written, verdicts),
+                    true => {
+                        let read = self.read_again(engine, &written, verdicts);
+                        self.check_read_only("image opened again", verdicts)?;
+                        read
+                    }
                     // The engine would hardly find more in the file.
                     false => Ok(()),
                 })
@@ -153,18 +157,15 @@ impl WriterJudge {
         let mut sessions =
             case.requests.split(|request| *request == WriteRequest::Reopen).peekable();
         while let Some(session) = sessions.next() {
-            match self.session(engine, chain, session, observer, verdicts) {
-                Ok(true) => {}
-                // The harness could not give the image back. A cut before has left its files in any case.
-                Err(found) if found.is_not_given() => {
-                    self.judge_cuts(engine, verdicts)?;
-                    return Err(found);
-                }
-                ended => return ended,
+            let ended = self.session(engine, chain, session, observer, verdicts);
+            let was_traced = self.meter.interrupt_trace();
+            self.check_read_only("layer below", verdicts)?;
+            // The cuts before an error have left their files all the same, even if the error is known.
+            self.judge_cuts(engine, verdicts)?;
+            if !ended? {
+                return Ok(false);
             }
             observer.event(State::Write, Event::Checkpoint);
-            let was_traced = self.meter.interrupt_trace();
-            self.judge_cuts(engine, verdicts)?;
             chain.note_closed();
             self.guest.settle();
             // Later findings could follow from a known one.
@@ -224,7 +225,6 @@ impl WriterJudge {
         verdicts.judge_answers(QuestionKind::Read, read)?;
         let written = chain.written_changes();
         disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))?;
-        self.check_read_only("layer below", verdicts)?;
         if let Some(WriteRequest::Cut { kind, choice }) = requests.last() {
             self.cut_while_closing(chain, written, *kind, *choice);
         }
@@ -355,19 +355,19 @@ impl WriterJudge {
         verdicts: &mut Verdicts,
     ) -> OracleResult {
         let engine_size = engine.policy().size;
-        let opened = engine.open(chain);
-        let opened = opened.map_err(|error| {
-            written::in_file(oracles::unexpected_error("open", "written image", &error))
-        });
-        let mut disk = opened?;
+        let refused = |error| oracles::unexpected_error("open", "written image", &error);
+        let mut disk = match engine.open(chain) {
+            // The engine is not to blame, as in a session.
+            Err(error @ EngineError::NotGiven(_)) => return Err(refused(error)),
+            opened => opened.map_err(|error| written::in_file(refused(error)))?,
+        };
         let sized = self.check_open_size(engine_size, disk.virtual_size_bytes());
         if verdicts.judge(sized)?.is_none() {
             return Ok(());
         }
         let read = self.compare(Moment::Reopened, &mut |at, into: &mut [u8]| disk.read(at, into));
         verdicts.judge_answers(QuestionKind::Read, read)?;
-        disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))?;
-        self.check_read_only("image opened again", verdicts)
+        disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))
     }
 
     /// Judges whether the engine has tried to write to files that are open for reading only.

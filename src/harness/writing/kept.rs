@@ -8,7 +8,7 @@ use super::cut::Cut;
 use super::judge::WriterJudge;
 
 impl WriterJudge {
-    /// Checks the bits in the header of a closed file.
+    /// Checks the bits in the header of a closed file, or of one after a cut.
     pub(super) fn kept_bits(&self, chain: &Chain) -> OracleResult {
         kept::check_bits(self.before.as_ref().map(Chain::image), chain.image())
     }

@@ -7,10 +7,18 @@ use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::WritableStorage;
 use crate::formats::qcow2::constants::{
-    INCOMPATIBLE_COMPRESSION, MAGIC, MAX_L1_ENTRIES, V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES,
+    INCOMPATIBLE_COMPRESSION, INCOMPATIBLE_EXTENDED_L2, MAGIC, MAX_L1_ENTRIES,
+    V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES,
 };
 use crate::formats::qcow2::geometry::{Compression, Geometry, Version};
 use crate::writers::{WriteError, WriterFault};
+
+/// The place of the name of the backing file in the header, and then its length.
+const BACKING_NAME_AT: HostOffset = HostOffset::new(8);
+/// A name of one byte behind the header.
+const PLANTED_NAME: [u8; 12] = [0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1];
+/// The smallest clusters of an image with extended L2 entries.
+const MIN_EXTENDED_CLUSTER_BITS: u32 = 14;
 
 /// The places of the structures of a new image, in clusters.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +32,7 @@ struct NewLayout {
 impl NewLayout {
     fn new(geometry: &Geometry, size_bytes: u64) -> Result<Self, WriteError> {
         let cluster = geometry.cluster_size.bytes();
-        let per_table = cluster / 8;
+        let per_table = cluster / if geometry.extended_l2 { 16 } else { 8 };
         // A disk without clusters has an L1 table all the same, as in QEMU.
         let l1_entries = geometry.cluster_size.clusters_for(size_bytes).div_ceil(per_table).max(1);
         if l1_entries > u64::from(MAX_L1_ENTRIES) {
@@ -80,6 +88,9 @@ pub(super) fn create<S: WritableStorage>(
     // The tables are holes of zeros: the last byte gives the file its length.
     file.write_at(HostOffset::new(at(layout.clusters()).get() - 1), &[0])?;
     file.write_at(HostOffset::ZERO, &header(geometry, size_bytes, &layout, (at(l1), at(1))))?;
+    if fault == Some(WriterFault::CreatedBacked) {
+        file.write_at(BACKING_NAME_AT, &PLANTED_NAME)?;
+    }
     Ok(file.flush()?)
 }
 
@@ -91,6 +102,11 @@ fn asked_or_planted(asked: &Geometry, fault: Option<WriterFault>) -> Geometry {
         Some(WriterFault::CreatedClusterIgnored) => {
             let cluster_size = ClusterSize::from_bits(16).unwrap_or(ClusterSize::SMALLEST);
             Geometry { cluster_size, ..*asked }
+        }
+        Some(WriterFault::CreatedEntriesExtended) => {
+            let can_be = asked.version == Version::V3
+                && asked.cluster_size.bits() >= MIN_EXTENDED_CLUSTER_BITS;
+            Geometry { extended_l2: can_be, ..*asked }
         }
         Some(WriterFault::CreatedCompressionIgnored) => {
             Geometry { compression: Compression::Deflate, ..*asked }
@@ -156,7 +172,9 @@ fn header(
     if is_old {
         return bytes;
     }
-    let incompatible = if is_zstd { INCOMPATIBLE_COMPRESSION } else { 0 };
+    let mut incompatible = if is_zstd { INCOMPATIBLE_COMPRESSION } else { 0 };
+    // Only a fault sets this bit.
+    incompatible |= if geometry.extended_l2 { INCOMPATIBLE_EXTENDED_L2 } else { 0 };
     bytes.extend_from_slice(&incompatible.to_be_bytes());
     bytes.extend_from_slice(&[0; 16]);
     bytes.extend_from_slice(&geometry.refcount_order.to_be_bytes());

@@ -5,6 +5,7 @@
 
 use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::WritableStorage;
+use crate::formats::qcow2::constants::{INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY};
 use crate::formats::qcow2::geometry::Version;
 use crate::writers::{WriteError, WriterFault};
 
@@ -20,9 +21,11 @@ impl<S: WritableStorage> SmallWriter<'_, S> {
         guest: GuestOffset,
         bytes: &[u8],
     ) -> Result<(), WriteError> {
-        if self.tables.has(WriterFault::DirtyStays) && self.tables.geometry().version == Version::V3
-        {
-            self.tables.mark_dirty()?;
+        match self.planted_marks() {
+            marks if marks != 0 && self.tables.geometry().version == Version::V3 => {
+                self.tables.set_marks(marks)?;
+            }
+            _ => {}
         }
         if self.tables.has(WriterFault::NeighbourStored) {
             self.store_neighbour(guest.saturating_add(bytes.len() as u64))?;
@@ -34,6 +37,16 @@ impl<S: WritableStorage> SmallWriter<'_, S> {
                 self.write_piece(at.get(), &[!byte], &mut None)
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Returns the bits by which some faults mark an image while they write to it.
+    fn planted_marks(&self) -> u64 {
+        let has = |fault| self.tables.has(fault);
+        match has(WriterFault::DirtyStays) || has(WriterFault::DirtyWhileOpen) {
+            true => INCOMPATIBLE_DIRTY,
+            false if has(WriterFault::CorruptStays) => INCOMPATIBLE_CORRUPT,
+            false => 0,
         }
     }
 

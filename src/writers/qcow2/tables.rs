@@ -22,7 +22,7 @@ pub(super) const SIZE_AT: HostOffset = HostOffset::new(24);
 /// The offset of `l1_size`, with `l1_table_offset` behind it.
 const L1_ENTRIES_AT: HostOffset = HostOffset::new(36);
 /// The offset of the field with the dirty bit, `incompatible_features`.
-const DIRTY_BIT_AT: HostOffset = HostOffset::new(72);
+const INCOMPATIBLE_AT: HostOffset = HostOffset::new(72);
 /// The offset of `compatible_features`.
 const COMPATIBLE_AT: HostOffset = HostOffset::new(80);
 
@@ -213,9 +213,9 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         L2Entry(entry).kind(self.geometry()).map_err(WriteError::Malformed)
     }
 
-    /// Marks the image as dirty.
-    pub(super) fn mark_dirty(&self) -> Result<(), WriteError> {
-        self.set_entry(DIRTY_BIT_AT, self.header.incompatible | INCOMPATIBLE_DIRTY)
+    /// Stores the incompatible features that the image had when it was opened, and these ones.
+    pub(super) fn set_marks(&self, marks: u64) -> Result<(), WriteError> {
+        self.set_entry(INCOMPATIBLE_AT, self.header.incompatible | marks)
     }
 
     /// Flips the header's bit for lazy refcounts, which has no effect on the disk.
@@ -334,6 +334,9 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         self.mark_late()?;
         if self.has(WriterFault::BitmapsDropped) {
             self.drop_bitmaps()?;
+        }
+        if self.has(WriterFault::DirtyWhileOpen) && self.geometry().version == Version::V3 {
+            self.set_marks(0)?;
         }
         let has_grown = self.end > self.first_end;
         match has_grown && self.has(WriterFault::CloseTorn) {
