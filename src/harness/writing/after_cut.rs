@@ -66,6 +66,7 @@ impl WriterJudge {
         let read = self.read_after_cut(engine, cut, size_bytes);
         let refused_writes = self.meter.take_refused_writes();
         steps.judge(written::check_read_only("image opened again", refused_writes))?;
+        // The engine has no answer to reads, or the harness cannot give it the file.
         if read.as_ref().is_err_and(|found| found.error_kind() == Some(ErrorKind::NotAsked)) {
             steps.verdicts.leave_unanswered(QuestionKind::Read);
             return Ok(());

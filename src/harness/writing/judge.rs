@@ -159,24 +159,34 @@ impl WriterJudge {
         while let Some(session) = sessions.next() {
             let ended = self.session(engine, chain, session, observer, verdicts);
             let was_traced = self.meter.interrupt_trace();
-            self.check_read_only("layer below", verdicts)?;
-            // The cuts before an error have left their files all the same, even if the error is known.
-            self.judge_cuts(engine, verdicts)?;
-            if !ended? {
-                return Ok(false);
-            }
-            observer.event(State::Write, Event::Checkpoint);
-            chain.note_closed();
-            self.guest.settle();
-            // Later findings could follow from a known one.
-            let goes_on =
-                sessions.peek().is_none() || self.closed(&chain.as_written(), verdicts)?.is_sound;
+            let is_last = sessions.peek().is_none();
+            let goes_on = self.judge_session(engine, chain, (ended, is_last), verdicts);
             self.meter.resume_trace(was_traced);
-            if !goes_on {
+            if !goes_on? {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// Judges the files that a session leaves, but not the last one, which the caller judges. Returns false if the engine
+    /// has not opened the image, or if there is a known finding: later ones could follow from it.
+    fn judge_session<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        chain: &Chain,
+        (ended, is_last): (Result<bool, Box<oracles::Violation>>, bool),
+        verdicts: &mut Verdicts,
+    ) -> Result<bool, Box<oracles::Violation>> {
+        self.check_read_only("layer below", verdicts)?;
+        // The cuts before an error have left their files all the same, even if the error is known.
+        self.judge_cuts(engine, verdicts)?;
+        if !ended? {
+            return Ok(false);
+        }
+        chain.note_closed();
+        self.guest.settle();
+        Ok(is_last || self.closed(&chain.as_written(), verdicts)?.is_sound)
     }
 
     /// Forgets the files of the last case.
@@ -233,6 +243,7 @@ impl WriterJudge {
         {
             self.unchanged(&before, &chain.as_written())?;
         }
+        observer.event(State::Write, Event::Checkpoint);
         Ok(true)
     }
 
