@@ -22,7 +22,7 @@ pub(super) const SIZE_AT: HostOffset = HostOffset::new(24);
 /// The offset of `l1_size`, with `l1_table_offset` behind it.
 const L1_ENTRIES_AT: HostOffset = HostOffset::new(36);
 /// The offset of the field with the dirty bit, `incompatible_features`.
-const INCOMPATIBLE_AT: HostOffset = HostOffset::new(72);
+const FEATURE_BITS_AT: HostOffset = HostOffset::new(72);
 /// The offset of `compatible_features`.
 const COMPATIBLE_AT: HostOffset = HostOffset::new(80);
 
@@ -215,7 +215,7 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
 
     /// Stores the incompatible features that the image had when it was opened, and these ones.
     pub(super) fn set_marks(&self, marks: u64) -> Result<(), WriteError> {
-        self.set_entry(INCOMPATIBLE_AT, self.header.incompatible | marks)
+        self.set_entry(FEATURE_BITS_AT, self.header.incompatible | marks)
     }
 
     /// Flips the header's bit for lazy refcounts, which has no effect on the disk.
