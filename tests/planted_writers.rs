@@ -166,7 +166,6 @@ fn found_by(fault: WriterFault) -> &'static [&'static str] {
         DeletedEarly => &["power_cut: ", "killed: "],
         CopiedStaysCleared => &["refcounts: "],
         CreatedNotCounted => &["refcounts: L1 table, the references → fewer"],
-        CreatedSizeRounded => &["written: size of a new image, as asked → otherwise"],
         CloseTorn => &["killed: ", "power_cut: "],
         BitmapMissesZeros | BitmapMissesEnd => &["bitmaps: the bits of a change, ones → zeros"],
         BitmapLate => &["bitmaps: the bits of a change, ", "bitmaps: other bits, "],
@@ -185,14 +184,6 @@ fn found_by(fault: WriterFault) -> &'static [&'static str] {
         SnapshotNotDeleted => &["written: snapshots, those of the requests → more"],
         SnapshotRenamed => &["written: snapshot's "],
         BackingFormatLost => &["written: backing file's format, kept → changed"],
-        CreatedWidthIgnored => &["written: refcount width of a new image, as asked → otherwise"],
-        CreatedVersionIgnored => &["written: version of a new image, as asked → otherwise"],
-        CreatedClusterIgnored => &["written: cluster size of a new image, as asked → otherwise"],
-        CreatedEntriesExtended => &["written: L2 entries of a new image, as asked → otherwise"],
-        CreatedBacked => &["written: backing file of a new image, as asked → otherwise"],
-        CreatedCompressionIgnored => {
-            &["written: compression type of a new image, as asked → otherwise"]
-        }
         DataFileGrows => &["written: data file without a request, ", "raw_data_file: length, "],
         BitmapNotAdded => &["bitmaps: ", "written: change_bitmap, "],
         BitmapTooFine => &["bitmaps: granularity and flags, "],
@@ -201,6 +192,24 @@ fn found_by(fault: WriterFault) -> &'static [&'static str] {
         BitmapStaysDisabled => &["bitmaps: "],
         BitmapForgets => &["bitmaps: bits from before, ", "bitmaps: the bits of a change, "],
         FlushIgnored => &["power_cut: a flushed write, ", "power_cut: flushed zeros, "],
+        _ => found_in_new_image(fault),
+    }
+}
+
+/// Returns the same for a fault in the properties of a new image.
+fn found_in_new_image(fault: WriterFault) -> &'static [&'static str] {
+    use WriterFault::*;
+    match fault {
+        CreatedSizeRounded => &["written: size of a new image, as asked → otherwise"],
+        CreatedWidthIgnored => &["written: refcount width of a new image, as asked → otherwise"],
+        CreatedVersionIgnored => &["written: version of a new image, as asked → otherwise"],
+        CreatedClusterIgnored => &["written: cluster size of a new image, as asked → otherwise"],
+        CreatedCompressionIgnored => {
+            &["written: compression type of a new image, as asked → otherwise"]
+        }
+        CreatedEntriesExtended => &["written: L2 entries of a new image, as asked → otherwise"],
+        CreatedBacked => &["written: backing file of a new image, as asked → otherwise"],
+        _ => &[],
     }
 }
 

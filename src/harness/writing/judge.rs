@@ -169,8 +169,8 @@ impl WriterJudge {
         Ok(true)
     }
 
-    /// Judges the files that a session leaves, but not the last one, which the caller judges. Returns false if the engine
-    /// has not opened the image, or if there is a known finding: later ones could follow from it.
+    /// Judges the files that a session leaves. The caller judges the one that the last session closes. Returns false if
+    /// the engine has not opened the image, or if there is a known finding: later ones could follow from it.
     fn judge_session<E: Engine>(
         &mut self,
         engine: &mut E,
