@@ -1,14 +1,12 @@
 //! The target `writes` can fail: the small writer with one planted fault each writes to the images of generated
 //! programs. Without a fault, it passes.
 
-#[path = "planted_writers/failing.rs"]
-mod failing;
+#[path = "planted_writers/altered.rs"]
+mod altered;
 #[path = "planted_writers/meddling.rs"]
 mod meddling;
 #[path = "planted_writers/not_given.rs"]
 mod not_given;
-#[path = "planted_writers/opened_again.rs"]
-mod opened_again;
 #[allow(dead_code)]
 mod qemu;
 

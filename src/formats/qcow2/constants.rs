@@ -46,6 +46,9 @@ pub const INCOMPATIBLE_COMPRESSION: u64 = 1 << 3;
 /// Incompatible feature bit 4: L2 entries are 16 bytes, with subcluster bitmaps.
 pub const INCOMPATIBLE_EXTENDED_L2: u64 = 1 << 4;
 
+/// The smallest clusters of an image with extended L2 entries, in bits.
+pub const MIN_EXTENDED_L2_CLUSTER_BITS: u32 = 14;
+
 /// The incompatible feature bits that are known.
 pub(super) const INCOMPATIBLE_KNOWN: u64 = (1 << 5) - 1;
 

@@ -6,7 +6,8 @@ use super::constants::{
     AUTOCLEAR_RAW_DATA_FILE, INCOMPATIBLE_COMPRESSION, INCOMPATIBLE_DATA_FILE,
     INCOMPATIBLE_EXTENDED_L2, INCOMPATIBLE_KNOWN, MAGIC, MAX_CLUSTER_BITS, MAX_FILE_BYTES,
     MAX_L1_ENTRIES, MAX_REFCOUNT_ORDER, MAX_REFCOUNT_TABLE_BYTES, MAX_SNAPSHOTS,
-    SNAPSHOT_FIXED_BYTES, V2_LENGTH_BYTES, V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES,
+    MIN_EXTENDED_L2_CLUSTER_BITS, SNAPSHOT_FIXED_BYTES, V2_LENGTH_BYTES,
+    V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES,
 };
 use super::geometry::{Compression, Geometry, Version};
 use super::layout::Layout;
@@ -213,7 +214,7 @@ impl RawHeader {
             return Err(bad("autoclear_features", self.autoclear, expected));
         }
         let extended_l2 = self.incompatible & INCOMPATIBLE_EXTENDED_L2 != 0;
-        if extended_l2 && cluster_size.bits() < 14 {
+        if extended_l2 && cluster_size.bits() < MIN_EXTENDED_L2_CLUSTER_BITS {
             let expected = "14 to 21 with extended L2 entries";
             return Err(bad("cluster_bits", u64::from(self.cluster_bits), expected));
         }

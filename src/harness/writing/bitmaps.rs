@@ -31,7 +31,7 @@ struct TrackedBitmap {
     was_resized: bool,
     /// The ranges that have changed while the bitmap was enabled.
     changed: RangeMap<()>,
-    /// Those of them that a flush has followed.
+    /// The part of `changed` that was there at the last flush.
     flushed: RangeMap<()>,
 }
 
@@ -50,6 +50,21 @@ pub(super) struct TrackedBitmaps {
 }
 
 impl TrackedBitmap {
+    /// Creates a bitmap without bits for a disk of `size_bytes`.
+    fn new(number: u32, granularity_bits: u8, is_enabled: bool, size_bytes: u64) -> Self {
+        Self {
+            number,
+            granularity_bits,
+            is_enabled,
+            in_use: false,
+            built: None,
+            kept_bytes: size_bytes,
+            was_resized: false,
+            changed: RangeMap::default(),
+            flushed: RangeMap::default(),
+        }
+    }
+
     /// Changes the bitmap.
     fn apply(&mut self, change: BitmapChange) {
         match change {
@@ -74,17 +89,10 @@ impl TrackedBitmaps {
         let Ok(head) = Head::read(chain.image()) else { return };
         let size_bytes = head.header.virtual_size_bytes();
         for (number, entry) in (0..).zip(entries(chain.image(), &head).unwrap_or_default()) {
-            self.all.push(TrackedBitmap {
-                number,
-                granularity_bits: entry.granularity_bits,
-                is_enabled: entry.is_auto(),
-                in_use: entry.in_use(),
-                built: Some((number, entry)),
-                kept_bytes: size_bytes,
-                was_resized: false,
-                changed: RangeMap::default(),
-                flushed: RangeMap::default(),
-            });
+            let bitmap =
+                TrackedBitmap::new(number, entry.granularity_bits, entry.is_auto(), size_bytes);
+            let (in_use, built) = (entry.in_use(), Some((number, entry)));
+            self.all.push(TrackedBitmap { in_use, built, ..bitmap });
         }
         self.built = Some((chain, head));
     }
@@ -151,17 +159,10 @@ impl TrackedBitmaps {
     fn note_change(&mut self, number: u32, change: BitmapChange, size_bytes: u64) {
         (self.are_supported, self.are_unsettled) = (true, true);
         match change {
-            BitmapChange::Add { granularity_bits, is_enabled } => self.all.push(TrackedBitmap {
-                number,
-                granularity_bits,
-                is_enabled,
-                in_use: false,
-                built: None,
-                kept_bytes: size_bytes,
-                was_resized: false,
-                changed: RangeMap::default(),
-                flushed: RangeMap::default(),
-            }),
+            BitmapChange::Add { granularity_bits, is_enabled } => {
+                let bitmap = TrackedBitmap::new(number, granularity_bits, is_enabled, size_bytes);
+                self.all.push(bitmap);
+            }
             BitmapChange::Remove => self.all.retain(|bitmap| bitmap.number != number),
             _ => {
                 let bitmap = self.all.iter_mut().find(|bitmap| bitmap.number == number);

@@ -8,17 +8,16 @@ use crate::disk::offsets::HostOffset;
 use crate::disk::storage::WritableStorage;
 use crate::formats::qcow2::constants::{
     INCOMPATIBLE_COMPRESSION, INCOMPATIBLE_EXTENDED_L2, MAGIC, MAX_L1_ENTRIES,
-    V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES,
+    MIN_EXTENDED_L2_CLUSTER_BITS, V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES,
 };
 use crate::formats::qcow2::geometry::{Compression, Geometry, Version};
+use crate::formats::qcow2::layout::Layout;
 use crate::writers::{WriteError, WriterFault};
 
 /// The place of the name of the backing file in the header, and then its length.
 const BACKING_NAME_AT: HostOffset = HostOffset::new(8);
 /// A name of one byte behind the header.
 const PLANTED_NAME: [u8; 12] = [0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1];
-/// The smallest clusters of an image with extended L2 entries.
-const MIN_EXTENDED_CLUSTER_BITS: u32 = 14;
 
 /// The places of the structures of a new image, in clusters.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +31,7 @@ struct NewLayout {
 impl NewLayout {
     fn new(geometry: &Geometry, size_bytes: u64) -> Result<Self, WriteError> {
         let cluster = geometry.cluster_size.bytes();
-        let per_table = cluster / if geometry.extended_l2 { 16 } else { 8 };
+        let per_table = cluster / geometry.l2_entry_bytes();
         // A disk without clusters has an L1 table all the same, as in QEMU.
         let l1_entries = geometry.cluster_size.clusters_for(size_bytes).div_ceil(per_table).max(1);
         if l1_entries > u64::from(MAX_L1_ENTRIES) {
@@ -105,7 +104,7 @@ fn asked_or_planted(asked: &Geometry, fault: Option<WriterFault>) -> Geometry {
         }
         Some(WriterFault::CreatedEntriesExtended) => {
             let can_be = asked.version == Version::V3
-                && asked.cluster_size.bits() >= MIN_EXTENDED_CLUSTER_BITS;
+                && asked.cluster_size.bits() >= MIN_EXTENDED_L2_CLUSTER_BITS;
             Geometry { extended_l2: can_be, ..*asked }
         }
         Some(WriterFault::CreatedCompressionIgnored) => {

@@ -6,7 +6,6 @@
 use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::WritableStorage;
 use crate::formats::qcow2::constants::{INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY};
-use crate::formats::qcow2::geometry::Version;
 use crate::writers::{WriteError, WriterFault};
 
 use super::SmallWriter;
@@ -21,11 +20,9 @@ impl<S: WritableStorage> SmallWriter<'_, S> {
         guest: GuestOffset,
         bytes: &[u8],
     ) -> Result<(), WriteError> {
-        match self.planted_marks() {
-            marks if marks != 0 && self.tables.geometry().version == Version::V3 => {
-                self.tables.set_marks(marks)?;
-            }
-            _ => {}
+        let marks = self.planted_marks();
+        if marks != 0 {
+            self.tables.set_marks(marks)?;
         }
         if self.tables.has(WriterFault::NeighbourStored) {
             self.store_neighbour(guest.saturating_add(bytes.len() as u64))?;

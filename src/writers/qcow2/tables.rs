@@ -213,8 +213,12 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         L2Entry(entry).kind(self.geometry()).map_err(WriteError::Malformed)
     }
 
-    /// Stores the incompatible features that the image had when it was opened, and these ones.
+    /// Stores the incompatible features that the image had when it was opened, and these ones. An image of version 2
+    /// has no place for them.
     pub(super) fn set_marks(&self, marks: u64) -> Result<(), WriteError> {
+        if self.geometry().version == Version::V2 {
+            return Ok(());
+        }
         self.set_entry(FEATURE_BITS_AT, self.header.incompatible | marks)
     }
 
@@ -335,7 +339,7 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         if self.has(WriterFault::BitmapsDropped) {
             self.drop_bitmaps()?;
         }
-        if self.has(WriterFault::DirtyWhileOpen) && self.geometry().version == Version::V3 {
+        if self.has(WriterFault::DirtyWhileOpen) {
             self.set_marks(0)?;
         }
         let has_grown = self.end > self.first_end;

@@ -1,0 +1,138 @@
+//! Engines whose open disks answer in a wrong way, for reading or for writing.
+
+use qcowfuzz::harness::target::Target;
+use qcowfuzz::harness::{KnowingEngine, KnownFindings, Walker, WalkerDisk};
+use qcowfuzz::internal::harness::targets::writes::Writes;
+use qcowfuzz::internal::writers::WriterFault;
+use qcowfuzz::prelude::{Answer, Chain, Claims, Engine, EngineError, GuestOffset, OpenDisk};
+use qcowfuzz::programs::text::assemble;
+
+use super::{found_in, programs};
+
+/// The number of cuts: one of them is at a moment at which the writer has changed the file.
+const CUTS: u64 = 8;
+
+/// Our walker, with a fault of the disks that it opens for reading only, and one of those that it writes.
+struct Altered {
+    walker: Walker,
+    opened: Fault,
+    written: Fault,
+}
+
+/// A wrong answer of an open disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    None,
+    /// The last byte of each read is another one.
+    Bytes,
+    /// The disk is a sector too long.
+    Size,
+    /// Discards fail.
+    Discard,
+}
+
+struct AlteredDisk<'s>(WalkerDisk<'s>, Fault);
+
+impl Engine for Altered {
+    type Disk<'s> = AlteredDisk<'s>;
+
+    fn name(&self) -> &str {
+        "altered"
+    }
+
+    fn write_claims(&self) -> Claims {
+        self.walker.write_claims()
+    }
+
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<AlteredDisk<'s>> {
+        Ok(AlteredDisk(self.walker.open(chain)?, self.opened))
+    }
+
+    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<AlteredDisk<'s>> {
+        Ok(AlteredDisk(self.walker.open_to_write(chain)?, self.written))
+    }
+}
+
+impl OpenDisk for AlteredDisk<'_> {
+    fn virtual_size_bytes(&self) -> u64 {
+        self.0.virtual_size_bytes() + if self.1 == Fault::Size { 512 } else { 0 }
+    }
+
+    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
+        self.0.read(guest, into)?;
+        if let (Fault::Bytes, Some(byte)) = (self.1, into.last_mut()) {
+            *byte = !*byte;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, guest: GuestOffset, bytes: &[u8]) -> Answer {
+        self.0.write(guest, bytes)
+    }
+
+    fn discard(&mut self, _guest: GuestOffset, _length_bytes: u64) -> Answer {
+        match self.1 {
+            Fault::Discard => Err(EngineError::from(std::io::Error::other("planted"))),
+            _ => Err(EngineError::NotAsked),
+        }
+    }
+
+    fn flush(&mut self) -> Answer {
+        self.0.flush()
+    }
+
+    fn close(self) -> Answer {
+        self.0.close()
+    }
+}
+
+/// A closed file, and one after a cut, are read through the engine, too.
+#[test]
+fn wrong_reads_of_an_image_that_is_opened_again_are_found() {
+    for (opened, after_cut, closed) in [
+        (Fault::Bytes, "power_cut: the rest, opened again, ", "written: the rest, opened again, "),
+        (Fault::Size, "power_cut: virtual size, ", "model: virtual size, "),
+    ] {
+        let mut target = Writes::observed(
+            Altered { walker: Walker::default(), opened, written: Fault::None },
+            (),
+        );
+        let found: Vec<String> =
+            programs().iter().filter_map(|program| found_in(&mut target, program)).collect();
+        for start in [after_cut, closed] {
+            assert!(found.iter().any(|name| name.starts_with(start)), "{start}: {found:?}");
+        }
+    }
+}
+
+/// The files of a cut are there, even if a later request fails and the harness knows that error.
+#[test]
+fn cuts_before_a_known_error_are_judged() {
+    let cuts = (0..CUTS).map(|choice| format!("sync kind=kill choice={choice}\n"));
+    let text = format!(
+        "image version=3 cluster_bits=9 refcount_order=4 features=none size=9<<9+0 rng_seed=0 \
+         blocks=append table=append tolerance=0\nwrite at=start+0 clusters=2\n\
+         sync kind=flush choice=0\nwrite at=start+3 clusters=1\n{}discard at=start+0 clusters=1\n",
+        cuts.collect::<String>()
+    );
+    let program = assemble(&text).unwrap();
+    let known = "[[finding]]\nfingerprint = 'written: discard, *'\nreason = 'Planted.'";
+    let known = KnownFindings::parse(known).unwrap();
+    for (walker, expected) in [
+        (Walker::default(), None),
+        (
+            Walker::default().with_fault(WriterFault::DirtyWhileOpen),
+            Some("killed: dirty bit, clear → set"),
+        ),
+    ] {
+        let engine = KnowingEngine::new(
+            Altered { walker, opened: Fault::None, written: Fault::Discard },
+            known.clone(),
+        );
+        let mut target = Writes::observed(engine, ());
+        assert_eq!(found_in(&mut target, &program).as_deref(), expected);
+        if expected.is_none() {
+            assert_eq!(target.met().len(), 1, "the known error was met");
+        }
+    }
+}
