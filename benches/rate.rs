@@ -10,7 +10,6 @@ use std::hint::black_box;
 use std::rc::Rc;
 use std::time::Duration;
 
-use qcowfuzz::findings::isolation::ProcessLimits;
 use qcowfuzz::fuzzing::embedded::Subject;
 use qcowfuzz::fuzzing::feedback::Recorder;
 use qcowfuzz::harness::implementation::{Implementation, OurWalker};
@@ -23,6 +22,7 @@ use qcowfuzz::internal::fuzzing::campaign::subject::Supervised;
 use qcowfuzz::internal::programs::operand::Number;
 use qcowfuzz::internal::programs::operand::{Base, ImageForm, Size};
 use qcowfuzz::internal::programs::prologue::PROLOGUE_BYTES;
+use qcowfuzz::processes::ProcessLimits;
 use qcowfuzz::programs::Operation;
 use qcowfuzz::programs::generate::{GenerateSettings, generate_writes};
 

@@ -63,6 +63,7 @@ pub mod harness;
 pub mod images;
 #[doc(hidden)]
 pub mod internal;
+pub mod processes;
 pub mod programs;
 pub mod walkers;
 mod writers;

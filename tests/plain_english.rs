@@ -27,6 +27,7 @@ const FINISHED: &[&str] = &[
     "src/internal.rs",
     "src/lib.rs",
     "src/main.rs",
+    "src/processes",
     "src/programs",
     "src/walkers",
     "tests",

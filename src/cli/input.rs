@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use crate::disk::files;
 use crate::disk::limits::MAX_INPUT_BYTES;
-use crate::findings::isolation::{IsolatedRun, Isolation, ProcessLimits};
+use crate::findings::isolation::{IsolatedRun, Isolation};
 use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
+use crate::processes::ProcessLimits;
 
 use super::exit::CommandError;
 use super::limits::DEFAULT_MEMORY_MIB;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::findings::isolation::{CPU_OPTION, MEMORY_OPTION, ProcessLimits, RunCounter};
+use crate::processes::{CPU_OPTION, MEMORY_OPTION, ProcessLimits, RunCounter};
 
 use super::exit::CommandError;
 

@@ -157,8 +157,8 @@ fn failure(error: JudgeError, arguments: &Arguments) -> CommandError {
     match error {
         JudgeError::NothingFound => input::nothing_found(path, arguments.target),
         JudgeError::File(error) => error.into(),
-        JudgeError::Undecided { command, status } => CommandError::Message(format!(
-            "--predicate: {command}: ended with {status} for {} and also for an empty program, expected different results",
+        JudgeError::Undecided { command, end } => CommandError::Message(format!(
+            "--predicate: {command}: ended with {end} for {} and also for an empty program, expected different results",
             path.display()
         )),
         JudgeError::Command { .. } => CommandError::Message(format!("--predicate: {error}")),

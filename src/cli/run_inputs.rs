@@ -21,7 +21,8 @@ pub struct Arguments {
 
 /// Runs the inputs.
 pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitResult {
-    // Ctrl-C reaches every process of a terminal; the process that waits for the results handles it.
+    // The end of a service or of a container reaches all of its processes; the process that waits for the results
+    // handles it.
     let _ = ctrlc::set_handler(|| {});
     let counter = arguments.limits.enforce()?;
     let repeat = if arguments.twice { Repeat::Twice } else { Repeat::Once };

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use crate::disk::features::{Feature, FeatureSet};
 use crate::disk::files;
-use crate::findings::isolation::Executable;
 use crate::harness::engine::Engine;
 use crate::harness::implementation::Implementation;
 use crate::harness::qemu_io::{AgainstQemu, Qemu};
 use crate::harness::{Knowing, KnownFindings};
+use crate::processes::Executable;
 
 use super::against;
 use super::engine;

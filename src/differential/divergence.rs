@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::processes::ProcessEnd;
+
 /// The kinds of divergences. Each comparison has the kinds that make sense for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -39,6 +41,16 @@ pub enum DivergenceKind {
 }
 
 impl DivergenceKind {
+    /// Returns the kind of a divergence in which one side did not end by itself.
+    pub(super) fn of_end(end: ProcessEnd) -> Option<Self> {
+        match end {
+            ProcessEnd::Exit(_) => None,
+            ProcessEnd::Signal(_) | ProcessEnd::OutOfMemory => Some(Self::Signal),
+            ProcessEnd::Timeout => Some(Self::Timeout),
+            ProcessEnd::TooMuchOutput => Some(Self::TooMuchOutput),
+        }
+    }
+
     /// Returns the name in reports.
     pub fn name(self) -> &'static str {
         match self {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::process::Reply;
+use crate::processes::Reply;
 
 /// The most lines of an output that an issue quotes.
 const MAX_QUOTED_LINES: usize = 20;
@@ -48,7 +48,8 @@ pub(super) fn outputs(
     (qemu, tested): (&Reply, Option<&Reply>),
     tested_name: &str,
 ) -> Vec<(String, String)> {
-    let named = |name: &str, reply: &Reply| (format!("{name}, {}", reply.end), reply.text());
+    let named =
+        |name: &str, reply: &Reply| (format!("{name}, {}", reply.end.brief()), reply.text());
     let tested = tested.map(|reply| named(tested_name, reply));
     std::iter::once(named("QEMU", qemu)).chain(tested).collect()
 }

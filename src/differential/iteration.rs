@@ -9,12 +9,12 @@ use super::compare::{self, RawFiles, Replies};
 use super::divergence::{Divergence, DivergenceKind};
 use super::guest::{self, GuestModel};
 use super::perform::{IterationError, Performed, crash_or_hang, file_error, perform, remove};
-use super::process::Reply;
 use super::quirks::{Quirk, known};
 use super::recipe::{AskedDisk, DiskOperation, DiskQuestion, OutputForm, Recipe, RecipeStep};
 use super::sides::Sides;
 use super::stamps::{settle, stamps, unchanged};
 use crate::findings::records::MapRecord;
+use crate::processes::Reply;
 
 /// The folder of the images, in the folder of an iteration.
 pub(super) const DISK_FOLDER: &str = "disk";
@@ -160,7 +160,7 @@ impl RecipeRun<'_> {
                 Performed::Reply(reply) => {
                     self.guest.ran(command, &reply);
                     has_effect |= reply.is_success() && step.operation.is_done_by(command);
-                    let message = format!("{}: {}", reply.end, reply.text().trim_end());
+                    let message = format!("{}: {}", reply.end.brief(), reply.text().trim_end());
                     let ended = crash_or_hang(command, &reply);
                     (message, ended.map(|it| (it, Some((reply, None)))))
                 }

@@ -17,7 +17,6 @@ mod names;
 pub mod page;
 mod pattern;
 mod perform;
-mod process;
 pub mod quirks;
 pub mod reason;
 pub mod recipe;
@@ -26,7 +25,6 @@ pub mod reports;
 pub mod sides;
 mod stamps;
 pub mod summary;
-mod survivors;
 pub mod workdir;
 
 /// Returns the recipe of an iteration.

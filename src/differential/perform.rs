@@ -13,9 +13,9 @@ use crate::harness::{Checks, Walker};
 use crate::images::limits::Limits;
 
 use super::divergence::{Divergence, DivergenceKind, without_numbers};
-use super::process::{Reply, ReplyEnd};
 use super::recipe::{ABORT, Command, FOLDER};
 use super::sides::Sides;
+use crate::processes::Reply;
 
 /// The reason why a recipe could not be carried out: no verdict about either side.
 #[derive(Debug, thiserror::Error)]
@@ -105,17 +105,14 @@ pub(super) fn perform(
 pub(super) fn crash_or_hang(command: &Command, answer: &Reply) -> Option<Divergence> {
     let is_abort = |last: &String| last == ABORT;
     let wanted = matches!(command, Command::QemuIo { requests, .. } if requests.last().is_some_and(is_abort));
-    let kind = match answer.end {
-        ReplyEnd::Exit(_) => return None,
-        ReplyEnd::Signal(_) if wanted => return None,
-        ReplyEnd::Signal(_) => DivergenceKind::Signal,
-        ReplyEnd::Timeout => DivergenceKind::Timeout,
-        ReplyEnd::TooMuchOutput => DivergenceKind::TooMuchOutput,
-    };
+    let kind = DivergenceKind::of_end(answer.end)?;
+    if wanted && kind == DivergenceKind::Signal {
+        return None;
+    }
     let message = answer.message();
     let last = message.lines().last().map_or(String::new(), without_numbers);
-    let what =
-        format!("qemu, {}{}{last}", answer.end, if last.is_empty() { "" } else { ", after: " });
+    let after = if last.is_empty() { "" } else { ", after: " };
+    let what = format!("qemu, {}{after}{last}", answer.end.brief());
     Some(Divergence::new(kind, what, message))
 }
 

@@ -217,7 +217,7 @@ fn write_outputs(met: &Met, staged: &Path) -> Result<(), Error> {
         let Some(answer) = answer else { continue };
         write(&staged.join(format!("{side}.stdout")), &answer.stdout)?;
         write(&staged.join(format!("{side}.stderr")), &answer.stderr)?;
-        write(&staged.join(format!("{side}.end")), format!("{}\n", answer.end).as_bytes())?;
+        write(&staged.join(format!("{side}.end")), format!("{}\n", answer.end.brief()).as_bytes())?;
     }
     Ok(())
 }

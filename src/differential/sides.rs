@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cpu::CpuCounters;
-use super::process::{self, Reply};
 use super::recipe::{AskedDisk, DiskQuestion, quoted};
+use crate::processes::{Executable, Reply, run, survivors};
 
 /// The programs of a campaign.
 #[derive(Clone, Debug)]
@@ -88,8 +88,8 @@ impl QemuTools {
 }
 
 fn version(path: &Path, before: &str) -> Result<String, ToolError> {
-    let arguments = ["--version".to_string()];
-    let (answer, _) = process::run(path, &arguments, Path::new("."), VERSION_TIMEOUT)
+    let asked = Executable::new(path, ["--version".into()]);
+    let (answer, _) = run(&asked, VERSION_TIMEOUT)
         .map_err(|error| ToolError::NotRun { path: path.to_path_buf(), error })?;
     let text = String::from_utf8_lossy(&answer.stdout).into_owned();
     let version = text.strip_prefix(before).and_then(|rest| rest.split_whitespace().next());
@@ -135,15 +135,11 @@ impl Tested {
         }
     }
 
-    /// Returns the program to start, and its arguments.
-    fn command(&self, arguments: Vec<String>) -> (PathBuf, Vec<String>) {
+    /// Returns the program to start.
+    fn executable(&self) -> Executable {
         match self {
-            Self::Ours(path) => (path.clone(), arguments),
-            Self::Command { text, .. } => {
-                let mut words = vec!["-c".to_string(), format!("{text} \"$@\""), "sh".to_string()];
-                words.extend(arguments);
-                (PathBuf::from("sh"), words)
-            }
+            Self::Ours(path) => Executable::new(path, []),
+            Self::Command { text, .. } => Executable::shell(text),
         }
     }
 }
@@ -154,7 +150,7 @@ impl Sides {
     /// # Errors
     /// It cannot be started.
     pub fn qemu(&self, program: &Path, arguments: &[String], folder: &Path) -> io::Result<Reply> {
-        let (reply, time) = process::run(program, arguments, folder, self.timeout)?;
+        let (reply, time) = self.run(Executable::new(program, []), arguments, folder)?;
         self.cpu.add_qemu(time);
         Ok(reply)
     }
@@ -189,9 +185,21 @@ impl Sides {
         folder: &Path,
         output: &str,
     ) -> io::Result<Reply> {
-        let (program, words) = self.tested.command(question.arguments(disk, output));
-        let (reply, time) = process::run(&program, &words, folder, self.timeout)?;
+        let arguments = question.arguments(disk, output);
+        let (reply, time) = self.run(self.tested.executable(), &arguments, folder)?;
         self.cpu.add_tested(time);
         Ok(reply)
+    }
+
+    /// Runs a program in a folder. Its messages are in English, and its dates in UTC. Returns its CPU time, too.
+    fn run(
+        &self,
+        program: Executable,
+        arguments: &[String],
+        folder: &Path,
+    ) -> io::Result<(Reply, Duration)> {
+        let program = program.with(arguments).in_folder(Some(folder));
+        let program = program.with_variable("TZ", "UTC").with_variable("LC_ALL", "C");
+        run(&program.with_variable(survivors::MARK, folder), self.timeout)
     }
 }

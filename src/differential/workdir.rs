@@ -4,8 +4,8 @@
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
-use super::survivors;
 use crate::disk::error::Error;
+use crate::processes::survivors;
 
 /// The beginning of the names of subfolders.
 const PREFIX: &str = "qcowfuzz-differential-";

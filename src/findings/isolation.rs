@@ -2,7 +2,8 @@
 //! and the end is a finding.
 //!
 //! The caller names an executable. This module runs it as `EXECUTABLE run-inputs LIMITS --target TARGET [--twice]`, a
-//! command of `qcowfuzz` that calls [`run_inputs()`]. LIMITS are the options of [`ProcessLimits`]; they hold for each
+//! command of `qcowfuzz` that calls [`run_inputs()`]. LIMITS are the options of
+//! [`ProcessLimits`](crate::processes::ProcessLimits); they hold for each
 //! input. The process reads inputs from standard input, each as a frame: its length, 8 bytes, little endian, and its
 //! bytes. For each, it prints one line with a JSON object ([`FinishedRun`]). If it cannot run an input, it ends with
 //! exit code 2, and standard error has one line. It ends when its standard input closes.
@@ -10,24 +11,14 @@
 mod isolated_run;
 mod isolated_runs;
 mod messages;
-mod process_end;
-mod process_limits;
 mod run_inputs;
 mod run_process;
-mod settings;
-mod stderr_tail;
-mod wait;
 
-pub use isolated_run::{FinishedRun, IsolatedRun, IsolationError};
+pub use isolated_run::{FinishedRun, IsolatedRun, Isolation, IsolationError, Repeat};
 pub use isolated_runs::IsolatedRuns;
 pub use messages::Messages;
-pub use process_end::ProcessEnd;
-pub(crate) use process_limits::{CPU_OPTION, MEMORY_OPTION};
-pub use process_limits::{ProcessLimits, RunCounter};
 pub use run_inputs::run_inputs;
-pub use settings::{Executable, Isolation, Repeat};
-pub(crate) use stderr_tail::StderrTail;
-pub(crate) use wait::wait;
+pub(crate) use run_process::RUN_ERROR_BYTES;
 
 #[cfg(test)]
 pub(crate) mod tests {
@@ -36,6 +27,7 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::harness::targets::TargetKind;
+    use crate::processes::{Executable, ProcessEnd, ProcessLimits};
 
     /// Returns an isolation that runs `script` with a shell for each input. `$input` is a file with the input. The
     /// script prints one line.

@@ -1,10 +1,8 @@
 //! Runs `qemu-img map` on the files that a program builds.
 
 use crate::disk::image_format::ImageFormat;
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::json;
@@ -17,12 +15,12 @@ use crate::disk::storage::Storage;
 use crate::formats::qcow2::constants::INCOMPATIBLE_DATA_FILE;
 use crate::harness::export;
 use crate::harness::export::Built;
-use crate::harness::qemu_io::QemuMapRecord;
+use crate::harness::qemu_io::{QemuMapRecord, printed_version};
 use crate::harness::target::Expectation;
 use crate::images::export::Holes;
 use crate::images::files::{FileNames, Images, LayerFiles};
+use crate::processes::{Executable, ProcessEnd, Reply, run};
 
-use super::isolation::wait;
 use super::records::MapRecord;
 use super::report::Report;
 
@@ -32,8 +30,6 @@ const TOP_STEM: &str = "layer";
 const MAX_COMPARED_FILLED_BYTES: u64 = 64 << 20;
 /// The time limit of qemu-img, which takes hours for some disks.
 const QEMU_PATIENCE: Duration = Duration::from_secs(5);
-/// The maximum length of the output that is read: a few hundred thousand extents.
-const MAX_ANSWER_BYTES: u64 = 64 << 20;
 /// The offset of the incompatible features in a header, in bytes.
 const INCOMPATIBLE_AT: u64 = 72;
 
@@ -122,7 +118,7 @@ fn map(built: Built) -> Result<Map, QemuError> {
     export::write(&dir.path().join(TOP_STEM), Existing::Keep, built, holes)
         .map_err(QemuError::Files)?;
     let disk = format!("json:{}", disk(dir.path(), images, &names));
-    let printed = run(dir.path(), &["map", "--output=json", &disk])?;
+    let printed = ask(dir.path(), &["map", "--output=json", &disk])?;
     let answer: Vec<QemuMapRecord> = serde_json::from_slice(&printed).map_err(QemuError::Answer)?;
     if images.layers().any(|files| files.format == ImageFormat::Vhdx) {
         return Err(QemuError::NoBlocks);
@@ -135,10 +131,7 @@ fn map(built: Built) -> Result<Map, QemuError> {
 
 /// Returns the version of the installed qemu-img.
 pub fn version() -> Option<String> {
-    let output = Command::new("qemu-img").arg("--version").stdin(Stdio::null()).output().ok()?;
-    let first = first_line(&output.stdout);
-    let version = first.strip_prefix("qemu-img version ")?.split_whitespace().next()?;
-    Some(version.to_string())
+    printed_version("qemu-img").ok()
 }
 
 /// Reports whether damage made the image name a data file that the program did not build.
@@ -178,28 +171,23 @@ fn disk(dir: &Path, images: &Images, names: &FileNames) -> serde_json::Value {
     below
 }
 
-/// Runs qemu-img, and returns its output.
-fn run(dir: &Path, arguments: &[&str]) -> Result<Vec<u8>, QemuError> {
-    let failed = QemuError::Process;
-    // Both outputs go to files, so that neither process waits for the other.
-    let [out, error] = ["stdout", "stderr"].map(|name| dir.join(name));
-    let mut command = Command::new("qemu-img");
-    command.args(arguments).current_dir(dir).stdin(Stdio::null());
-    command.stdout(File::create(&out).map_err(failed)?);
-    command.stderr(File::create(&error).map_err(failed)?);
-    let mut child = command.spawn().map_err(|error| match error.kind() {
+/// Runs qemu-img in a folder, and returns its output.
+fn ask(dir: &Path, arguments: &[&str]) -> Result<Vec<u8>, QemuError> {
+    // Ctrl-C at the terminal ends it, too: it takes hours for some disks.
+    let qemu_img = Executable::new("qemu-img", []).with(arguments).sharing_group();
+    let ran = run(&qemu_img.in_folder(Some(dir)), QEMU_PATIENCE);
+    let (Reply { end, stdout, stderr }, _) = ran.map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => QemuError::NotRun("qemu-img is not installed".to_string()),
-        _ => failed(error),
+        _ => QemuError::Process(error),
     })?;
-    let status = wait(&mut child, QEMU_PATIENCE).map_err(failed)?.ok_or(QemuError::Timeout)?;
-    if !status.success() {
-        let line = complaint(&first_line(&fs::read(&error).map_err(failed)?), dir);
-        return Err(QemuError::Complaint(if line.is_empty() { status.to_string() } else { line }));
+    match end {
+        ProcessEnd::Exit(0) => Ok(stdout),
+        ProcessEnd::Timeout => Err(QemuError::Timeout),
+        _ => {
+            let line = complaint(&first_line(&stderr), dir);
+            Err(QemuError::Complaint(if line.is_empty() { end.to_string() } else { line }))
+        }
     }
-    let mut answer = Vec::new();
-    let file = File::open(&out).map_err(failed)?;
-    file.take(MAX_ANSWER_BYTES).read_to_end(&mut answer).map_err(failed)?;
-    Ok(answer)
 }
 
 /// Returns an error message of qemu-img without the path of the temporary folder.

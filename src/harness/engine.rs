@@ -6,6 +6,7 @@ use std::error::Error;
 use crate::disk::error::StorageError;
 use crate::disk::extent::{Visitor, Window};
 use crate::disk::offsets::GuestOffset;
+use crate::processes::ProcessEnd;
 pub use crate::programs::{BitmapChange, NewImage};
 
 use super::chain::Chain;
@@ -283,10 +284,8 @@ pub type Answer<T = ()> = Result<T, EngineError>;
 /// The end of a process in place of its answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineEnd {
-    /// How the process ended: `signal: 6 (SIGABRT)`, or `none` if it was silent for too long.
-    pub status: &'static str,
-    /// The process ended because it wanted more memory than it may have.
-    pub is_out_of_memory: bool,
+    /// How the process ended.
+    pub process: ProcessEnd,
     /// The last lines that the process wrote to standard error.
     pub detail: String,
 }

@@ -56,7 +56,7 @@ pub struct Arguments {
 
 /// Runs a job to its end.
 pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitResult {
-    // Ctrl-C reaches every process of a terminal; the supervisor handles it.
+    // The end of a service or of a container reaches all of its processes; the supervisor handles it.
     let _ = ctrlc::set_handler(|| {});
     let runs = arguments.limits.enforce()?;
     worker::run(implementation, &job(arguments), runs)

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::replies::Replies;
 use crate::differential::divergence::{Divergence, DivergenceKind};
-use crate::differential::process::Reply;
+use crate::processes::Reply;
 
 /// Compares all fields. An empty output is that of a side that failed.
 pub(super) fn compare(answers: Replies<'_>) -> Result<(), Divergence> {

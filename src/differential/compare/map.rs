@@ -6,7 +6,7 @@ use crate::harness::qemu_io::QemuMapRecord;
 
 use super::replies::Replies;
 use crate::differential::divergence::{Divergence, DivergenceKind};
-use crate::differential::process::Reply;
+use crate::processes::Reply;
 
 /// The extents that a side printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -195,7 +195,7 @@ fn status(record: &MapRecord) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::differential::process::ReplyEnd;
+    use crate::processes::ProcessEnd;
 
     fn found(code: i32, qemu: u64, tested: u64) -> Option<String> {
         found_after(code, "", qemu, tested)
@@ -215,7 +215,7 @@ mod tests {
             let records: Vec<String> = (0..extents).map(record).collect();
             let end = if code == 0 { "]" } else { "" };
             Reply {
-                end: ReplyEnd::Exit(code),
+                end: ProcessEnd::Exit(code),
                 stdout: format!("[{}{end}", records.join(",\n")).into(),
                 stderr: message.into(),
             }

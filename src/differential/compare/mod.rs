@@ -9,9 +9,9 @@ mod text;
 mod versions;
 
 use super::divergence::{Divergence, DivergenceKind, without_numbers};
-use super::process::{Reply, ReplyEnd};
 use super::reason::{self, Comparison, ReasonClass, class_of};
 use super::recipe::{DiskQuestion, OutputForm};
+use crate::processes::Reply;
 
 pub(in crate::differential) use data::read_part;
 pub use map::parse as parse_map;
@@ -54,13 +54,10 @@ pub fn compare(
 /// Compares how both sides ended. Death by a signal and a timeout are never agreement.
 fn ends(question: &DiskQuestion, answers: Replies<'_>) -> Result<(), Divergence> {
     for (side, answer) in [("qemu", answers.qemu), ("tested", answers.tested)] {
-        let kind = match answer.end {
-            ReplyEnd::Exit(_) => continue,
-            ReplyEnd::Signal(_) => DivergenceKind::Signal,
-            ReplyEnd::Timeout => DivergenceKind::Timeout,
-            ReplyEnd::TooMuchOutput => DivergenceKind::TooMuchOutput,
-        };
-        return Err(Divergence::new(kind, format!("{side}, {}", answer.end), answer.message()));
+        if let Some(kind) = DivergenceKind::of_end(answer.end) {
+            let what = format!("{side}, {}", answer.end.brief());
+            return Err(Divergence::new(kind, what, answer.message()));
+        }
     }
     let [qemu, tested] = [answers.qemu, answers.tested].map(|answer| exit_code(question, answer));
     if qemu == tested {

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::versions::version_of;
-use crate::differential::process::Reply;
 use crate::differential::sides::{Sides, Tested};
+use crate::processes::Reply;
 
 /// The answers of both sides to a question.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,7 @@
 use super::map::has_lost_run;
 use super::replies::Replies;
 use crate::differential::divergence::{Divergence, DivergenceKind};
-use crate::differential::process::Reply;
+use crate::processes::Reply;
 
 /// Compares two texts.
 pub(super) fn compare(answers: Replies<'_>) -> Result<(), Divergence> {
@@ -104,11 +104,11 @@ fn label(line: Option<&str>) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::differential::process::ReplyEnd;
+    use crate::processes::ProcessEnd;
 
     fn found(code: i32, qemu: &str, tested: &str) -> Option<String> {
         let reply = |text: &str| Reply {
-            end: ReplyEnd::Exit(code),
+            end: ProcessEnd::Exit(code),
             stdout: text.into(),
             stderr: Vec::new(),
         };

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use crate::differential::process::Reply;
 use crate::differential::recipe::{DiskQuestion, OutputForm};
+use crate::processes::Reply;
 
 /// A field of JSON, and the first version of QEMU that prints it.
 const FIELDS: [(&str, &str, (u32, u32)); 1] = [("info", "children", (8, 0))];
@@ -77,10 +77,10 @@ fn remove(fields: &[&str], value: &mut Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::differential::process::ReplyEnd;
+    use crate::processes::ProcessEnd;
 
     fn left(version: &str, question: &DiskQuestion, text: &str) -> String {
-        let reply = Reply { end: ReplyEnd::Exit(0), stdout: text.into(), stderr: Vec::new() };
+        let reply = Reply { end: ProcessEnd::Exit(0), stdout: text.into(), stderr: Vec::new() };
         let reply = as_in(version_of(version), question, &reply).into_owned();
         String::from_utf8(reply.stdout).unwrap()
     }

@@ -2,8 +2,8 @@
 
 use crate::differential::names::named_by;
 use crate::differential::pattern::Pattern;
-use crate::differential::process::{Reply, ReplyEnd};
 use crate::differential::recipe::{Command, value_of};
+use crate::processes::{ProcessEnd, Reply};
 
 use super::data::{GuestContent, GuestData};
 use super::model::GuestModel;
@@ -41,7 +41,7 @@ impl GuestModel {
     fn requests(&mut self, requests: &[String], file: &str, reply: &Reply) {
         // A write to a damaged image may go anywhere. So a disk that is unknown stays so.
         match self.disks.get_mut(file) {
-            Some(data) if matches!(reply.end, ReplyEnd::Exit(_)) => {
+            Some(data) if matches!(reply.end, ProcessEnd::Exit(_)) => {
                 for request in requests {
                     // If one request fails, the exit code does not say which one.
                     perform(data, request, reply.is_success());

@@ -1,5 +1,5 @@
-use crate::differential::process::{Reply, ReplyEnd};
 use crate::differential::recipe::Command;
+use crate::processes::{ProcessEnd, Reply};
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use super::data::GuestContent;
 use super::{GuestModel, compare, compare_zeros};
 
 fn reply(code: i32) -> Reply {
-    Reply { end: ReplyEnd::Exit(code), stdout: Vec::new(), stderr: Vec::new() }
+    Reply { end: ProcessEnd::Exit(code), stdout: Vec::new(), stderr: Vec::new() }
 }
 
 fn img(model: &mut GuestModel, line: &str) {

@@ -16,7 +16,6 @@ use crate::differential::divergence::Divergence;
 use crate::differential::iteration::{Course, DISK_FOLDER, Met, meet};
 use crate::differential::minimize::MinimizedRecipe;
 use crate::differential::perform::{IterationError, file_error, remove};
-use crate::differential::process::Reply;
 use crate::differential::quirks::{Quirk, known};
 use crate::differential::recipe::RecipeStep;
 use crate::differential::reports::{ReportOrigin, Reports};
@@ -25,6 +24,7 @@ use crate::differential::stamps::{settle, stamps, unchanged};
 use crate::differential::summary::{FoundDivergence, Summary};
 use crate::differential::workdir::WorkFolder;
 use crate::disk::error::Error;
+use crate::processes::Reply;
 
 /// Has the program under test answer the questions of a recording, and compares its answers with QEMU's. Divergences
 /// are reported, and not minimized. `sides` gets the version of QEMU that the recording names.
@@ -222,12 +222,12 @@ fn without_disk_size(mut reply: Reply) -> Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::differential::process::ReplyEnd;
+    use crate::processes::ProcessEnd;
 
     #[test]
     fn the_occupied_bytes_are_not_compared() {
         let text = "{\n    \"actual-size\": 4096,\n    \"x\": [\n        \"actual-size\": 1\n]}\ndisk size: 4 KiB\n";
-        let reply = Reply { end: ReplyEnd::Exit(0), stdout: text.into(), stderr: Vec::new() };
+        let reply = Reply { end: ProcessEnd::Exit(0), stdout: text.into(), stderr: Vec::new() };
         let expected = "{\n\"actual-size\": 0,\n    \"x\": [\n\"actual-size\": 0\n]}\ndisk size\n";
         assert_eq!(String::from_utf8(without_disk_size(reply).stdout).unwrap(), expected);
     }

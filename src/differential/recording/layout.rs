@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::differential::campaign::NoIteration;
 use crate::differential::perform::IterationError;
-use crate::differential::process::{Reply, ReplyEnd};
 use crate::differential::recipe::{DiskQuestion, Recipe};
 use crate::disk::error::Error;
+use crate::processes::{ProcessEnd, Reply};
 
 /// The version of the layout of recordings.
 pub(super) const RECORDING_VERSION: u32 = 1;
@@ -46,7 +46,7 @@ pub(super) struct RecordedIteration {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RecordedAnswer {
     pub(super) question: DiskQuestion,
-    pub(super) end: ReplyEnd,
+    pub(super) end: ProcessEnd,
     #[serde(with = "hex")]
     pub(super) stdout: Vec<u8>,
     #[serde(with = "hex")]

@@ -1,10 +1,31 @@
-//! The result of a run in another process.
+//! A run in another process: its settings and its result.
 
 use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use super::process_end::ProcessEnd;
+use crate::harness::targets::TargetKind;
+use crate::processes::{Executable, ProcessEnd, ProcessLimits};
+
+/// How inputs are run in other processes.
+#[derive(Clone, Debug)]
+pub struct Isolation {
+    /// The executable that runs the inputs.
+    pub executable: Executable,
+    /// The target of the inputs.
+    pub target: TargetKind,
+    /// The limits of each run.
+    pub limits: ProcessLimits,
+}
+
+/// The number of times that an input runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeat {
+    /// Once.
+    Once,
+    /// Twice. A difference between the two runs is a finding.
+    Twice,
+}
 
 /// The reason why an input did not run.
 #[derive(Debug, thiserror::Error)]

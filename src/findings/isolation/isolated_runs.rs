@@ -1,8 +1,7 @@
 //! Runs inputs in a process as long as it survives, and in a process of their own.
 
-use super::isolated_run::{IsolatedRun, IsolationError};
+use super::isolated_run::{IsolatedRun, Isolation, IsolationError, Repeat};
 use super::run_process::RunProcess;
-use super::settings::{Isolation, Repeat};
 
 impl Isolation {
     /// Runs `input` in a process of its own, twice: a difference between the two runs is a finding.

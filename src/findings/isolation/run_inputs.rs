@@ -10,11 +10,10 @@ use crate::harness::Checks;
 use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 use crate::images::files::FileNames;
+use crate::processes::RunCounter;
 
-use super::isolated_run::FinishedRun;
+use super::isolated_run::{FinishedRun, Repeat};
 use super::messages::Messages;
-use super::process_limits::RunCounter;
-use super::settings::Repeat;
 
 /// Runs the inputs of `target` that come on standard input, with `implementation` under test, and prints a line for
 /// each. `counter` counts them, for the limit of CPU time. The process ends when standard input closes.

@@ -1,45 +1,32 @@
 //! A process that runs inputs, from the side of the process that waits for the results.
 
-use std::io::{self, Read, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
-use std::time::{Duration, Instant};
+use std::io;
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use crate::harness::ChainFiles;
+use crate::processes::{Bounds, NoAnswer, PipedProcess, ProcessEnd, TimeLimit};
 
-use super::isolated_run::{IsolatedRun, IsolationError};
-use super::process_end::ProcessEnd;
-use super::settings::{Isolation, Repeat};
-use super::stderr_tail::StderrTail;
-use super::wait::wait;
+use super::isolated_run::{IsolatedRun, Isolation, IsolationError, Repeat};
 
-/// The number of bytes that are read at once. An answer is shorter, except for long fingerprints.
-const ANSWER_BYTES: usize = 4096;
+/// The largest number of bytes of an answer, whose fingerprints may be long.
+const MAX_ANSWER_BYTES: usize = 16 << 20;
+/// The number of bytes of standard error that are kept. A backtrace may follow the line that has the reason.
+pub(crate) const RUN_ERROR_BYTES: usize = 1 << 16;
 /// The time that an idle process has to end after its standard input has closed.
 const IDLE_END_LIMIT: Duration = Duration::from_secs(5);
 
 /// A process that runs inputs. It ends with this value.
 #[derive(Debug)]
-pub(super) struct RunProcess {
-    child: Child,
-    /// `None` when the process is to end.
-    input: Option<ChildStdin>,
-    output: ChildStdout,
-    errors: StderrTail,
-}
+pub(super) struct RunProcess(PipedProcess);
 
 impl RunProcess {
     /// Starts a process.
-    pub(super) fn start(isolation: &Isolation, repeat: Repeat) -> Result<Self, IsolationError> {
-        let mut command = isolation.executable.command();
-        command.arg("run-inputs").args(isolation.limits.options());
-        command.args(["--target", isolation.target.name()]);
-        command.args((repeat == Repeat::Twice).then_some("--twice"));
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn()?;
-        let errors = StderrTail::read(child.stderr.take());
-        let (input, output) = (child.stdin.take(), child.stdout.take());
-        let output = output.ok_or(io::ErrorKind::BrokenPipe).map_err(io::Error::from)?;
-        Ok(Self { child, input, output, errors })
+    pub(super) fn start(isolation: &Isolation, repeat: Repeat) -> io::Result<Self> {
+        let executable = isolation.executable.clone().with(["run-inputs"]);
+        let executable = executable.with(isolation.limits.options());
+        let executable = executable.with(["--target", isolation.target.name()]);
+        let executable = executable.with((repeat == Repeat::Twice).then_some("--twice"));
+        Ok(Self(PipedProcess::start(&executable, RUN_ERROR_BYTES)?))
     }
 
     /// Runs `input`, and waits until `limit` on the clock. After an end, the process runs no other input.
@@ -48,61 +35,38 @@ impl RunProcess {
         input: &[u8],
         limit: Duration,
     ) -> Result<IsolatedRun, IsolationError> {
-        let end = Instant::now() + limit;
-        // A process that ended before it had read the input closes its output, too.
-        let _ = self.send(input);
-        match self.answer(end)? {
-            Some(line) => Ok(IsolatedRun::Finished(serde_json::from_slice(&line)?)),
-            None => self.end(end.saturating_duration_since(Instant::now())),
-        }
-    }
-
-    fn send(&mut self, input: &[u8]) -> io::Result<()> {
-        let Some(pipe) = &mut self.input else { return Ok(()) };
-        pipe.write_all(&(input.len() as u64).to_le_bytes())?;
-        pipe.write_all(input)
-    }
-
-    /// Returns the line that the process prints, or `None` if it prints none until `end`, or closes its output.
-    fn answer(&mut self, end: Instant) -> io::Result<Option<Vec<u8>>> {
-        let mut line = Vec::new();
-        let mut piece = [0; ANSWER_BYTES];
-        while line.last() != Some(&b'\n') {
-            let left = end.saturating_duration_since(Instant::now());
-            let timeout = Timespec::try_from(left).ok();
-            match poll(&mut [PollFd::new(&self.output, PollFlags::IN)], timeout.as_ref()) {
-                Ok(0) => return Ok(None),
-                Ok(_) => {}
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(error) => return Err(error.into()),
-            }
-            match self.output.read(&mut piece)? {
-                0 => return Ok(None),
-                read => line.extend_from_slice(&piece[..read]),
-            }
-        }
-        Ok(Some(line))
-    }
-
-    /// Waits until the process has ended, kills it after `limit`, and returns how it ended.
-    fn end(&mut self, limit: Duration) -> Result<IsolatedRun, IsolationError> {
-        let Some(status) = wait(&mut self.child, limit)? else {
-            return Ok(IsolatedRun::Ended(ProcessEnd::Timeout));
+        let mut frame = (input.len() as u64).to_le_bytes().to_vec();
+        frame.extend(input);
+        let mut answer = Vec::new();
+        let mut take = |bytes: &[u8]| {
+            let is_line = bytes.last() == Some(&b'\n');
+            answer.extend_from_slice(if is_line { bytes } else { &[] });
+            Ok((answer.len(), is_line))
         };
-        let errors = self.errors.text();
-        if status.code() == Some(2) {
+        let time = TimeLimit::Clock(limit);
+        let bounds = Bounds { time, unread_bytes: MAX_ANSWER_BYTES };
+        match self.0.exchange(&frame, &mut take, bounds) {
+            Ok(()) => Ok(IsolatedRun::Finished(serde_json::from_slice(&answer)?)),
+            Err(NoAnswer::Ended(end)) => self.end(end),
+            Err(NoAnswer::Closed) => Ok(IsolatedRun::Ended(ProcessEnd::Timeout)),
+            Err(NoAnswer::Failed(error)) => Err(error.into()),
+        }
+    }
+
+    /// Returns the result of the run that the process did not finish.
+    fn end(&self, end: ProcessEnd) -> Result<IsolatedRun, IsolationError> {
+        let errors = self.0.stderr_text();
+        if end == ProcessEnd::Exit(2) {
             let line = errors.trim_end().trim_start_matches("qcowfuzz: ");
             return Err(IsolationError::Refused(line.to_string()));
         }
-        let end = ProcessEnd::of(status, &errors).ok_or(IsolationError::Killed)?;
-        Ok(IsolatedRun::Ended(end))
+        end.within_limits(&errors).map(IsolatedRun::Ended).ok_or(IsolationError::Killed)
     }
 }
 
 impl Drop for RunProcess {
     fn drop(&mut self) {
-        self.input = None;
-        // The results are complete: how the process ends does not matter.
-        let _ = wait(&mut self.child, IDLE_END_LIMIT);
+        self.0.finish(IDLE_END_LIMIT);
+        ChainFiles::delete_those_of(self.0.id());
     }
 }

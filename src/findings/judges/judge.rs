@@ -1,10 +1,10 @@
 //! The interface of the judges.
 
 use std::io;
-use std::process::ExitStatus;
 
 use crate::disk::error::Error;
 use crate::findings::isolation::IsolationError;
+use crate::processes::ProcessEnd;
 
 /// Reports whether a candidate shows the bug.
 pub trait CandidateJudge {
@@ -55,13 +55,13 @@ pub enum JudgeError {
     },
     /// The command gives the same result for the input and for an empty program.
     #[error(
-        "{command}: ended with {status} for the input and for an empty program, expected different results"
+        "{command}: ended with {end} for the input and for an empty program, expected different results"
     )]
     Undecided {
         /// The command.
         command: String,
-        /// The exit status or signal.
-        status: ExitStatus,
+        /// The end of both runs.
+        end: ProcessEnd,
     },
     /// The build of the input panics. This is the fingerprint of the panic.
     #[error("{0}")]

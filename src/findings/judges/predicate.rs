@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
 
 use tempfile::TempDir;
 
@@ -12,6 +11,7 @@ use crate::findings::explain::explain;
 use crate::findings::panics::{PanicNote, caught};
 use crate::harness::export;
 use crate::images::limits::Limits;
+use crate::processes::{Executable, ProcessEnd};
 use crate::programs::Program;
 
 use super::judge::{CandidateJudge, JudgeError};
@@ -25,11 +25,11 @@ pub enum Passed {
     Image(Limits),
 }
 
-/// A command, and its exit status for the input.
+/// A command, and its end for the input.
 #[derive(Debug)]
 pub struct Predicate {
     command: ShellCommand,
-    ended: ExitStatus,
+    ended: ProcessEnd,
 }
 
 /// A command that a shell runs.
@@ -81,24 +81,21 @@ impl Predicate {
         let ended = command.run(input)?;
         let nothing = command.run(&Program::default().encode())?;
         if ended == nothing {
-            return Err(JudgeError::Undecided { command: command.line, status: ended });
+            return Err(JudgeError::Undecided { command: command.line, end: ended });
         }
         Ok(Self { command, ended })
     }
 }
 
 impl ShellCommand {
-    fn run(&self, candidate: &[u8]) -> Result<ExitStatus, NotRun> {
+    fn run(&self, candidate: &[u8]) -> Result<ProcessEnd, NotRun> {
         let failed = |source: io::Error| JudgeError::Command { command: self.line.clone(), source };
         // Each run has its own folder, so that a shorter chain leaves no file of a longer one.
         let folder = tempfile::tempdir_in(self.scratch.path()).map_err(failed)?;
         let path = self.written(candidate, folder.path())?;
-        // The shell splits the command, but not the name of the file.
-        let line = format!("{} \"$1\"", self.line);
-        let mut shell = Command::new("sh");
-        shell.args(["-c", &line, "sh"]).arg(path);
-        shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(shell.status().map_err(failed)?)
+        // Nothing bounds the command, but Ctrl-C ends it, too.
+        let shell = Executable::shell(&self.line).with([path]).sharing_group();
+        Ok(shell.run_silently().map_err(failed)?)
     }
 
     fn written(&self, candidate: &[u8], folder: &Path) -> Result<PathBuf, NotRun> {

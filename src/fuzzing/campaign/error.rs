@@ -2,10 +2,10 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::process::ExitStatus;
 
 use crate::disk::error::Error;
 use crate::findings::isolation::IsolationError;
+use crate::processes::ProcessEnd;
 
 /// Why a campaign could not go on.
 #[derive(Debug, thiserror::Error)]
@@ -48,13 +48,13 @@ pub enum CampaignError {
         times: u32,
     },
     /// Workers of a job ended again and again, and no input was the reason.
-    #[error("job {job}: {times} workers ended one after the other outside of a run: {status}")]
+    #[error("job {job}: {times} workers ended one after the other outside of a run: {end}")]
     Lost {
         /// The job.
         job: usize,
         /// The number of workers.
         times: u32,
         /// The end of the last.
-        status: ExitStatus,
+        end: ProcessEnd,
     },
 }

@@ -1,33 +1,30 @@
 //! A job of a campaign, and the worker process that does it now.
 
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use crate::findings::isolation::{IsolatedRun, IsolationError, ProcessEnd, StderrTail};
+use crate::findings::isolation::{IsolatedRun, IsolationError, RUN_ERROR_BYTES};
 use crate::fuzzing::embedded::state::CampaignState;
 use crate::fuzzing::embedded::{FuzzProgress, SavedFindings};
 use crate::harness::{ChainFiles, Checks};
+use crate::processes::{Executable, Process, ProcessEnd};
 
 use super::error::CampaignError;
 use super::plan::CampaignPlan;
 use super::slot::Running;
 use super::worker::Message;
 
-/// The number of a job and a message of its worker, or `None` after the last message.
-pub(super) type Heard = (usize, Option<Message>);
+/// The number of a job, and a message of its worker; after the last message, the last text on its standard error.
+pub(super) type Heard = (usize, Result<Message, String>);
 
 /// A job.
 #[derive(Debug)]
 pub(super) struct Job {
     number: usize,
-    worker: Child,
-    /// The worker's standard input. The worker ends when this is closed.
-    stdin: Option<ChildStdin>,
-    stderr: StderrTail,
+    /// The worker. It ends when its standard input is closed.
+    worker: Process,
     /// The number of runs of earlier campaigns.
     before: u64,
     /// The number of runs, with those of earlier campaigns, after which the job ends.
@@ -94,12 +91,10 @@ impl Job {
             runs / jobs + u64::from((number as u64) < runs % jobs)
         };
         let until = plan.runs.map(|runs| before.saturating_add(share(runs)));
-        let (worker, stdin, stderr) = worker(number, until, true, plan, heard)?;
+        let worker = worker(number, until, true, plan, heard)?;
         Ok(Self {
             number,
             worker,
-            stdin,
-            stderr,
             before,
             until,
             progress: FuzzProgress { runs: before, ..FuzzProgress::default() },
@@ -122,8 +117,7 @@ impl Job {
         heard: &Sender<Heard>,
     ) -> Result<(), CampaignError> {
         let begins = !self.begun;
-        (self.worker, self.stdin, self.stderr) =
-            worker(self.number, self.until, begins, plan, heard)?;
+        self.worker = worker(self.number, self.until, begins, plan, heard)?;
         self.run = (0, Instant::now());
         self.restart_at = None;
         Ok(())
@@ -131,7 +125,7 @@ impl Job {
 
     /// Makes the worker end after its current run.
     pub(super) fn stop(&mut self) {
-        self.stdin = None;
+        self.worker.close_input();
         self.done |= self.restart_at.is_some();
     }
 
@@ -156,17 +150,21 @@ impl Job {
         }
     }
 
-    /// Finds out why the worker has ended, after its last message.
-    pub(super) fn ended(&mut self, plan: &CampaignPlan) -> Result<End, CampaignError> {
-        let status = self.worker.wait().map_err(CampaignError::Worker)?;
-        if status.success() {
+    /// Finds out why the worker has ended, after its last message. It printed `stderr` last.
+    pub(super) fn ended(
+        &mut self,
+        plan: &CampaignPlan,
+        stderr: &str,
+    ) -> Result<End, CampaignError> {
+        let found = self.worker.wait().map_err(CampaignError::Worker)?;
+        if found == ProcessEnd::Exit(0) {
             self.done = true;
             return Ok(End::Done);
         }
         ChainFiles::delete_those_of(self.worker.id());
         let end = match std::mem::take(&mut self.hangs) {
             true => Some(ProcessEnd::Timeout),
-            false => ProcessEnd::of(status, &self.stderr.text()),
+            false => found.within_limits(stderr),
         };
         let times = self.count_lost();
         let Some(end) = end else { return self.killed(times) };
@@ -184,7 +182,7 @@ impl Job {
             (_, Err(IsolationError::Killed)) => Ok(End::Other),
             (_, Err(error)) => Err(error.into()),
             (None, _) if times >= MAX_LOST => {
-                Err(CampaignError::Lost { job: self.number, times, status })
+                Err(CampaignError::Lost { job: self.number, times, end: found })
             }
             _ => Ok(End::Other),
         }
@@ -220,44 +218,43 @@ impl Job {
         } else if self.run.1.elapsed() > plan.limits.wall_clock() && !self.hangs {
             self.hangs = true;
             // If the worker has ended by itself, that will be the next message.
-            let _ = self.worker.kill();
+            let _ = self.worker.stop();
         }
     }
 }
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // Both fail if the worker has ended already.
-        let _ = self.worker.kill();
-        let _ = self.worker.wait();
+        // It fails if the system cannot wait for the worker.
+        let _ = self.worker.stop();
         ChainFiles::delete_those_of(self.worker.id());
     }
 }
 
-/// Returns the command for a worker of a job. Its standard input has to stay open.
-fn command(job: usize, plan: &CampaignPlan) -> Command {
+/// Returns the executable of a worker of a job, with the arguments that each worker of the job gets.
+fn executable(job: usize, plan: &CampaignPlan) -> Executable {
     let CampaignPlan { places, target, jobs, rng_seed, max_operations, build, .. } = plan;
-    let mut command = plan.executable.command();
     let option = |name: &str, path: &Path| {
         let mut option = OsString::from(name);
         option.push(path);
         option
     };
-    command.args(["fuzz-worker", "--target", target.name(), "--build", build]);
-    command.arg(option("--dir=", places.dir()));
-    command.args(places.shared().map(|shared| option("--corpus=", shared)));
-    for (name, number) in [
+    let executable = plan.executable.clone();
+    let executable = executable.with(["fuzz-worker", "--target", target.name(), "--build", build]);
+    let executable = executable.with([option("--dir=", places.dir())]);
+    let executable = executable.with(places.shared().map(|shared| option("--corpus=", shared)));
+    let numbers = [
         ("--job", job as u64),
         ("--jobs", *jobs as u64),
         // Jobs with the same seed would run the same children.
         ("--rng-seed", rng_seed.wrapping_add(job as u64)),
         ("--max-operations", *max_operations as u64),
-    ] {
-        command.args([name, &number.to_string()]);
-    }
-    command.args(plan.limits.options());
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
+    ];
+    executable.with(numbers.into_iter().flat_map(numbered)).with(plan.limits.options())
+}
+
+fn numbered((name, number): (&str, u64)) -> [String; 2] {
+    [name.to_string(), number.to_string()]
 }
 
 /// Starts a worker, and a thread that passes its messages on.
@@ -267,27 +264,27 @@ fn worker(
     begins: bool,
     plan: &CampaignPlan,
     heard: &Sender<Heard>,
-) -> Result<(Child, Option<ChildStdin>, StderrTail), CampaignError> {
-    let mut command = command(job, plan);
+) -> Result<Process, CampaignError> {
     let until = until.map(|runs| ("--until", runs));
     let left = plan.left().map(|left| ("--milliseconds", left.as_millis() as u64));
-    for (name, number) in until.into_iter().chain(left) {
-        command.args([name, &number.to_string()]);
-    }
-    command.args(begins.then_some("--begins")).args(plan.generated.then_some("--generated"));
-    command.args((plan.checks == Checks::AfterEach).then_some("--check-each"));
-    let mut worker = command.spawn().map_err(CampaignError::Worker)?;
-    let (stdin, stdout, heard) = (worker.stdin.take(), worker.stdout.take(), heard.clone());
-    let stderr = StderrTail::read(worker.stderr.take());
+    let flags = [
+        (begins, "--begins"),
+        (plan.generated, "--generated"),
+        (plan.checks == Checks::AfterEach, "--check-each"),
+    ];
+    let executable = executable(job, plan).with(until.into_iter().chain(left).flat_map(numbered));
+    let executable = executable.with(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, it)| it));
+    let (worker, outputs) = executable.start().map_err(CampaignError::Worker)?;
+    let heard = heard.clone();
     std::thread::spawn(move || {
-        for line in stdout.into_iter().flat_map(|out| BufReader::new(out).lines()) {
-            let Ok(line) = line else { break };
-            // A worker that is killed may leave half a line.
-            if let Ok(message) = serde_json::from_str(&line) {
-                let _ = heard.send((job, Some(message)));
+        let mut pass = |line: &[u8]| {
+            // The code under test may print lines before the worker takes standard output.
+            if let Ok(message) = serde_json::from_slice(line) {
+                let _ = heard.send((job, Ok(message)));
             }
-        }
-        let _ = heard.send((job, None));
+        };
+        let stderr = outputs.each_line(RUN_ERROR_BYTES, &mut pass);
+        let _ = heard.send((job, Err(stderr.unwrap_or_default())));
     });
-    Ok((worker, stdin, stderr))
+    Ok(worker)
 }

@@ -2,12 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::findings::isolation::{
-    Executable, IsolatedRun, IsolatedRuns, Isolation, IsolationError, ProcessLimits, Repeat,
-};
+use crate::findings::isolation::{IsolatedRun, IsolatedRuns, Isolation, IsolationError, Repeat};
 use crate::fuzzing::corpus;
 use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, KnownFindings};
+use crate::processes::{Executable, ProcessLimits};
 
 use super::error::CampaignError;
 use super::places::Places;

@@ -10,10 +10,10 @@ use crate::harness::{Checks, Failure, MetFinding};
 use crate::images::files::FileNames;
 use crate::programs::Program;
 
-use crate::findings::isolation::RunCounter;
 use crate::findings::runner::{Ran, Runner};
 use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
+use crate::processes::RunCounter;
 
 use super::slot::Slot;
 

@@ -81,9 +81,9 @@ impl<'p> Campaign<'p> {
         let mut looked = Instant::now();
         while self.jobs.iter().any(|job| !job.done) {
             match self.events.recv_timeout(CLOCK_INTERVAL) {
-                Ok((job, Some(message))) => self.jobs[job].take(message),
-                Ok((job, None)) => {
-                    let ended = self.ended(job);
+                Ok((job, Ok(message))) => self.jobs[job].take(message),
+                Ok((job, Err(stderr))) => {
+                    let ended = self.ended(job, &stderr);
                     self.note_failure(job, ended);
                 }
                 // The channel does not disconnect: `self` keeps a sender for the next workers.
@@ -131,14 +131,14 @@ impl<'p> Campaign<'p> {
     }
 
     /// Finds out why a worker ended, and starts the next one.
-    fn ended(&mut self, number: usize) -> Result<(), CampaignError> {
+    fn ended(&mut self, number: usize, stderr: &str) -> Result<(), CampaignError> {
         let job = &mut self.jobs[number];
         if self.stop.load(Ordering::Relaxed) {
             // A worker that has to end may be ended in the middle of a long run.
             job.done = true;
             return Ok(());
         }
-        match job.ended(self.plan)? {
+        match job.ended(self.plan, stderr)? {
             End::Done => return Ok(()),
             End::Killer { input, end, alone } => {
                 let fingerprint = end.fingerprint();

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::disk::files;
-use crate::findings::isolation::{Executable, ProcessLimits};
 use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, KnownFindings};
+use crate::processes::{Executable, ProcessLimits};
 
 /// A campaign of one job in `dir`. Its workers run `script`, in which `$state` is the folder of the campaign's state.
 fn plan(dir: &Path, script: &str) -> CampaignPlan {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::disk::error::Error;
 use crate::disk::files;
 use crate::disk::limits::MAX_INPUT_BYTES;
-use crate::findings::isolation::{Messages, RunCounter};
+use crate::findings::isolation::Messages;
 use crate::findings::panics::PanicNotes;
 use crate::fuzzing::embedded::state::CampaignState;
 use crate::fuzzing::embedded::{FuzzProgress, FuzzSettings, Fuzzer, SavedFindings};
@@ -22,6 +22,7 @@ use crate::harness::Checks;
 use crate::harness::engine_failure;
 use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
+use crate::processes::RunCounter;
 
 use super::places::Places;
 use super::slot::Slot;

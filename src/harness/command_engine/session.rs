@@ -56,25 +56,26 @@ struct DiskQuestions {
 pub(super) fn started(line: &str) -> Result<(EngineProcess, Hello), String> {
     let failed = |what: String| format!("--engine-command: {line}: {what}");
     let (mut parser, mut hello) = (HelloParser::default(), None);
-    let started = EngineProcess::start(line, None).and_then(|mut process| {
-        process.exchange(b"", &mut |bytes| {
-            let mut lines = Lines { bytes, at: 0 };
-            while hello.is_none()
-                && let Some(line) = lines.next_line()?
-            {
-                hello = parser.line(line)?;
-            }
-            Ok((lines.at, hello.is_some()))
-        })?;
-        Ok(process)
-    });
+    let started =
+        EngineProcess::start(line, None).map_err(Silence::from).and_then(|mut process| {
+            process.exchange(b"", &mut |bytes| {
+                let mut lines = Lines { bytes, at: 0 };
+                while hello.is_none()
+                    && let Some(line) = lines.next_line()?
+                {
+                    hello = parser.line(line)?;
+                }
+                Ok((lines.at, hello.is_some()))
+            })?;
+            Ok(process)
+        });
     match (started, hello) {
         (Ok(process), Some(hello)) => Ok((process, hello)),
         (Ok(_), None) => Err(failed("expected first lines".to_string())),
         (Err(Silence::Failed(what)), _) => Err(failed(what)),
-        (Err(Silence::Ended(EngineEnd { status, detail, .. })), _) => {
+        (Err(Silence::Ended(EngineEnd { process, detail })), _) => {
             let last = detail.lines().last().map(|last| format!(": {last}")).unwrap_or_default();
-            Err(failed(format!("expected the line 'ready', found the end ({status}){last}")))
+            Err(failed(format!("expected the line 'ready', found the end ({process}){last}")))
         }
     }
 }

@@ -32,6 +32,7 @@ use std::fmt;
 
 use crate::disk::extent::Mapping;
 use crate::harness::engine::{EngineEnd, EngineError, ErrorKind};
+use crate::processes::panic_message;
 
 /// The oracles fill the buffers that they pass to an engine with this byte, and so see bytes that it left alone.
 const POISON: u8 = 0xA5;
@@ -116,11 +117,8 @@ impl Violation {
 
 /// Returns the violation for the end of a process in place of its answers.
 pub(crate) fn process_end(end: EngineEnd) -> Box<Violation> {
-    let EngineEnd { status, is_out_of_memory, detail } = end;
-    let (oracle, field, (expected, actual)) = match is_out_of_memory {
-        true => ("memory", "allocation", ("within the limit", "beyond")),
-        false => ("process", "end", ("an answer", status)),
-    };
+    let EngineEnd { process, detail } = end;
+    let (oracle, field, (expected, actual)) = process.finding();
     // Process numbers and addresses differ from run to run.
     let lines: Vec<_> = detail.lines().map(error_text::without_values).collect();
     let error = panic_message(&detail).map(|message| GivenError {
@@ -129,14 +127,6 @@ pub(crate) fn process_end(end: EngineEnd) -> Box<Violation> {
     });
     let (drawn, detail) = (false, lines.join("\n"));
     Box::new(Violation { oracle, drawn, field, expected, actual, error, detail })
-}
-
-/// Returns the message of the last panic in the last lines of a process in Rust: all its panics have one exit code.
-fn panic_message(lines: &str) -> Option<&str> {
-    let is_panic = |line: &str| line.starts_with("thread '") && line.contains(" panicked at ");
-    let lines: Vec<_> = lines.lines().collect();
-    let at = lines.iter().rposition(|line| is_panic(line))?;
-    lines.get(at + 1).copied()
 }
 
 /// An error that an engine gave in place of an answer, or the panic that ended its process.

@@ -161,7 +161,7 @@ impl QemuEngine {
     /// Returns the answer of qemu-img, and keeps the end of its process.
     fn end_of(&mut self, answer: ToolAnswer) -> Answer {
         answer.unwrap_or_else(|end| {
-            let status = end.status;
+            let status = end.process.name();
             self.end = Some(*end);
             Err(EngineError::untyped(status))
         })

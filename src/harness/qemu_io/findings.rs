@@ -42,7 +42,7 @@ pub(super) fn ended(end: Box<QemuEnd>) -> Box<Violation> {
     // Addresses and numbers of processes differ from run to run, so only the status is shown.
     let QemuEnd { end, .. } = *end;
     let detail = "qemu-io ends in place of an answer; 'none' means that it was silent for too long";
-    disagreement(ORACLE, "end", ("an answer", end.status), detail.to_string())
+    disagreement(ORACLE, "end", ("an answer", end.process.name()), detail.to_string())
 }
 
 /// Returns the violation of data that differ, if blkverify has ended qemu-io for that.

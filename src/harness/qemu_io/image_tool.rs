@@ -12,6 +12,7 @@ use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::snapshot_table;
 use crate::harness::chain::ChainFile;
 use crate::harness::engine::{Answer, EngineEnd, EngineError, NewImage};
+use crate::processes::ProcessEnd;
 
 use super::failure::fail;
 use super::recorded::ImageOptions;
@@ -106,9 +107,9 @@ pub(super) fn create(path: &Path, image: &NewImage) -> ToolAnswer {
 pub(super) fn run(command: &str) -> ToolAnswer {
     let ran = session::run(&format!("{command} 2>&1"), None)
         .unwrap_or_else(|what| fail(&format!("qemu-img: {what}")));
-    match ran.end.status {
-        "exit status: 0" => Ok(Ok(())),
-        "exit status: 1" => Ok(Err(EngineError::untyped(ran.output.trim().to_string()))),
+    match ran.end.process {
+        ProcessEnd::Exit(0) => Ok(Ok(())),
+        ProcessEnd::Exit(1) => Ok(Err(EngineError::untyped(ran.output.trim().to_string()))),
         _ => Err(Box::new(ran.end)),
     }
 }

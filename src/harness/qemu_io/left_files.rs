@@ -5,6 +5,7 @@
 
 use crate::harness::chain::Chain;
 use crate::harness::oracles::{OracleResult, violation};
+use crate::processes::ProcessEnd;
 
 use super::failure::fail;
 use super::files::ChainInMemory;
@@ -18,14 +19,12 @@ pub(super) fn check(files: &ChainInMemory, chain: &Chain) -> OracleResult {
     command.push_str("' 2>&1");
     let ran = session::run(&command, files.folder())
         .unwrap_or_else(|what| fail(&format!("qemu-img: {what}")));
-    match ran.end.status {
+    match ran.end.process {
         // 3 is the code of leaks.
-        "exit status: 0" | "exit status: 3" => Ok(()),
-        "exit status: 1" | "exit status: 2" => {
-            violation(ORACLE, "check", ("no errors", "errors"), || {
-                answers::without_paths(ran.output.trim())
-            })
-        }
+        ProcessEnd::Exit(0 | 3) => Ok(()),
+        ProcessEnd::Exit(1 | 2) => violation(ORACLE, "check", ("no errors", "errors"), || {
+            answers::without_paths(ran.output.trim())
+        }),
         _ => Err(ended(Box::new(ran)).attributed_to("qemu-img")),
     }
 }

@@ -39,6 +39,7 @@ use compare::QemuComparison;
 pub use engine::{QemuDisk, QemuEngine};
 use findings::ORACLE;
 pub(crate) use map_record::QemuMapRecord;
+pub(crate) use session::printed_version;
 
 /// The runs that make costly comparisons.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

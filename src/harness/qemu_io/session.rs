@@ -78,7 +78,7 @@ impl QemuIo {
             }
             Err(Silence::Failed(what)) => fail(&format!("qemu-io: {what}")),
             Err(Silence::Ended(end)) => {
-                let output = String::from_utf8_lossy(&process.unread).trim().to_string();
+                let output = String::from_utf8_lossy(process.unread()).trim().to_string();
                 Err(Box::new(QemuEnd { end, output }))
             }
         }
@@ -87,18 +87,15 @@ impl QemuIo {
 
 /// Starts qemu-io, and waits for its prompt.
 fn started(folder: Option<&Path>) -> Result<EngineProcess, String> {
-    let mut process = match EngineProcess::start(COMMAND, folder) {
-        Ok(process) => process,
-        Err(Silence::Failed(what)) => return Err(format!("qemu-io does not start: {what}")),
-        Err(Silence::Ended(end)) => return Err(format!("qemu-io does not start: {}", end.status)),
-    };
+    let mut process = EngineProcess::start(COMMAND, folder)
+        .map_err(|error| format!("qemu-io does not start: {error}"))?;
     match exchange(&mut process, b"", &mut String::new()) {
         Ok(()) => Ok(process),
         Err(Silence::Failed(what)) => Err(format!("qemu-io does not start: {what}")),
         Err(Silence::Ended(end)) => {
-            let output = String::from_utf8_lossy(&process.unread);
+            let output = String::from_utf8_lossy(process.unread());
             let said = [&output, &*end.detail].join(" ");
-            Err(format!("qemu-io does not start: {}: {}", end.status, said.trim()))
+            Err(format!("qemu-io does not start: {}: {}", end.process, said.trim()))
         }
     }
 }
@@ -130,7 +127,7 @@ pub(super) fn version() -> Result<String, String> {
 }
 
 /// Runs `tool --version`, and returns the version that it prints.
-pub(super) fn printed_version(tool: &str) -> Result<String, String> {
+pub(crate) fn printed_version(tool: &str) -> Result<String, String> {
     let printed = run(&format!("{tool} --version 2>&1"), None)
         .map_err(|what| format!("{tool} does not start: {what}"))?;
     let first = printed.output.lines().next().unwrap_or_default();
@@ -144,16 +141,12 @@ pub(super) fn printed_version(tool: &str) -> Result<String, String> {
 /// # Errors
 /// Returns one line for the user: the command does not run.
 pub(super) fn run(command: &str, folder: Option<&Path>) -> Result<QemuEnd, String> {
-    let silence = |silence| match silence {
-        Silence::Failed(what) => what,
-        Silence::Ended(end) => end.status.to_string(),
-    };
-    let mut process = EngineProcess::start(command, folder).map_err(silence)?;
+    let mut process = EngineProcess::start(command, folder).map_err(|error| error.to_string())?;
     match process.exchange(b"", &mut |_| Ok((0, false))) {
         Ok(()) => Err("it does not end".to_string()),
         Err(Silence::Failed(what)) => Err(what),
         Err(Silence::Ended(end)) => {
-            let output = String::from_utf8_lossy(&process.unread).into_owned();
+            let output = String::from_utf8_lossy(process.unread()).into_owned();
             Ok(QemuEnd { end, output })
         }
     }

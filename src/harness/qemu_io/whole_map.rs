@@ -12,6 +12,7 @@ use crate::disk::observer::SecondAnswer;
 use crate::harness::chain::{Chain, ChainLayer};
 use crate::harness::oracles::{OracleResult, differing_field, disagreement, violation};
 use crate::harness::second_opinion::{JudgedDisk, JudgedImage, WalkEnd};
+use crate::processes::ProcessEnd;
 
 use super::costs::is_long;
 use super::failure::fail;
@@ -53,8 +54,8 @@ pub(super) fn compare(
     let ran = session::run(&command, files.folder())
         .unwrap_or_else(|what| fail(&format!("qemu-img: {what}")));
     let (theirs, is_complete) = parse(&ran.output);
-    let is_clean = ran.end.status == "exit status: 0";
-    if !is_clean && ran.end.status != "exit status: 1" {
+    let is_clean = ran.end.process == ProcessEnd::Exit(0);
+    if !is_clean && ran.end.process != ProcessEnd::Exit(1) {
         return Err(ended(Box::new(ran)).attributed_to("qemu-img"));
     }
     if !is_clean && answers::is_named(&ran.end.detail, image) {

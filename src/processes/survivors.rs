@@ -7,11 +7,11 @@
 use std::path::Path;
 
 /// The variable that names the folder in which a process started.
-pub(super) const MARK: &str = "QCOWFUZZ_DIFFERENTIAL_FOLDER";
+pub(crate) const MARK: &str = "QCOWFUZZ_DIFFERENTIAL_FOLDER";
 
 /// Ends the processes that a campaign has started below a folder, and waits until they are gone. Where the system has
 /// no `/proc`, they end by themselves.
-pub(super) fn end_below(folder: &Path) {
+pub(crate) fn end_below(folder: &Path) {
     #[cfg(target_os = "linux")]
     linux::end_below(folder);
     #[cfg(not(target_os = "linux"))]

@@ -1,0 +1,43 @@
+//! Other processes, and the limits of this one. No other module starts a process, bounds its time, its memory and its
+//! output, stops it with all that it has started, or describes its end.
+//!
+//! A process has a group of its own, so that it is stopped with its children, and Ctrl-C at the terminal reaches only
+//! the process that supervises it. It is stopped with the value that stands for it.
+
+mod end;
+#[cfg(feature = "fuzzer")]
+mod executable;
+#[cfg(feature = "fuzzer")]
+mod limits;
+#[cfg(feature = "fuzzer")]
+mod outputs;
+#[cfg(feature = "fuzzer")]
+mod piped;
+#[cfg(feature = "fuzzer")]
+mod process;
+#[cfg(feature = "cli")]
+mod run;
+#[cfg(feature = "cli")]
+pub(crate) mod survivors;
+#[cfg(feature = "fuzzer")]
+mod time_limit;
+
+pub use end::ProcessEnd;
+pub(crate) use end::panic_message;
+#[cfg(feature = "fuzzer")]
+pub use executable::Executable;
+#[cfg(feature = "fuzzer")]
+pub(crate) use limits::{CPU_OPTION, MEMORY_OPTION};
+#[cfg(feature = "fuzzer")]
+pub use limits::{ProcessLimits, RunCounter};
+#[cfg(feature = "fuzzer")]
+pub(crate) use piped::{Bounds, NoAnswer, PipedProcess, TakeAnswers};
+#[cfg(feature = "fuzzer")]
+pub(crate) use process::Process;
+#[cfg(feature = "cli")]
+pub(crate) use run::{Reply, run};
+#[cfg(feature = "fuzzer")]
+pub(crate) use time_limit::TimeLimit;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,167 @@
+//! A process that answers on its standard output what is asked on its standard input.
+
+use std::io::{self, ErrorKind, Write};
+use std::time::{Duration, Instant};
+
+use super::end::ProcessEnd;
+use super::executable::Executable;
+use super::outputs::{Outputs, do_not_wait};
+use super::process::Process;
+use super::time_limit::{Clock, TimeLimit};
+
+/// The time that a process has to end after it has closed its output, at least.
+const END_LIMIT: Duration = Duration::from_secs(2);
+
+/// The bounds of an exchange.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// The time.
+    pub(crate) time: TimeLimit,
+    /// The largest number of bytes of an output that are kept and not taken.
+    pub(crate) unread_bytes: usize,
+}
+
+/// The reason why there are no answers.
+#[derive(Debug)]
+pub(crate) enum NoAnswer {
+    /// The process ended, or it was stopped at a bound.
+    Ended(ProcessEnd),
+    /// The process has closed its standard input or output, and lives on.
+    Closed,
+    /// The process wrote something else, or the system refused something.
+    Failed(io::Error),
+}
+
+impl From<io::Error> for NoAnswer {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// Takes answers from bytes. Returns the number of bytes that it takes, and whether it needs no more.
+pub(crate) type TakeAnswers<'t> = dyn FnMut(&[u8]) -> Result<(usize, bool), String> + 't;
+
+/// A process with pipes. It is stopped with this value.
+#[derive(Debug)]
+pub(crate) struct PipedProcess {
+    pub(super) process: Process,
+    pub(super) outputs: Outputs,
+    /// The number of bytes of standard error that are kept.
+    kept_error_bytes: usize,
+}
+
+impl PipedProcess {
+    /// Starts a process. The last `kept_error_bytes` of its standard error are kept.
+    ///
+    /// # Errors
+    /// The process cannot be started.
+    pub(crate) fn start(executable: &Executable, kept_error_bytes: usize) -> io::Result<Self> {
+        let (mut process, outputs) = executable.start()?;
+        process.input().as_ref().map_or(Ok(()), do_not_wait)?;
+        Ok(Self { process, outputs, kept_error_bytes })
+    }
+
+    /// Returns the number of the process.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Returns the bytes of standard output that are no part of an answer.
+    pub(crate) fn unread(&self) -> &[u8] {
+        &self.outputs.stdout.bytes
+    }
+
+    /// Returns the last text on standard error.
+    pub(crate) fn stderr_text(&self) -> String {
+        self.outputs.stderr_text()
+    }
+
+    /// Closes standard input, and stops the process unless it ends in time.
+    pub(crate) fn finish(&mut self, limit: Duration) {
+        self.process.close_input();
+        // The answers are complete: how the process ends does not matter.
+        let _ = self.process.wait_until(Instant::now() + limit);
+        let _ = self.process.stop();
+    }
+
+    /// Writes `questions`, and reads until `take` has all answers. `take` gets all bytes that it has not taken, and
+    /// returns the number of bytes that it takes, and whether it needs no more.
+    pub(crate) fn exchange(
+        &mut self,
+        questions: &[u8],
+        take: &mut TakeAnswers<'_>,
+        bounds: Bounds,
+    ) -> Result<(), NoAnswer> {
+        let mut unsent = questions;
+        let mut clock = Clock::new(bounds.time);
+        loop {
+            let unread = &mut self.outputs.stdout.bytes;
+            let (taken, is_complete) = take(unread).map_err(io::Error::other)?;
+            unread.drain(..taken);
+            if is_complete && unsent.is_empty() {
+                return nothing_more(unread);
+            }
+            let before = unread.len();
+            if before.max(self.outputs.stderr.bytes.len()) > bounds.unread_bytes {
+                return Err(self.stopped(ProcessEnd::TooMuchOutput)?);
+            }
+            let cannot_send = self.process.input().is_none() && !unsent.is_empty();
+            if self.outputs.stdout.is_closed() || cannot_send {
+                return Err(self.closed(clock.interval().max(END_LIMIT))?);
+            }
+            if clock.is_over(&self.process) {
+                return Err(self.stopped(ProcessEnd::Timeout)?);
+            }
+            let input = self.process.input().as_ref().filter(|_| !unsent.is_empty());
+            self.outputs.read(input, clock.interval())?;
+            self.outputs.shorten_stderr(self.kept_error_bytes);
+            self.send(&mut unsent);
+            if self.outputs.stdout.bytes.len() > before {
+                clock.progress();
+            }
+        }
+    }
+
+    /// Writes as many bytes as the pipe takes. A pipe that takes none any more is closed.
+    fn send(&mut self, unsent: &mut &[u8]) {
+        let Some(pipe) = self.process.input().as_mut().filter(|_| !unsent.is_empty()) else {
+            return;
+        };
+        match pipe.write(unsent) {
+            Ok(written) => *unsent = unsent.get(written..).unwrap_or_default(),
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(_) => self.process.close_input(),
+        }
+    }
+
+    /// Stops a process at a bound.
+    fn stopped(&mut self, end: ProcessEnd) -> io::Result<NoAnswer> {
+        self.process.stop()?;
+        self.read_last_errors()?;
+        Ok(NoAnswer::Ended(end))
+    }
+
+    /// Returns the end of a process that has closed a pipe, if it ends in time.
+    fn closed(&mut self, limit: Duration) -> io::Result<NoAnswer> {
+        let ended = self.process.wait_until(Instant::now() + limit)?;
+        self.read_last_errors()?;
+        Ok(ended.map_or(NoAnswer::Closed, NoAnswer::Ended))
+    }
+
+    fn read_last_errors(&mut self) -> io::Result<()> {
+        self.outputs.stderr.read()?;
+        self.outputs.shorten_stderr(self.kept_error_bytes);
+        Ok(())
+    }
+}
+
+fn nothing_more(unread: &[u8]) -> Result<(), NoAnswer> {
+    match unread.len() {
+        0 => Ok(()),
+        more => Err(NoAnswer::Failed(io::Error::other(format!(
+            "expected nothing after the last answer, found {more} bytes: '{}'",
+            unread[..more.min(80)].escape_ascii()
+        )))),
+    }
+}
