@@ -19,6 +19,8 @@ pub struct FilePlan {
     pub format: ImageFormat,
     /// The variety of that format, which the writer of the format interprets. 0 is the plainest; always 0 for qcow2.
     pub form: u16,
+    /// The number of clusters for which its tables have room. The formats of qcow2 and raw images need no such bound.
+    pub reach: TableReach,
     /// The places of clusters; `None` for qcow2, whose builder chooses the places themselves.
     pub places: Option<BlockPlaces>,
     /// Guest data lies at the guest offset, without a table.
@@ -27,6 +29,18 @@ pub struct FilePlan {
     pub min_size_bytes: u64,
     /// The files of a VMDK image that lie beside it. If there are none, the image has all data in its own file.
     pub extents: ExtentPlans,
+}
+
+/// The number of blocks or grains for which the tables of a file have room. The images of programs from before there
+/// were large disks keep the places of their structures.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TableReach {
+    /// 16,384 at most.
+    #[default]
+    Small,
+    /// As many as the format allows, or a million or more: a run costs what its program wrote, and the tables that a
+    /// reader has to read whole.
+    Large,
 }
 
 /// The kind of a file beside a VMDK image.

@@ -156,17 +156,16 @@ impl Folding {
 
     /// Returns the format of the lowest image. An engine that does not know qcow2 knows another format.
     fn base(&self, base: Base) -> Base {
-        let others =
-            [(Base::Vpc, Feature::Vpc), (Base::Vhdx, Feature::Vhdx), (Base::Vmdk, Feature::Vmdk)];
+        let others = [Base::Vpc, Base::Vhdx, Base::Vmdk];
         let known =
-            |wanted| others.iter().any(|(base, feature)| *base == wanted && !self.lacks(*feature));
+            |base: &Base| !base.is_qcow2() && !self.lacks(Feature::images_of(base.format()));
         let knows_raw = !self.lacks(Feature::RawBacking) && !self.lacks(Feature::Qcow2);
         match base {
             Base::SparseRaw if knows_raw && self.lacks(Feature::RawHoles) => Base::Raw,
             base if base.is_raw() && knows_raw => base,
-            base if known(base) => base,
+            base if known(&base) => base,
             _ if !self.lacks(Feature::Qcow2) => Base::Qcow2,
-            _ => others.into_iter().find(|(base, _)| known(*base)).map_or(Base::Qcow2, |it| it.0),
+            _ => others.into_iter().find(known).unwrap_or(Base::Qcow2),
         }
     }
 

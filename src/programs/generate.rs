@@ -6,6 +6,7 @@
 //! only images in one file.
 
 use crate::disk::file_parts::MAX_EXTENT_FILES;
+use crate::disk::image_format::ImageFormat;
 use crate::images::entropy::Entropy;
 
 use super::framing::data_of;
@@ -84,7 +85,7 @@ pub fn generate_any(rng_seed: u64, operations: usize) -> Program {
         };
         program.operations.extend(made.filter(|made| made.class() != Class::Attacks));
     }
-    if program.prologue.base == Base::Vmdk {
+    if program.prologue.base.format() == ImageFormat::Vmdk {
         vary_vmdk(&mut program, &mut entropy);
         program.operations.truncate(operations);
     }

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use crate::disk::clusters::ClusterSize;
+use crate::disk::image_format::ImageFormat;
 use crate::formats::qcow2::geometry::{Compression, Geometry, Version};
 use crate::images::file_plan::FilePlan;
 use crate::images::qcow2::placement::Policy;
@@ -128,7 +129,7 @@ impl Prologue {
         let image = ImageOperands { version, cluster_bits, refcount_order, features, data_in };
         let image = if self.is_qcow2() { image } else { image.without_features() };
         let mut plan = image.plan(self.size.bytes(MAX_SIZE_BYTES), None);
-        if self.base == Base::Vhdx {
+        if self.base.format() == ImageFormat::Vhdx {
             plan.geometry.cluster_size = vhdx::block_size(u32::from(cluster_bits.get()));
         }
         ImagePlan {
@@ -151,11 +152,12 @@ impl Prologue {
 
     /// Returns the plan of the lowest file.
     fn file(&self, cluster_size: ClusterSize) -> FilePlan {
-        match self.base {
-            Base::Qcow2 | Base::Raw | Base::SparseRaw => FilePlan::default(),
-            Base::Vpc => vpc::VpcForm::new(self.form.0).plan(cluster_size),
-            Base::Vhdx => vhdx::VhdxForm::new(self.form.0).plan(cluster_size),
-            Base::Vmdk => vmdk::VmdkForm::new(self.form.0).plan(cluster_size),
+        let (form, reach) = (self.form.0, self.base.reach());
+        match self.base.format() {
+            ImageFormat::Qcow2 | ImageFormat::Raw => FilePlan::default(),
+            ImageFormat::Vpc => vpc::VpcForm::new(form, reach).plan(cluster_size),
+            ImageFormat::Vhdx => vhdx::VhdxForm::new(form, reach).plan(cluster_size),
+            ImageFormat::Vmdk => vmdk::VmdkForm::new(form, reach).plan(cluster_size),
         }
     }
 }
@@ -176,7 +178,8 @@ pub(super) fn vmdk_plan_over(
     let names_format = NamesFormat::Always;
     let backing = BackingPlan { format: below.file.format, names_format };
     let plan = image.plan_over(below, backing, size);
-    let file = vmdk::VmdkForm::new(form.0).plan(plan.geometry.cluster_size);
+    // The disk may be as large as that of the parent.
+    let file = vmdk::VmdkForm::new(form.0, below.file.reach).plan(plan.geometry.cluster_size);
     ImagePlan { file, ..plan }
 }
 

@@ -2,6 +2,7 @@
 //! small.
 
 use crate::formats::qcow2::geometry::Version;
+use crate::images::file_plan::TableReach;
 use crate::images::qcow2::placement::Policy;
 use crate::programs::Program;
 use crate::programs::operand::{
@@ -16,10 +17,11 @@ use super::search::Search;
 const CLUSTERS: [u16; 7] = [1, 2, 4, 8, 16, 64, 256];
 
 pub(super) fn reduce(search: &mut Search) {
-    let simple: [fn(&mut Prologue); 7] = [
+    let simple: [fn(&mut Prologue); 8] = [
         |it| it.version = Version::V3,
         |it| it.data_in = DataIn::Image,
         |it| (it.base, it.form) = (Base::Qcow2, ImageForm::default()),
+        |it| it.base = it.base.with_reach(TableReach::Small),
         |it| it.blocks = Policy::Append,
         |it| it.table = Policy::Append,
         |it| it.tolerance = Number::LOWEST,

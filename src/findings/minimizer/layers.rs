@@ -28,7 +28,7 @@ fn without_below(program: &Program, at: usize, search: &Search) -> Option<Progra
             Prologue { version, cluster_bits, refcount_order, features, data_in, ..qcow2 }
         }
         Operation::OverlayVmdk { cluster_bits, form, .. } => {
-            Prologue { cluster_bits, form, base: Base::Vmdk, ..below }
+            Prologue { cluster_bits, form, base: Base::Vmdk.with_reach(below.base.reach()), ..below }
         }
         _ => return None,
     };

@@ -1,5 +1,6 @@
 //! A measure of how simple a program is.
 
+use crate::images::file_plan::TableReach;
 use crate::programs::operand::{
     Anchor, At, ClusterBits, DataIn, Operand, OperandKind, RefcountOrder, Size,
 };
@@ -107,6 +108,7 @@ fn prologue_cost(prologue: &Prologue) -> u64 {
         + u64::from(tolerance.get())
         + odd(data_in != DataIn::Image)
         + odd(base != default.base)
+        + u64::from(base.reach() == TableReach::Large)
         + u64::from(form.0.count_ones())
 }
 

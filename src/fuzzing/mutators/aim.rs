@@ -42,7 +42,7 @@ impl Layers {
         let file = program.prologue.plan().file;
         let lowest: &[Part] = match program.prologue.base {
             // A fixed VHD disk has a footer, and no table.
-            Base::Vpc if file.is_flat => &[Part::Header],
+            Base::Vpc | Base::LargeVpc if file.is_flat => &[Part::Header],
             _ => Part::of_format(file.format),
         };
         let [qcow2, vmdk] = [ImageFormat::Qcow2, ImageFormat::Vmdk].map(Part::of_format);

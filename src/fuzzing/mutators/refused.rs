@@ -1,10 +1,11 @@
 //! Appends an attack of known meaning: damage for which QEMU refuses an image that is sound otherwise. Random attacks
 //! rarely produce these values. If the image lacks the field, the attack changes nothing.
 
+use crate::disk::image_format::ImageFormat;
 use crate::formats::anatomy::Part;
 use crate::images::damage::Transform;
 use crate::images::file_plan::ExtentForm;
-use crate::programs::operand::{Base, Number};
+use crate::programs::operand::Number;
 use crate::programs::{Operation, Program};
 
 use super::context::MutationContext;
@@ -101,14 +102,14 @@ fn attacks(program: &Program) -> &'static [&'static [FieldChange]] {
     let is_sesparse = |operation: &Operation| {
         matches!(operation, Operation::Extent { kind: ExtentForm::SeSparse, .. })
     };
-    match program.prologue.base {
+    match program.prologue.base.format() {
         _ if program.operations.iter().any(is_overlay) => QCOW2,
         // Without an overlay, a raw file is a qcow2 image.
-        Base::Qcow2 | Base::Raw | Base::SparseRaw => QCOW2,
-        Base::Vpc => refused_formats::VPC,
-        Base::Vhdx => refused_formats::VHDX,
-        Base::Vmdk if program.operations.iter().any(is_sesparse) => refused_formats::SE_SPARSE,
-        Base::Vmdk => refused_formats::VMDK,
+        ImageFormat::Qcow2 | ImageFormat::Raw => QCOW2,
+        ImageFormat::Vpc => refused_formats::VPC,
+        ImageFormat::Vhdx => refused_formats::VHDX,
+        ImageFormat::Vmdk if program.operations.iter().any(is_sesparse) => refused_formats::SE_SPARSE,
+        ImageFormat::Vmdk => refused_formats::VMDK,
     }
 }
 

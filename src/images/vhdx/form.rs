@@ -3,22 +3,24 @@
 
 use crate::disk::clusters::ClusterSize;
 use crate::disk::image_format::ImageFormat;
-use crate::images::file_plan::{BlockPlaces, FilePlan};
+use crate::images::file_plan::{BlockPlaces, FilePlan, TableReach};
 
 use super::encoding::{EntryState, MIB, SECTOR_BYTES};
 
 /// The variety of a VHDX image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VhdxForm(u16);
+pub struct VhdxForm {
+    bits: u16,
+    reach: TableReach,
+}
 
-/// The largest number of blocks in a table. Readers check each of them when they open an image.
+/// The largest numbers of blocks in a table. Readers check each of them when they open an image.
 const MAX_BLOCKS: u64 = 1 << 14;
-/// The longest region of the block allocation table in bytes. The table itself is shorter than 1 MiB.
-const MAX_BAT_BYTES: u64 = 4 * MIB;
+const MAX_LARGE_BLOCKS: u64 = 1 << 20;
+/// The size of the largest disk: 64 TiB (specification, section 2.6.2.3).
+const MAX_DISK_BYTES: u64 = 64 << 40;
 /// The distance between two regions if there is one, in bytes.
 const GAP_BYTES: u64 = MIB;
-/// The number of bytes for the log, the regions, and a gap before each of them.
-pub const MAX_REGIONS_BYTES: u64 = MAX_BAT_BYTES + 3 * MIB + 4 * GAP_BYTES;
 /// The length of the part of the file before all regions and blocks.
 const HEADER_SECTION_BYTES: u64 = MIB;
 /// The number of bytes that follow the last structure in a file that is longer than necessary.
@@ -89,20 +91,39 @@ pub fn block_size(cluster_bits: u32) -> ClusterSize {
     ClusterSize::from_bits(bits).unwrap_or(ClusterSize::SMALLEST)
 }
 
-/// Returns the length in bytes of the table's region if the table has `entries`.
-pub fn table_bytes(entries: u64) -> u64 {
-    let bytes = entries.saturating_mul(8).clamp(1, MAX_BAT_BYTES);
-    bytes.next_multiple_of(MIB)
-}
-
 impl VhdxForm {
-    /// Returns the variety that the bits of `form` select.
-    pub const fn new(form: u16) -> Self {
-        Self(form)
+    /// Returns the variety that the bits of `form` select, with tables of this reach.
+    pub const fn new(form: u16, reach: TableReach) -> Self {
+        Self { bits: form, reach }
+    }
+
+    /// Returns the variety of a file.
+    pub const fn of(file: &FilePlan) -> Self {
+        Self::new(file.form, file.reach)
+    }
+
+    /// Returns the length in bytes of the longest region of the block allocation table. The table itself is shorter: by
+    /// 3 MiB, or by 7 MiB if it is large.
+    const fn max_table_bytes(self) -> u64 {
+        match self.reach {
+            TableReach::Small => 4 * MIB,
+            TableReach::Large => 16 * MIB,
+        }
+    }
+
+    /// Returns the length in bytes of the table's region if the table has `entries`.
+    pub fn table_bytes(self, entries: u64) -> u64 {
+        let bytes = entries.saturating_mul(8).clamp(1, self.max_table_bytes());
+        bytes.next_multiple_of(MIB)
+    }
+
+    /// Returns the number of bytes for the log, the regions, and a gap before each of them.
+    pub const fn max_regions_bytes(self) -> u64 {
+        self.max_table_bytes() + 3 * MIB + 4 * GAP_BYTES
     }
 
     const fn bits(self, first: u32, count: u32) -> u16 {
-        self.0 >> first & ((1 << count) - 1)
+        self.bits >> first & ((1 << count) - 1)
     }
 
     const fn has(self, bit: u32) -> bool {
@@ -182,7 +203,7 @@ impl VhdxForm {
 
     /// Returns a number that differs between most varieties, for the fields that no reader needs.
     pub const fn decoration(self) -> u16 {
-        self.0
+        self.bits
     }
 
     /// Returns the places of the regions if all blocks, used or not, end at `blocks_end`.
@@ -209,18 +230,23 @@ impl VhdxForm {
 
     /// Returns the plan of the file.
     pub fn plan(self, block: ClusterSize) -> FilePlan {
-        let regions = if self.has_regions_behind_blocks() { 0 } else { MAX_REGIONS_BYTES };
+        let regions = if self.has_regions_behind_blocks() { 0 } else { self.max_regions_bytes() };
         let first_bytes = HEADER_SECTION_BYTES + regions;
+        let guest_clusters = match self.reach {
+            TableReach::Small => MAX_BLOCKS,
+            TableReach::Large => MAX_LARGE_BLOCKS.min(MAX_DISK_BYTES / block.bytes()),
+        };
         let places = BlockPlaces {
             first_bytes,
             stride_bytes: block.bytes(),
             lead_bytes: 0,
-            guest_clusters: MAX_BLOCKS,
+            guest_clusters,
             host_clusters: (MAX_HOST_BYTES - first_bytes) / block.bytes(),
         };
         FilePlan {
             format: ImageFormat::Vhdx,
-            form: self.0,
+            form: self.bits,
+            reach: self.reach,
             places: Some(places),
             // QEMU opens no disk without blocks, unless its table has room for 2^32 of them.
             min_size_bytes: u64::from(SECTOR_BYTES),

@@ -19,7 +19,7 @@ use encoding::{
     FILE_IDENTIFIER, HEADERS, HeaderPlan, MetadataPlan, OLD_LOG_ID, REGION_TABLES, RegionTablePlan,
     SECTOR_BYTES,
 };
-use form::{MAX_REGIONS_BYTES, OtherHeader, RegionOffsets, SPARE_FILE_BYTES, table_bytes};
+use form::{OtherHeader, RegionOffsets, SPARE_FILE_BYTES};
 use table::TableShape;
 
 /// The data of a block that is zeros, but has its room in the file. A reader that ignores the state finds them.
@@ -36,10 +36,10 @@ pub fn build<O: Observer>(
     files.begin(plan.file.format);
     let (Some(places), image) = (&plan.file.places, &mut files.image) else { return };
     builder.mapped_clusters(mapped);
-    let form = VhdxForm::new(plan.file.form);
+    let form = VhdxForm::of(&plan.file);
     let table = TableShape::new(builder);
     let blocks_end = places.start(builder.file_clusters());
-    let length = table_bytes(table.entries.saturating_add(builder.spare_l1_entries()));
+    let length = form.table_bytes(table.entries.saturating_add(builder.spare_l1_entries()));
     let regions = form.regions(blocks_end, length);
     image.write(HostOffset::ZERO, FILE_IDENTIFIER);
     write_headers(image, form, &regions);
@@ -48,7 +48,7 @@ pub fn build<O: Observer>(
     table.write(image, HostOffset::new(regions.table), mapped, form, places);
     let end = write_blocks(image, builder, mapped, places).max(regions.end);
     // A fixed disk has room for all of its blocks (specification, section 2.6.2.1).
-    let all_blocks = places.start(builder.guest_clusters()).saturating_add(MAX_REGIONS_BYTES);
+    let all_blocks = places.start(builder.guest_clusters()).saturating_add(form.max_regions_bytes());
     let end = if form.is_fixed() { end.max(all_blocks) } else { end };
     let tail_end = blocks_end.max(end).saturating_add(SPARE_FILE_BYTES);
     image.seal(if form.has_tail() { tail_end } else { end });

@@ -3,14 +3,17 @@
 
 use crate::disk::clusters::ClusterSize;
 use crate::disk::image_format::ImageFormat;
-use crate::images::file_plan::{BlockPlaces, ExtentForm, ExtentPlans, FilePlan};
+use crate::images::file_plan::{BlockPlaces, ExtentForm, ExtentPlans, FilePlan, TableReach};
 
 use super::encoding::SECTOR_BYTES;
 use super::sesparse;
 
 /// The variety of a VMDK image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VmdkForm(u16);
+pub struct VmdkForm {
+    bits: u16,
+    reach: TableReach,
+}
 
 /// The layout of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,10 +40,10 @@ pub enum GrainStorage {
     Marked,
 }
 
-/// The largest number of grains. Cost follows the tables that an image has.
-const MAX_GRAINS: u64 = 1 << 14;
-/// The largest number of entries in a directory.
-const MOST_DIRECTORY_ENTRIES: u64 = 1 << 12;
+/// The largest numbers of grains, and of entries in a directory. Cost follows the tables that an image has. A large
+/// disk has up to 1 TiB in the usual grains of 64 KiB.
+const SMALL: Most = Most { grains: 1 << 14, directory_entries: 1 << 12 };
+const LARGE: Most = Most { grains: 1 << 24, directory_entries: 1 << 17 };
 /// The largest grain that is stored compressed. Readers inflate a whole grain to read any byte of it.
 const MAX_COMPRESSED_BITS: u32 = 16;
 /// The sectors before the tables or the grains: the header, and as many for the descriptor as QEMU reserves.
@@ -67,14 +70,33 @@ const KIND_BITS: u32 = 3;
 /// The bits of the kind [`Kind::Cowd`].
 const COWD_KIND: u16 = 3;
 
+/// The largest tables of an extent.
+#[derive(Clone, Copy, Debug)]
+struct Most {
+    grains: u64,
+    directory_entries: u64,
+}
+
 impl VmdkForm {
-    /// Returns the variety that the bits of `form` select.
-    pub const fn new(form: u16) -> Self {
-        Self(form)
+    /// Returns the variety that the bits of `form` select, with tables of this reach.
+    pub const fn new(form: u16, reach: TableReach) -> Self {
+        Self { bits: form, reach }
+    }
+
+    /// Returns the variety of a file.
+    pub const fn of(file: &FilePlan) -> Self {
+        Self::new(file.form, file.reach)
+    }
+
+    const fn most(self) -> Most {
+        match self.reach {
+            TableReach::Small => SMALL,
+            TableReach::Large => LARGE,
+        }
     }
 
     const fn bits(self, first: u32, count: u32) -> u64 {
-        (self.0 >> first & ((1 << count) - 1)) as u64
+        (self.bits >> first & ((1 << count) - 1)) as u64
     }
 
     /// Returns the layout.
@@ -113,9 +135,11 @@ impl VmdkForm {
         }
     }
 
-    /// Reports whether the directory names all tables that the disk needs.
+    /// Reports whether the directory names all tables that the disk needs. The many tables of a large disk are not
+    /// named if each would cost a marker.
     pub const fn has_all_tables(self) -> bool {
-        self.bits(0, 3) < WITH_ALL_TABLES
+        let are_many = matches!(self.reach, TableReach::Large) && self.table_marker_bytes() > 0;
+        self.bits(0, 3) < WITH_ALL_TABLES && !are_many
     }
 
     /// Reports whether there is a second directory, with tables of its own.
@@ -178,8 +202,9 @@ impl VmdkForm {
     }
 
     const fn max_grains(self) -> u64 {
-        let named = MOST_DIRECTORY_ENTRIES * self.table_entries();
-        if named < MAX_GRAINS { named } else { MAX_GRAINS }
+        let most = self.most();
+        let named = most.directory_entries * self.table_entries();
+        if named < most.grains { named } else { most.grains }
     }
 
     /// Returns the offset of the first directory or its first table, if the grains end at `grains_end`.
@@ -200,22 +225,24 @@ impl VmdkForm {
     /// Returns the variety of an extent beside a descriptor. It has no footer: readers look for one at the end of the
     /// descriptor.
     pub const fn of_extent(self, extent: ExtentForm) -> Self {
-        let plain = self.0 & !(((1 << KIND_BITS) - 1) << KIND_AT);
-        match extent {
-            ExtentForm::Cowd => Self(plain | COWD_KIND << KIND_AT),
-            _ => Self(plain),
-        }
+        let plain = self.bits & !(((1 << KIND_BITS) - 1) << KIND_AT);
+        let kind = match extent {
+            ExtentForm::Cowd => COWD_KIND << KIND_AT,
+            _ => 0,
+        };
+        Self { bits: plain | kind, ..self }
     }
 
     /// Returns the plan of an image in one file. Images with large grains store them as they are.
     pub fn plan(self, grain: ClusterSize) -> FilePlan {
         let form = match grain.bits() > MAX_COMPRESSED_BITS && self.is_compressed() {
-            true => Self(self.0 & !(1 << (KIND_AT + KIND_BITS - 1))),
+            true => Self { bits: self.bits & !(1 << (KIND_AT + KIND_BITS - 1)), ..self },
             false => self,
         };
         FilePlan {
             format: ImageFormat::Vmdk,
-            form: form.0,
+            form: form.bits,
+            reach: form.reach,
             places: Some(form.places(grain, form.first_grain_bytes())),
             ..FilePlan::default()
         }
@@ -227,12 +254,14 @@ impl VmdkForm {
         let cowd = self.of_extent(ExtentForm::Cowd);
         let first_bytes = [plain.first_grain_bytes(), cowd.first_grain_bytes()]
             .into_iter()
-            .fold(sesparse::first_grain_bytes(MAX_GRAINS, grain), u64::max);
-        let guest_clusters = plain.max_grains().min(cowd.max_grains());
-        let host_clusters = cowd.places(grain, first_bytes).host_clusters;
+            .fold(sesparse::first_grain_bytes(self.most().grains, grain), u64::max);
+        let of_cowd = cowd.places(grain, first_bytes);
+        let guest_clusters = plain.max_grains().min(of_cowd.guest_clusters);
+        let host_clusters = of_cowd.host_clusters;
         FilePlan {
             format: ImageFormat::Vmdk,
-            form: plain.0,
+            form: plain.bits,
+            reach: plain.reach,
             places: Some(BlockPlaces {
                 guest_clusters,
                 host_clusters,
@@ -256,13 +285,20 @@ impl VmdkForm {
 
     const fn places(self, grain: ClusterSize, first_bytes: u64) -> BlockPlaces {
         let behind = self.max_tables_bytes() + (MAX_GAP_SECTORS + FOOTER_SECTORS) * SECTOR_BYTES;
+        // Entries count sectors in 32 bits, and the header of an ESX extent does so, too.
+        let most_bytes = u32::MAX as u64 * SECTOR_BYTES;
+        let guest_clusters = match self.kind() {
+            Kind::Cowd if self.max_grains() > most_bytes / grain.bytes() => {
+                most_bytes / grain.bytes()
+            }
+            _ => self.max_grains(),
+        };
         BlockPlaces {
             first_bytes,
             stride_bytes: grain.bytes(),
             lead_bytes: 0,
-            guest_clusters: self.max_grains(),
-            // Entries count sectors in 32 bits.
-            host_clusters: (u32::MAX as u64 * SECTOR_BYTES - first_bytes - behind) / grain.bytes(),
+            guest_clusters,
+            host_clusters: (most_bytes - first_bytes - behind) / grain.bytes(),
         }
     }
 }

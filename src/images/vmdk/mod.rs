@@ -46,12 +46,12 @@ pub fn plan_with_extent(plan: &ImagePlan, wanted: ExtentPlan) -> Option<FilePlan
         form => form,
     };
     let extents = plan.file.extents.with(ExtentPlan { form, ..wanted })?;
-    Some(VmdkForm::new(plan.file.form).plan_of_extents(grain, extents))
+    Some(VmdkForm::of(&plan.file).plan_of_extents(grain, extents))
 }
 
 /// Returns the VMDK image of `builder` as a parent with the file name `name`.
 pub fn parent<'n>(name: &'n [u8], builder: &Builder) -> Parent<'n> {
-    Parent { name, identity: identity(builder, VmdkForm::new(builder.plan().file.form)) }
+    Parent { name, identity: identity(builder, VmdkForm::of(&builder.plan().file)) }
 }
 
 /// Writes the image of `builder`, whose plan is that of a [`VmdkForm`]. `mapped` is a buffer.
@@ -65,7 +65,7 @@ pub fn build<O: Observer>(
     let plan = builder.plan();
     files.begin(plan.file.format);
     builder.mapped_clusters(mapped);
-    let form = VmdkForm::new(plan.file.form);
+    let form = VmdkForm::of(&plan.file);
     mapped.retain(|grain| is_stored(form, grain.mapping));
     let identities = (identity(builder, form), parent);
     if !plan.file.extents.all().is_empty() {

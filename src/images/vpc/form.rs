@@ -3,18 +3,22 @@
 
 use crate::disk::clusters::ClusterSize;
 use crate::disk::image_format::ImageFormat;
-use crate::images::file_plan::{BlockPlaces, FilePlan};
+use crate::images::file_plan::{BlockPlaces, FilePlan, TableReach};
 
-use super::encoding::{DYNAMIC_HEADER_BYTES, FOOTER_BYTES, SECTOR_BYTES};
+use super::encoding::{BLOCK_ENTRY_BYTES, DYNAMIC_HEADER_BYTES, FOOTER_BYTES, SECTOR_BYTES};
 
 /// The variety of a VHD image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VpcForm(u16);
+pub struct VpcForm {
+    bits: u16,
+    reach: TableReach,
+}
 
-/// The largest number of entries in a table. Readers check each of them when they open an image.
-pub const MAX_BLOCK_ENTRIES: u64 = 1 << 14;
-/// The longest table in bytes, a whole number of sectors.
-const MAX_BLOCK_TABLE_BYTES: u64 = MAX_BLOCK_ENTRIES * 4;
+/// The largest numbers of entries in a table. Readers check each of them when they open an image.
+const MAX_BLOCK_ENTRIES: u64 = 1 << 14;
+const MAX_LARGE_BLOCK_ENTRIES: u64 = 1 << 20;
+/// The size of the largest disk: 2040 GiB (QEMU, `block/vpc.c`, `VHD_MAX_SECTORS`).
+const MAX_DISK_BYTES: u64 = 0xff00_0000 * SECTOR_BYTES;
 /// The largest distance of a table from the structure before it, in bytes.
 const MAX_TABLE_GAP_BYTES: u64 = 3 * SECTOR_BYTES;
 /// The largest distance of the dynamic header from the footer's copy, in bytes.
@@ -28,15 +32,20 @@ const GEOMETRY_CREATORS: usize = 2;
 
 impl VpcForm {
     /// The image that QEMU writes.
-    pub const PLAIN: Self = Self(0);
+    pub const PLAIN: Self = Self::new(0, TableReach::Small);
 
-    /// Returns the variety that the bits of `form` select.
-    pub const fn new(form: u16) -> Self {
-        Self(form)
+    /// Returns the variety that the bits of `form` select, with tables of this reach.
+    pub const fn new(form: u16, reach: TableReach) -> Self {
+        Self { bits: form, reach }
+    }
+
+    /// Returns the variety of a file.
+    pub const fn of(file: &FilePlan) -> Self {
+        Self::new(file.form, file.reach)
     }
 
     const fn bits(self, first: u32, count: u32) -> u64 {
-        (self.0 >> first & ((1 << count) - 1)) as u64
+        (self.bits >> first & ((1 << count) - 1)) as u64
     }
 
     /// Returns the program that is said to have created the image.
@@ -83,25 +92,35 @@ impl VpcForm {
         self.bits(10, 6) as u8
     }
 
+    /// Returns the largest number of entries in a table. Their bytes are whole sectors.
+    fn max_entries(self, block: ClusterSize) -> u64 {
+        match self.reach {
+            TableReach::Small => MAX_BLOCK_ENTRIES,
+            TableReach::Large => MAX_LARGE_BLOCK_ENTRIES.min(MAX_DISK_BYTES / block.bytes()),
+        }
+    }
+
     /// Returns the plan of the file.
     pub fn plan(self, block: ClusterSize) -> FilePlan {
         let lead_bytes = bitmap_bytes(block.bytes());
         let stride_bytes = lead_bytes + block.bytes();
         let before = MAX_HEADER_GAP_BYTES + MAX_TABLE_GAP_BYTES;
         let structures = FOOTER_BYTES as u64 + DYNAMIC_HEADER_BYTES as u64 + before;
-        let table = if self.has_table_at_end() { 0 } else { MAX_BLOCK_TABLE_BYTES };
+        let guest_clusters = self.max_entries(block);
+        let table = if self.has_table_at_end() { 0 } else { guest_clusters * BLOCK_ENTRY_BYTES };
         let places = BlockPlaces {
             first_bytes: structures + table,
             stride_bytes,
             lead_bytes,
-            guest_clusters: MAX_BLOCK_ENTRIES,
+            guest_clusters,
             // Entries count sectors in 32 bits, and the last value has a meaning of its own.
             host_clusters: (u64::from(u32::MAX) * SECTOR_BYTES - structures - table) / stride_bytes,
         };
-        let (format, form) = (ImageFormat::Vpc, self.0);
+        let (format, form) = (ImageFormat::Vpc, self.bits);
         FilePlan {
             format,
             form,
+            reach: self.reach,
             places: Some(places),
             is_flat: self.is_fixed(),
             ..FilePlan::default()

@@ -12,14 +12,11 @@ use crate::images::image::Image;
 use crate::images::qcow2::{Builder, MappedCluster};
 use crate::images::structures::report_structures;
 
-use encoding::{FOOTER_BYTES, FooterFields, NO_BLOCK, SECTOR_BYTES, dynamic_header};
-use form::MAX_BLOCK_ENTRIES;
+use encoding::{BLOCK_ENTRY_BYTES, FOOTER_BYTES, FooterFields, SECTOR_BYTES, dynamic_header};
 
-/// A table without a block, and a bitmap in which all sectors are allocated.
-static ONES: [u8; MAX_BLOCK_ENTRIES as usize * BLOCK_ENTRY_BYTES] =
-    [0xff; MAX_BLOCK_ENTRIES as usize * BLOCK_ENTRY_BYTES];
+/// A piece of a table without a block, and a bitmap in which all sectors are allocated.
+static ONES: [u8; 64 << 10] = [0xff; 64 << 10];
 
-const BLOCK_ENTRY_BYTES: usize = NO_BLOCK.len();
 /// The number of entries between two blocks up to which one write covers both.
 const NEAR_ENTRIES: u64 = 32;
 
@@ -31,7 +28,7 @@ pub fn build<O: Observer>(
     observer: &O,
 ) {
     files.begin(builder.plan().file.format);
-    match VpcForm::new(builder.plan().file.form).is_fixed() {
+    match VpcForm::of(&builder.plan().file).is_fixed() {
         true => write_fixed(builder, &mut files.image, observer),
         false => {
             builder.mapped_clusters(mapped);
@@ -60,14 +57,15 @@ fn write_dynamic<O: Observer>(
     image: &mut Image,
     observer: &O,
 ) {
-    let (plan, form) = (builder.plan(), VpcForm::new(builder.plan().file.form));
+    let (plan, form) = (builder.plan(), VpcForm::of(&builder.plan().file));
     let Some(places) = plan.file.places else { return };
     let block = plan.geometry.cluster_size;
     let blocks_end = places.start(builder.file_clusters());
     let (header, table) = (form.header_offset(), form.table_offset(blocks_end));
     let footer = footer(builder, Some(header));
     image.write(HostOffset::ZERO, &footer);
-    let entries = entries(builder, mapped);
+    let entries = entries(builder, mapped).min(places.guest_clusters);
+    let entries = u32::try_from(entries).unwrap_or(u32::MAX);
     let block_bytes = u32::try_from(block.bytes()).unwrap_or(u32::MAX);
     image.write(HostOffset::new(header), &dynamic_header(table, entries, block_bytes));
     let start_of = |host| places.start_of(block, host);
@@ -99,12 +97,8 @@ fn write_dynamic<O: Observer>(
 }
 
 /// Returns the number of entries: one for each block of the disk and for each block past its end, and the spare ones.
-fn entries(builder: &Builder, mapped: &[MappedCluster]) -> u32 {
-    let entries = builder
-        .covered_clusters(mapped)
-        .saturating_add(builder.spare_l1_entries())
-        .min(MAX_BLOCK_ENTRIES);
-    u32::try_from(entries).unwrap_or(u32::MAX)
+fn entries(builder: &Builder, mapped: &[MappedCluster]) -> u64 {
+    builder.covered_clusters(mapped).saturating_add(builder.spare_l1_entries())
 }
 
 /// Writes a table with the blocks of `mapped`, sorted by their index, whose sectors `sector_of` returns. Returns the
@@ -116,30 +110,41 @@ fn write_table(
     mapped: &[MappedCluster],
     sector_of: impl Fn(HostOffset) -> u64,
 ) -> u64 {
-    let at = |index: u64| HostOffset::new(table.saturating_add(index * BLOCK_ENTRY_BYTES as u64));
-    let padded = u64::from(entries).next_multiple_of(SECTOR_BYTES / BLOCK_ENTRY_BYTES as u64);
-    let length = |from: u64, until: u64| until.saturating_sub(from) as usize * BLOCK_ENTRY_BYTES;
+    let at = |index: u64| HostOffset::new(table.saturating_add(index * BLOCK_ENTRY_BYTES));
+    let padded = u64::from(entries).next_multiple_of(SECTOR_BYTES / BLOCK_ENTRY_BYTES);
+    let length = |from: u64, until: u64| until.saturating_sub(from) * BLOCK_ENTRY_BYTES;
     let mut next = 0;
     let index_of = |mapped: &MappedCluster| mapped.cluster.get();
     for near in mapped.chunk_by(|here, then| index_of(then) - index_of(here) <= NEAR_ENTRIES) {
         let (first, end) = (index_of(&near[0]), index_of(&near[near.len() - 1]) + 1);
-        image.write_parts(at(next), &[], &ONES[..length(next, first)]);
-        let out = image.place(at(first), length(first, end));
+        write_ones(image, at(next), length(next, first));
+        let out = image.place(at(first), length(first, end) as usize);
         out.fill(0xff);
         for block in near {
             let Some((host, _)) = block.data() else { continue };
             let sector = u32::try_from(sector_of(host)).unwrap_or(u32::MAX).to_be_bytes();
-            out[length(first, index_of(block))..][..BLOCK_ENTRY_BYTES].copy_from_slice(&sector);
+            let inside = length(first, index_of(block)) as usize;
+            out[inside..][..sector.len()].copy_from_slice(&sector);
         }
         next = end;
     }
-    image.write_parts(at(next), &[], &ONES[..length(next, padded)]);
+    write_ones(image, at(next), length(next, padded));
     at(padded).get()
+}
+
+/// Writes bytes in which all bits are set. The image refers to them, so that a table costs no copy of its empty parts.
+fn write_ones(image: &mut Image, mut at: HostOffset, mut length_bytes: u64) {
+    while length_bytes > 0 {
+        let piece = length_bytes.min(ONES.len() as u64);
+        image.write_parts(at, &[], &ONES[..piece as usize]);
+        at = at.saturating_add(piece);
+        length_bytes -= piece;
+    }
 }
 
 /// Returns the footer. A creator whose geometry states the size gives way to another one if no geometry is exact.
 fn footer(builder: &Builder, header_offset: Option<u64>) -> [u8; FOOTER_BYTES] {
-    let (plan, form) = (builder.plan(), VpcForm::new(builder.plan().file.form));
+    let (plan, form) = (builder.plan(), VpcForm::of(&builder.plan().file));
     let exact = encoding::exact_geometry(plan.size_bytes / SECTOR_BYTES);
     let creator = match exact {
         None if form.states_geometry() => VpcForm::PLAIN.creator(),

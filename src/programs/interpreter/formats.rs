@@ -11,7 +11,7 @@ use crate::programs::operation::Operation;
 
 /// Returns the form of a VMDK image that stores every grain compressed; `None` for other images.
 pub(super) fn compressing(file: &FilePlan) -> Option<vmdk::VmdkForm> {
-    let form = vmdk::VmdkForm::new(file.form);
+    let form = vmdk::VmdkForm::of(file);
     (file.format == ImageFormat::Vmdk && form.is_compressed()).then_some(form)
 }
 
@@ -22,7 +22,7 @@ pub(super) fn has_zeros(file: &FilePlan) -> bool {
         ImageFormat::Vmdk => {
             let is_cowd = |extent: &ExtentPlan| extent.form == ExtentForm::Cowd;
             let has_cowd = file.extents.all().iter().any(is_cowd);
-            vmdk::VmdkForm::new(file.form).has_zero_grains() && !has_cowd
+            vmdk::VmdkForm::of(file).has_zero_grains() && !has_cowd
         }
         ImageFormat::Qcow2 | ImageFormat::Raw | ImageFormat::Vhdx => true,
     }
@@ -31,7 +31,7 @@ pub(super) fn has_zeros(file: &FilePlan) -> bool {
 /// Reports whether the data of a cluster may have a look. Under extended L2, pieces of data may begin inside a cluster.
 /// A VHD image must not begin with data that looks like its footer, nor end with them if it has no footer there.
 pub(super) fn allows_look(plan: &ImagePlan, cluster: GuestCluster, look: Look) -> bool {
-    let form = vpc::VpcForm::new(plan.file.form);
+    let form = vpc::VpcForm::of(&plan.file);
     let misleads = match (plan.file.format, form.is_fixed()) {
         (ImageFormat::Vpc, true) => cluster == GuestCluster::new(0),
         (ImageFormat::Vpc, false) => !form.has_footer_at_end(),
