@@ -240,6 +240,11 @@ impl Image {
         u64::from_be_bytes(bytes)
     }
 
+    /// Returns the number of bytes that the image holds itself, without the static data that it refers to.
+    pub fn owned_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Returns the written data in the order of the file.
     pub fn written(&self) -> impl Iterator<Item = Data<'_>> {
         self.segments.iter().flat_map(move |segment| {

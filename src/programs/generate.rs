@@ -11,11 +11,11 @@ use crate::images::entropy::Entropy;
 
 use super::framing::data_of;
 use super::operand::{
-    At, Base, BytesKind, Gap, ImageFeatures, ImageForm, Inside, Length, Operand, OperandKind,
+    At, Base, BytesKind, Gap, ImageFeatures, ImageForm, Inside, Length, Operand, OperandKind, Size,
 };
 use super::operation::{Class, OPERATION_BYTES, Operation};
 use super::program::Program;
-use super::prologue::PROLOGUE_BYTES;
+use super::prologue::{PROLOGUE_BYTES, Prologue};
 
 /// The properties of a program of [`generate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +69,11 @@ pub fn generate_any(rng_seed: u64, operations: usize) -> Program {
     if !entropy.one_in(4) {
         (program.prologue.data_in, program.prologue.base) = Default::default();
     }
+    // Large disks have a stream of their own, too.
+    let mut large = Entropy::new(rng_seed ^ LARGE_STREAM);
+    if large.one_in(LARGE_ONE_IN) {
+        enlarge(&mut program.prologue, &mut large);
+    }
     if program.prologue.base.is_qcow2() {
         program.prologue.form = ImageForm::default();
     }
@@ -99,6 +104,32 @@ pub fn generate_any(rng_seed: u64, operations: usize) -> Program {
     let made = std::mem::take(&mut program.operations).into_iter();
     program.operations = made.flat_map(|made| with_data(made, &mut entropy)).collect();
     program
+}
+
+/// The share of programs with a large disk in another format than qcow2.
+const LARGE_ONE_IN: u64 = 24;
+/// Selects the stream of entropy of large disks.
+const LARGE_STREAM: u64 = 0x6c61_7267_6500_0000;
+
+/// Makes the lowest image a VHD, VHDX or VMDK image of a large disk, with the same clusters.
+pub(crate) fn enlarge(prologue: &mut Prologue, entropy: &mut Entropy) {
+    /// log2 of the smallest VHD block with which the largest table reaches 4 GiB, as in the prologue.
+    const VPC_BITS: u8 = 13;
+    const BASES: [Base; 3] = [Base::LargeVmdk, Base::LargeVhdx, Base::LargeVpc];
+    let possible = if prologue.cluster_bits.get() < VPC_BITS { 2 } else { BASES.len() };
+    prologue.base = BASES[entropy.below(possible as u64) as usize];
+    prologue.size = large_size(entropy);
+}
+
+/// Returns a size of more than 4 GiB. Most are less than 20 GiB, because readers read some tables whole.
+fn large_size(entropy: &mut Entropy) -> Size {
+    /// Quarters of a GiB.
+    const SHIFT: u8 = 28;
+    let more = if entropy.one_in(16) { 1 << (6 + entropy.below(10)) } else { 64 };
+    let units = (17 + entropy.below(more)).min(u16::MAX.into()) as u16;
+    let tails = [0, 0, 512, -512, 1, -1, 511, entropy.next_u64() as i16];
+    let tail = tails[entropy.below(tails.len() as u64) as usize];
+    Size::new(units, SHIFT, tail).unwrap_or_default()
 }
 
 /// The share of programs with requests that build nothing: the engine creates the image.

@@ -39,6 +39,8 @@ pub trait TestedFormat: Sync {
     const MADE_BY_QEMU: u64;
     /// The number of images of large disks, mostly holes.
     const LARGE: u64 = 0;
+    /// The number of random programs with a large disk.
+    const LARGE_PROGRAMS: u64 = 60;
     /// The number of random programs, with the base that gives them the format.
     const PROGRAMS: (u64, Base);
     /// The lowest number of pairs of parts that programs have together.
@@ -74,6 +76,8 @@ pub enum Kind {
     /// Made by QEMU, with a large disk.
     Large,
     OfProgram,
+    /// A program with a disk of more than 4 GiB, if its clusters allow it.
+    OfLargeProgram,
     Attacked,
 }
 
@@ -117,6 +121,7 @@ pub fn judge_format<F: TestedFormat>(test: &str) {
         (Kind::MadeByQemu, F::MADE_BY_QEMU),
         (Kind::Large, F::LARGE),
         (Kind::OfProgram, programs.len() as u64),
+        (Kind::OfLargeProgram, F::LARGE_PROGRAMS),
         (Kind::Attacked, F::ATTACKED.0),
     ];
     let cases: Vec<Case<F>> = counts
@@ -125,7 +130,8 @@ pub fn judge_format<F: TestedFormat>(test: &str) {
         .map(|(kind, rng_seed)| Case { rng_seed, kind, format: PhantomData })
         .collect();
     let tally: Tally = qemu::judge_all(&cases, || (), |(), case| judge(case, programs));
-    let bounds = F::BOUNDS.iter().copied().chain(rules::bounds(F::FORMAT));
+    let large = ("images of programs with large disks", F::LARGE_PROGRAMS);
+    let bounds = F::BOUNDS.iter().copied().chain([large]).chain(rules::bounds(F::FORMAT));
     tally.assert_at_least(&bounds.collect::<Vec<_>>());
 }
 
@@ -148,6 +154,9 @@ fn judge<F: TestedFormat>(case: &Case<F>, programs: &[Program]) -> Checked<Tally
     let mut attacked = None;
     match case.kind {
         Kind::OfProgram => program::write(&path, &programs[case.rng_seed as usize])?,
+        Kind::OfLargeProgram => {
+            program::write(&path, &program::large(F::PROGRAMS.1, case.rng_seed))?;
+        }
         Kind::Attacked => {
             let (format, (_, parts)) = ((F::FORMAT, F::PROGRAMS.1), F::ATTACKED);
             attacked = Some(attacks::write(&path, format, parts, case.rng_seed)?);
@@ -172,6 +181,7 @@ fn judge<F: TestedFormat>(case: &Case<F>, programs: &[Program]) -> Checked<Tally
         (Kind::MadeByQemu, None) => "images that qemu makes",
         (Kind::Large, None) => "images of large disks",
         (Kind::OfProgram, None) => "images of programs",
+        (Kind::OfLargeProgram, None) => "images of programs with large disks",
         (Kind::Attacked, None) => "attacked images that open",
         (Kind::Attacked, Some(_)) => "attacked images that are refused",
         (_, Some(error)) => return Err(format!("an image that must open is refused: {error}")),

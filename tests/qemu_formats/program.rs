@@ -7,7 +7,8 @@ use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::images::{FileNames, Images};
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::export::{self, Holes};
-use qcowfuzz::internal::programs::operand::{Base, ImageForm};
+use qcowfuzz::internal::images::file_plan::TableReach;
+use qcowfuzz::internal::programs::operand::{Anchor, At, Base, ImageForm, Size};
 use qcowfuzz::programs::generate::{generate_any, vary_vmdk};
 use qcowfuzz::programs::{Operation, Program};
 
@@ -22,10 +23,31 @@ pub fn program(base: Base, rng_seed: u64) -> Program {
     program.prologue.base = base;
     // Every bit occurs with every other.
     program.prologue.form = ImageForm((rng_seed as u16).wrapping_mul(0x9e37));
-    if base == Base::Vmdk {
+    if matches!(base, Base::Vmdk | Base::LargeVmdk) {
         vary_vmdk(&mut program, &mut Entropy::new(rng_seed));
     }
     program.operations.retain(|one| !matches!(one, Operation::Overlay { .. }));
+    program
+}
+
+/// Returns a program with the large base in the format of `base`, and a disk of 4 to 20 GiB if its clusters allow it.
+/// Each write to the beginning of a table also goes to the end of the disk.
+pub fn large(base: Base, rng_seed: u64) -> Program {
+    let mut program = program(base.with_reach(TableReach::Large), rng_seed);
+    let tail = [0, 512, -512, 1][rng_seed as usize % 4];
+    program.prologue.size = Size::new(17 + (rng_seed % 63) as u16, 28, tail).unwrap();
+    program.operations.retain(|one| {
+        // Files of such a length do not fit on most file systems, and a resize makes most disks small.
+        !matches!(one, Operation::ReserveFar { .. } | Operation::Resize { .. })
+    });
+    let at_end = |one: &Operation| match *one {
+        Operation::Write { at: At { anchor: Anchor::Table | Anchor::Start, steps }, clusters } => {
+            Some(Operation::Write { at: At { anchor: Anchor::End, steps }, clusters })
+        }
+        _ => None,
+    };
+    let more: Vec<_> = program.operations.iter().filter_map(at_end).collect();
+    program.operations.extend(more);
     program
 }
 

@@ -1,13 +1,22 @@
 //! Changes one field of the prologue: the geometry, the placement of tables and data, the size of the disk.
 
-use crate::programs::operand::OperandKind;
+use crate::programs::generate::enlarge;
+use crate::programs::operand::{Number, OperandKind};
 use crate::programs::prologue::PROLOGUE_BYTES;
 use crate::programs::{Program, Prologue};
 
 use super::context::MutationContext;
 use super::operand::interesting_size;
 
+/// The share of changes after which the disk is a large one. Several fields must change together for it.
+const LARGE_ONE_IN: u64 = 12;
+/// The usual sizes of VMDK grains and of VHD blocks, and a size between them, as the prologue has them.
+const USUAL_BITS: [u8; 3] = [16, 19, 21];
+
 pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bool {
+    if context.entropy.one_in(LARGE_ONE_IN) {
+        return change_to_large(&mut program.prologue, context);
+    }
     let mut bytes = [0; PROLOGUE_BYTES];
     bytes[1..].copy_from_slice(&program.prologue.encode());
     if context.entropy.one_in(3) {
@@ -24,4 +33,15 @@ pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bo
     rest.copy_from_slice(&bytes[1..]);
     let before = std::mem::replace(&mut program.prologue, Prologue::decode(&rest));
     program.prologue != before
+}
+
+/// Makes the lowest image one of a large disk in another format, mostly with the clusters that such images have.
+fn change_to_large(prologue: &mut Prologue, context: &mut MutationContext) -> bool {
+    let before = *prologue;
+    if !context.entropy.one_in(4) {
+        let usual = Number::new(USUAL_BITS[context.index(USUAL_BITS.len())]);
+        prologue.cluster_bits = usual.unwrap_or(prologue.cluster_bits);
+    }
+    enlarge(prologue, &mut context.entropy);
+    *prologue != before
 }

@@ -1,5 +1,7 @@
 //! The grain directory and the grain tables.
 
+use smallvec::SmallVec;
+
 use crate::disk::offsets::HostOffset;
 use crate::images::image::Image;
 use crate::images::qcow2::MappedCluster;
@@ -9,6 +11,8 @@ use super::form::{ENTRY_BYTES, VmdkForm, padded};
 
 /// The number of entries between two grains up to which one write covers both.
 const NEAR_ENTRIES: u64 = 32;
+/// The same between two entries of a directory: as many entries as the directory of a small disk has.
+const NEAR_TABLES: u64 = 1 << 12;
 
 /// A directory with its tables, which lie next to each other.
 #[derive(Clone, Copy, Debug)]
@@ -82,11 +86,16 @@ impl PlacedTables {
                 write_entries(image, self.directory, 0..self.named, named);
             }
             false => {
-                let named = |(nth, (index, _))| (index, names(nth));
-                let indices = numbered().map(|(_, (index, _))| index);
-                let range =
-                    indices.clone().next().unwrap_or(0)..indices.last().map_or(0, |it| it + 1);
-                write_entries(image, self.directory, range, numbered().map(named));
+                let mut named = numbered().map(|(nth, (index, _))| (index, names(nth))).peekable();
+                while let Some(first) = named.next() {
+                    let mut near: SmallVec<[_; 16]> = SmallVec::from_slice(&[first]);
+                    let mut end = first.0 + 1;
+                    while let Some(next) = named.next_if(|next| next.0 < end + NEAR_TABLES) {
+                        end = next.0 + 1;
+                        near.push(next);
+                    }
+                    write_entries(image, self.directory, first.0..end, near.into_iter());
+                }
             }
         }
         for (nth, (index, grains)) in numbered() {

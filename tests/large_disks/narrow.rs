@@ -1,0 +1,196 @@
+//! Bugs that only large disks show: readers and walkers that keep 32 bits of a guest offset, in VHD and VMDK images.
+
+use std::ops::ControlFlow;
+
+use qcowfuzz::disk::extent::{Extent, Visitor, Window};
+use qcowfuzz::disk::offsets::GuestOffset;
+use qcowfuzz::harness::Walker;
+use qcowfuzz::harness::chain::Chain;
+use qcowfuzz::harness::claims::Claims;
+use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
+use qcowfuzz::harness::status::GuestRun;
+use qcowfuzz::internal::disk::image_format::ImageFormat;
+use qcowfuzz::internal::disk::observer::Observer;
+
+/// The first guest offset that needs more than 32 bits.
+const REACH: u64 = 1 << 32;
+
+/// The question in whose guest offset an engine keeps 32 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Narrow {
+    Read,
+    Walk,
+    LookUp,
+}
+
+/// A bug, the programs that show it, and the beginning of its fingerprint.
+pub struct LargeCase {
+    pub format: ImageFormat,
+    pub narrow: Narrow,
+    /// The first lines of programs. The same operations follow in all of them.
+    pub bases: &'static [&'static str],
+    pub fingerprint: &'static str,
+}
+
+const VPC: &[&str] = &[
+    // The usual blocks, with a disk of little more than 4 GiB, and with the largest disk.
+    "cluster_bits=21 size=2049<<21+0 base=large_vpc",
+    "cluster_bits=21 size=1020<<31+0 base=large_vpc",
+    "cluster_bits=16 size=9<<30+512 base=large_vpc form=128",
+    // The largest disk before there were large ones.
+    "cluster_bits=21 size=32<<30+0 base=vpc",
+];
+const VMDK: &[&str] = &[
+    "cluster_bits=16 size=5<<30+0 base=large_vmdk",
+    "cluster_bits=16 size=1<<40+0 base=large_vmdk form=1024",
+    // COWD, a footer with compressed grains and markers, and the same with tables at the end.
+    "cluster_bits=16 size=1<<40+0 base=large_vmdk form=24",
+    "cluster_bits=16 size=20<<30+0 base=large_vmdk form=32",
+    "cluster_bits=16 size=20<<30+0 base=large_vmdk form=160",
+    // Tables of a single entry.
+    "cluster_bits=19 size=20<<30+0 base=large_vmdk form=6",
+];
+
+pub const CASES: &[LargeCase] = &[
+    LargeCase {
+        format: ImageFormat::Vpc,
+        narrow: Narrow::Read,
+        bases: VPC,
+        fingerprint: "data: ",
+    },
+    LargeCase {
+        format: ImageFormat::Vpc,
+        narrow: Narrow::Walk,
+        bases: VPC,
+        fingerprint: "model: kind, ",
+    },
+    LargeCase {
+        format: ImageFormat::Vpc,
+        narrow: Narrow::LookUp,
+        bases: VPC,
+        fingerprint: "lookup: ",
+    },
+    LargeCase {
+        format: ImageFormat::Vmdk,
+        narrow: Narrow::Read,
+        bases: VMDK,
+        fingerprint: "data: ",
+    },
+    LargeCase {
+        format: ImageFormat::Vmdk,
+        narrow: Narrow::Walk,
+        bases: VMDK,
+        fingerprint: "model: kind, ",
+    },
+    LargeCase {
+        format: ImageFormat::Vmdk,
+        narrow: Narrow::LookUp,
+        bases: VMDK,
+        fingerprint: "lookup: ",
+    },
+];
+
+impl LargeCase {
+    /// Returns the texts of the programs: each writes to the end of the disk.
+    pub fn programs(&self) -> impl Iterator<Item = String> {
+        self.bases.iter().map(|base| {
+            format!(
+                "image version=3 refcount_order=4 features=none rng_seed=0 blocks=append table=append tolerance=0 \
+                 {base}\nwrite at=start+3 clusters=2\nwrite at=end-1 clusters=2\n"
+            )
+        })
+    }
+}
+
+/// The walker with a bug, if the image at the top has the format.
+pub struct NarrowEngine<O: Observer = ()> {
+    pub walker: Walker<O>,
+    pub format: ImageFormat,
+    pub narrow: Option<Narrow>,
+}
+
+type WalkerDisk<'s, O> = <Walker<O> as Engine>::Disk<'s>;
+
+pub struct NarrowDisk<'s, O: Observer + 's> {
+    disk: WalkerDisk<'s, O>,
+    narrow: Option<Narrow>,
+}
+
+impl<O: Observer> Engine for NarrowEngine<O> {
+    type Disk<'s>
+        = NarrowDisk<'s, O>
+    where
+        O: 's;
+
+    fn name(&self) -> &str {
+        "narrow"
+    }
+
+    fn claims(&self) -> Claims {
+        self.walker.claims()
+    }
+
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<NarrowDisk<'s, O>, EngineError> {
+        let narrow = self.narrow.filter(|_| chain.format() == self.format);
+        Ok(NarrowDisk { disk: self.walker.open(chain)?, narrow })
+    }
+
+    fn open_snapshot<'s>(
+        &'s mut self,
+        chain: &'s Chain,
+        index: u32,
+    ) -> Result<NarrowDisk<'s, O>, EngineError> {
+        Ok(NarrowDisk { disk: self.walker.open_snapshot(chain, index)?, narrow: None })
+    }
+}
+
+impl<O: Observer> NarrowDisk<'_, O> {
+    /// Returns the guest offset that the engine uses instead of `guest`.
+    fn cut(&self, guest: GuestOffset, question: Narrow) -> GuestOffset {
+        match self.narrow {
+            Some(narrow) if narrow == question => GuestOffset::new(guest.get() % REACH),
+            _ => guest,
+        }
+    }
+}
+
+impl<O: Observer> OpenDisk for NarrowDisk<'_, O> {
+    fn virtual_size_bytes(&self) -> u64 {
+        self.disk.virtual_size_bytes()
+    }
+
+    fn map(&mut self, window: Window, visitor: &mut impl Visitor) -> Result<(), EngineError> {
+        if self.narrow != Some(Narrow::Walk) {
+            return self.disk.map(window, visitor);
+        }
+        let asked = window.clipped(self.virtual_size_bytes());
+        let (mut at, end) = (asked.start.get(), asked.end.get());
+        let mut extents = Vec::new();
+        while at < end {
+            let until = (at - at % REACH + REACH).min(end);
+            let piece =
+                Window { start: GuestOffset::new(at % REACH), length_bytes: until - at };
+            self.disk.map(piece, &mut |extent: Extent| {
+                let start = GuestOffset::new(extent.start.get() - at % REACH + at);
+                extents.push(Extent { start, ..extent });
+                ControlFlow::Continue(())
+            })?;
+            at = until;
+        }
+        extents.dedup_by(|next, here| {
+            let merges = here.mapping.continues_as(here.length_bytes, &next.mapping);
+            here.length_bytes += if merges { next.length_bytes } else { 0 };
+            merges
+        });
+        let _ = extents.into_iter().try_for_each(|extent| visitor.extent(extent));
+        Ok(())
+    }
+
+    fn status(&mut self, guest: GuestOffset) -> Result<GuestRun, EngineError> {
+        self.disk.status(self.cut(guest, Narrow::LookUp))
+    }
+
+    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Result<(), EngineError> {
+        self.disk.read(self.cut(guest, Narrow::Read), into)
+    }
+}
