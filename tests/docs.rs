@@ -342,8 +342,7 @@ fn the_lines_that_bring_a_feature_into_programs_assemble() {
         let code = Operation::OPCODES.iter().find(|(_, known)| *known == name);
         let mut line = match code {
             Some((code, _)) => {
-                let mut record = [0; OPERATION_BYTES];
-                record[0] = *code;
+                let record = Operation::with_opcode(*code, [0; OPERATION_BYTES]);
                 let line = Operation::decode(&record).unwrap().to_string();
                 // In a text, the data stand for their length.
                 if name == "bytes" { line.replace("length=0", "data=61") } else { line }

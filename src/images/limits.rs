@@ -21,6 +21,9 @@ pub struct Limits {
     /// The number of clusters that all operations together may write, zero, discard or allocate. Clusters of VM state
     /// and entries of bitmaps count, too.
     pub touched_clusters: u64,
+    /// The number of clusters that runs of preallocation may allocate. Their entries are written, read and counted in
+    /// each build, and nothing else is. With 64 KiB, they are a disk of 1 GiB.
+    pub preallocated_clusters: u64,
     /// The number of layers in a chain, the image itself included.
     pub layers: usize,
     /// The number of bytes of payload that `compress_as` may place. It has payloads of 64 KiB, which `compress` has
@@ -56,6 +59,7 @@ impl Limits {
         l1_clusters: 512,
         host_clusters: 1 << 18,
         touched_clusters: 1 << 12,
+        preallocated_clusters: 1 << 14,
         layers: MAX_LAYERS,
         payload_bytes: 1 << 20,
         snapshots: 8,
@@ -82,6 +86,7 @@ impl Limits {
         l1_clusters: 1 << 16,
         host_clusters: 1 << 32,
         touched_clusters: 1 << 14,
+        preallocated_clusters: 1 << 16,
         layers: 1,
         payload_bytes: 1 << 20,
         snapshots: 16,

@@ -207,12 +207,12 @@ const FAR: &str = "reserve_far";
 const FAR_ONE_IN: u64 = 16;
 
 /// Returns every opcode with its name, except those of requests to an engine that writes.
-fn opcodes() -> impl Iterator<Item = &'static (u8, &'static str)> {
+fn opcodes() -> impl Iterator<Item = &'static (u16, &'static str)> {
     Operation::OPCODES.iter().filter(|(code, _)| !REQUESTS.contains(code))
 }
 
 /// The opcodes of `write_at`, `zero_at` and `sync`, which mean something only in the target that writes.
-const REQUESTS: [u8; 3] = [34, 35, 36];
+const REQUESTS: [u16; 3] = [34, 35, 36];
 
 /// The opcodes from which [`request`] draws: `write_at`, `zero_at`, `sync`, `write`, `zero`, `discard`, `resize`,
 /// `checkpoint`, `snapshot`, `apply_snapshot`, `delete_snapshot`, `bitmap`, `fill_bitmap`, `delete_bitmap`.
@@ -232,7 +232,10 @@ pub(crate) fn request(entropy: &mut Entropy, earlier: &[Operation]) -> Option<Op
     }
     let nth = entropy.below(earlier.len().max(1) as u64) as usize;
     match earlier.get(nth).filter(|one| has_position(one)) {
-        Some(one) if entropy.one_in(2) => record[1..4].copy_from_slice(&one.encode()[1..4]),
+        Some(one) if entropy.one_in(2) => {
+            let place = one.places().first().map_or(1..4, |place| place.bytes());
+            record[1..4].copy_from_slice(&one.encode()[place]);
+        }
         _ => near(&mut record, entropy),
     }
     Operation::decode(&record)
@@ -255,8 +258,7 @@ fn operation_of(nth: usize, entropy: &mut Entropy) -> Option<Operation> {
     let bound = if entropy.one_in(2) { 16 } else { 256 };
     let mut record = [0; OPERATION_BYTES];
     record.fill_with(|| entropy.below(bound) as u8);
-    record[0] = code;
-    Operation::decode(&record)
+    Operation::decode(&Operation::with_opcode(code, record))
 }
 
 /// Returns an operation, and random data behind it if it takes some. Its length becomes another one, mostly short.
@@ -347,7 +349,9 @@ mod tests {
             made.extend(operations.map(Operation::name));
         }
         let is_valid = |(code, _): &&(u8, &str)| {
-            let class = Operation::decode(&[*code, 0, 0, 0, 0, 0, 0, 0]).unwrap().class();
+            let class = Operation::decode(&Operation::with_opcode(*code, [0; OPERATION_BYTES]))
+                .unwrap()
+                .class();
             !matches!(class, Class::Attacks | Class::Requests(_))
         };
         let valid: BTreeSet<_> =

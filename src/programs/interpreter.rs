@@ -79,6 +79,8 @@ pub struct Vm {
     writes: u32,
     /// The number of clusters that operations may still touch.
     touchable: u64,
+    /// The number of clusters that runs may still preallocate.
+    preallocatable: u64,
     /// The bytes of payload that `compress_as` may still place, and of compressed VMDK grains.
     payload_bytes: u64,
     checkpoints: u32,
@@ -104,6 +106,7 @@ impl Vm {
             last: 0,
             writes: 0,
             touchable: 0,
+            preallocatable: 0,
             payload_bytes: 0,
             checkpoints: 0,
         }
@@ -121,6 +124,7 @@ impl Vm {
         self.has_built = false;
         (self.last, self.writes, self.checkpoints) = (0, 0, 0);
         self.touchable = limits.touched_clusters;
+        self.preallocatable = limits.preallocated_clusters;
         self.payload_bytes = limits.payload_bytes;
     }
 
@@ -201,6 +205,7 @@ impl Vm {
             EndFile { end, tail } => self.end_file(end, tail),
             Spare { table, l1 } => self.spare(table, l1),
             Preallocate { at, clusters } => self.preallocate(at, clusters),
+            PreallocateRun { at, length } => self.preallocate_run(at, length),
             Beyond { table, distance, clusters, kind } => {
                 self.beyond(table, distance, clusters, kind)
             }

@@ -180,17 +180,27 @@ impl Journal {
     /// Records a cluster of a write. A cluster that continues the last record, on the disk and in the file, joins that
     /// record.
     pub fn written(&mut self, at: GuestCluster, lies_at: HostOffset, number: WriteNumber) {
+        self.written_run((at, 1), lies_at, number);
+    }
+
+    /// Records consecutive clusters of a write, whose host clusters are consecutive: the first, and their number.
+    pub fn written_run(
+        &mut self,
+        (at, more): (GuestCluster, u64),
+        lies_at: HostOffset,
+        number: WriteNumber,
+    ) {
         if let Some(JournalRecord::Written { cluster, clusters, host, write }) =
             self.records.last_mut()
             && *write == number
             && cluster.checked_add(*clusters) == Some(at)
             && host.checked_add(self.cluster_size.saturating_bytes(*clusters)) == Some(lies_at)
         {
-            *clusters += 1;
+            *clusters += more;
             return;
         }
         let record =
-            JournalRecord::Written { cluster: at, clusters: 1, host: lies_at, write: number };
+            JournalRecord::Written { cluster: at, clusters: more, host: lies_at, write: number };
         self.records.push(record);
     }
 }

@@ -185,8 +185,8 @@ mod tests {
         let mut bytes = Program::default().encode();
         bytes.extend([0; OPERATION_BYTES + 3]);
         assert_eq!(Program::decode(&bytes).operations.len(), 1);
-        // Opcode 33 has no meaning yet.
-        bytes[PROLOGUE_BYTES] = 33;
+        // A number of the second table without a meaning yet.
+        bytes[PROLOGUE_BYTES..][..2].copy_from_slice(&[33, 255]);
         assert_eq!(Program::decode(&bytes).operations.len(), 0);
     }
 }

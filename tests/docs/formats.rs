@@ -8,8 +8,9 @@ use crate::{between, features_of, quoted, rows, rows_of_section, text_of};
 const FORMATS: [(&str, &str); 3] = [("VHD", "vpc"), ("VHDX", "vhdx"), ("VMDK", "vmdk")];
 
 /// The kinds of images, with the constant of `TestedFormat` that holds their number.
-const KINDS: [(&str, &str); 6] = [
+const KINDS: [(&str, &str); 7] = [
     ("programs", "PROGRAMS: (u64, Base) = ("),
+    ("large programs", "LARGE_PROGRAMS: u64 = "),
     ("valid", "VALID: u64 = "),
     ("qemu-img", "MADE_BY_QEMU: u64 = "),
     ("large", "LARGE: u64 = "),

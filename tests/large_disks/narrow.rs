@@ -52,12 +52,7 @@ const VMDK: &[&str] = &[
 ];
 
 pub const CASES: &[LargeCase] = &[
-    LargeCase {
-        format: ImageFormat::Vpc,
-        narrow: Narrow::Read,
-        bases: VPC,
-        fingerprint: "data: ",
-    },
+    LargeCase { format: ImageFormat::Vpc, narrow: Narrow::Read, bases: VPC, fingerprint: "data: " },
     LargeCase {
         format: ImageFormat::Vpc,
         narrow: Narrow::Walk,
@@ -168,8 +163,7 @@ impl<O: Observer> OpenDisk for NarrowDisk<'_, O> {
         let mut extents = Vec::new();
         while at < end {
             let until = (at - at % REACH + REACH).min(end);
-            let piece =
-                Window { start: GuestOffset::new(at % REACH), length_bytes: until - at };
+            let piece = Window { start: GuestOffset::new(at % REACH), length_bytes: until - at };
             self.disk.map(piece, &mut |extent: Extent| {
                 let start = GuestOffset::new(extent.start.get() - at % REACH + at);
                 extents.push(Extent { start, ..extent });

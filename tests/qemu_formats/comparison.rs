@@ -40,7 +40,7 @@ pub trait TestedFormat: Sync {
     /// The number of images of large disks, mostly holes.
     const LARGE: u64 = 0;
     /// The number of random programs with a large disk.
-    const LARGE_PROGRAMS: u64 = 60;
+    const LARGE_PROGRAMS: u64 = 0;
     /// The number of random programs, with the base that gives them the format.
     const PROGRAMS: (u64, Base);
     /// The lowest number of pairs of parts that programs have together.

@@ -7,7 +7,6 @@ use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::images::{FileNames, Images};
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::export::{self, Holes};
-use qcowfuzz::internal::images::file_plan::TableReach;
 use qcowfuzz::internal::programs::operand::{Anchor, At, Base, ImageForm, Size};
 use qcowfuzz::programs::generate::{generate_any, vary_vmdk};
 use qcowfuzz::programs::{Operation, Program};
@@ -33,12 +32,13 @@ pub fn program(base: Base, rng_seed: u64) -> Program {
 /// Returns a program with the large base in the format of `base`, and a disk of 4 to 20 GiB if its clusters allow it.
 /// Each write to the beginning of a table also goes to the end of the disk.
 pub fn large(base: Base, rng_seed: u64) -> Program {
-    let mut program = program(base.with_reach(TableReach::Large), rng_seed);
+    let mut program = program(base.with_reach(Base::LargeVpc.reach()), rng_seed);
     let tail = [0, 512, -512, 1][rng_seed as usize % 4];
     program.prologue.size = Size::new(17 + (rng_seed % 63) as u16, 28, tail).unwrap();
     program.operations.retain(|one| {
         // Files of such a length do not fit on most file systems, and a resize makes most disks small.
-        !matches!(one, Operation::ReserveFar { .. } | Operation::Resize { .. })
+        let has_gap = matches!(one, Operation::Reserve { .. } | Operation::ReserveFar { .. });
+        !has_gap && !matches!(one, Operation::Resize { .. })
     });
     let at_end = |one: &Operation| match *one {
         Operation::Write { at: At { anchor: Anchor::Table | Anchor::Start, steps }, clusters } => {

@@ -26,6 +26,7 @@ impl TestedFormat for Vhdx {
     const DAMAGED: u64 = 480;
     const MADE_BY_QEMU: u64 = 155;
     const LARGE: u64 = 14;
+    const LARGE_PROGRAMS: u64 = 60;
     const PROGRAMS: (u64, Base) = (520, Base::Vhdx);
     const PAIRS: usize = 1700;
     const ATTACKED: (u64, &[Part]) =

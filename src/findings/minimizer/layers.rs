@@ -27,9 +27,12 @@ fn without_below(program: &Program, at: usize, search: &Search) -> Option<Progra
             let qcow2 = Prologue { base: Base::Qcow2, form: ImageForm::default(), ..below };
             Prologue { version, cluster_bits, refcount_order, features, data_in, ..qcow2 }
         }
-        Operation::OverlayVmdk { cluster_bits, form, .. } => {
-            Prologue { cluster_bits, form, base: Base::Vmdk.with_reach(below.base.reach()), ..below }
-        }
+        Operation::OverlayVmdk { cluster_bits, form, .. } => Prologue {
+            cluster_bits,
+            form,
+            base: Base::Vmdk.with_reach(below.base.reach()),
+            ..below
+        },
         _ => return None,
     };
     let vm = search.run(program, at + 1)?;

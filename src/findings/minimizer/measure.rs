@@ -53,7 +53,7 @@ fn operation_cost(operation: &Operation) -> u64 {
         let bytes = record.get(place.bytes()).unwrap_or_default();
         operand_cost(place.kind, bytes)
     });
-    u64::from(record[0]) * PER_OPCODE + operands.sum::<u64>() + length_cost
+    u64::from(operation.opcode()) * PER_OPCODE + operands.sum::<u64>() + length_cost
 }
 
 /// Returns the cost of an operand, from its canonical bytes.

@@ -258,8 +258,7 @@ fn what_the_table_calls_plainer_is_plainer() {
         for _ in 0..200 {
             let mut record = [0; OPERATION_BYTES];
             record.fill_with(|| entropy.next_u64() as u8);
-            record[0] = *code;
-            let operation = Operation::decode(&record).unwrap();
+            let operation = Operation::decode(&Operation::with_opcode(*code, record)).unwrap();
             for plainer in operation.plainer() {
                 assert!(
                     measure(plainer) < measure(operation),

@@ -245,8 +245,7 @@ mod tests {
     #[test]
     fn the_lists_have_the_events_of_all_operations_and_of_all_mappings() {
         for (code, name) in Operation::OPCODES {
-            let mut record = [0; OPERATION_BYTES];
-            record[0] = *code;
+            let record = Operation::with_opcode(*code, [0; OPERATION_BYTES]);
             let operation = Operation::decode(&record).unwrap();
             let event = operation.class().event();
             assert!(place_of(State::Build, event).is_some(), "{name}: {}", event.name());

@@ -51,7 +51,7 @@ mod tests {
     fn each_operation_is_made_in_the_targets_that_have_it() {
         let all_but = |unwanted: &dyn Fn(Class) -> bool| -> BTreeSet<&str> {
             let wanted = Operation::OPCODES.iter().filter(|(code, _)| {
-                let operation = Operation::decode(&[*code, 0, 0, 0, 0, 0, 0, 0]);
+                let operation = Operation::decode(&Operation::with_opcode(*code, [0; 8]));
                 !unwanted(operation.unwrap().class())
             });
             wanted.map(|(_, name)| *name).collect()

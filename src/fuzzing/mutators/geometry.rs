@@ -9,12 +9,12 @@ use super::context::MutationContext;
 use super::operand::interesting_size;
 
 /// The share of changes after which the disk is a large one. Several fields must change together for it.
-const LARGE_ONE_IN: u64 = 12;
+const TO_LARGE_ONE_IN: u64 = 12;
 /// The usual sizes of VMDK grains and of VHD blocks, and a size between them, as the prologue has them.
 const USUAL_BITS: [u8; 3] = [16, 19, 21];
 
 pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bool {
-    if context.entropy.one_in(LARGE_ONE_IN) {
+    if context.entropy.one_in(TO_LARGE_ONE_IN) {
         return change_to_large(&mut program.prologue, context);
     }
     let mut bytes = [0; PROLOGUE_BYTES];

@@ -108,7 +108,9 @@ fn attacks(program: &Program) -> &'static [&'static [FieldChange]] {
         ImageFormat::Qcow2 | ImageFormat::Raw => QCOW2,
         ImageFormat::Vpc => refused_formats::VPC,
         ImageFormat::Vhdx => refused_formats::VHDX,
-        ImageFormat::Vmdk if program.operations.iter().any(is_sesparse) => refused_formats::SE_SPARSE,
+        ImageFormat::Vmdk if program.operations.iter().any(is_sesparse) => {
+            refused_formats::SE_SPARSE
+        }
         ImageFormat::Vmdk => refused_formats::VMDK,
     }
 }

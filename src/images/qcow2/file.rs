@@ -44,20 +44,81 @@ impl Builder {
     ///
     /// Returns the host offset, or `None` if nothing changed.
     pub fn preallocate(&mut self, cluster: GuestCluster) -> Option<HostOffset> {
-        let vacant = |entry| {
+        let (vacant, _) = self.vacant_clusters(cluster, 1);
+        if vacant == 0 {
+            return None;
+        }
+        self.preallocate_vacant(cluster, vacant).map(|(host, _)| host)
+    }
+
+    /// Does the same for clusters that follow each other. Those of a run that needs a place get adjacent host clusters,
+    /// so that the cost follows the entries of the tables. Calls `allocated` with each run: its first cluster, its
+    /// length and its host offset.
+    pub fn preallocate_run(
+        &mut self,
+        clusters: Range<u64>,
+        mut allocated: impl FnMut(&Self, GuestCluster, u64, HostOffset),
+    ) {
+        let mut at = clusters.start;
+        while at < clusters.end {
+            let first = GuestCluster::new(at);
+            let (vacant, occupied) = self.vacant_clusters(first, clusters.end - at);
+            if vacant == 0 {
+                at += occupied;
+                continue;
+            }
+            let Some((host, length)) = self.preallocate_vacant(first, vacant) else { return };
+            allocated(self, first, length, host);
+            at += length;
+        }
+    }
+
+    /// Returns the number of clusters from `first` on that have neither a host cluster nor a payload, and that of the
+    /// clusters that have one: one of the two is 0. All lie in one table, and there are at most `most`, which is not 0.
+    fn vacant_clusters(&mut self, first: GuestCluster, most: u64) -> (u64, u64) {
+        let is_vacant = |entry| {
             let extended = matches!(entry, ClusterMapping::Extended(Extended { host: None, .. }));
             extended || matches!(entry, ClusterMapping::Unallocated | ClusterMapping::Zero(None))
         };
-        if let Some((table, index)) = self.find(cluster)
-            && !vacant(self.tables.get(table, index))
-        {
-            return None;
+        let (_, index) = self.indexes(first);
+        let end = index.saturating_add(most).min(self.plan.geometry.l2_entries());
+        let Some((table, _)) = self.find(first) else { return (end - index, 0) };
+        let first_is_vacant = is_vacant(self.tables.get(table, index));
+        let differs = |at: &u64| is_vacant(self.tables.get(table, *at)) != first_is_vacant;
+        let length = (index + 1..end).find(differs).unwrap_or(end) - index;
+        if first_is_vacant { (length, 0) } else { (0, length) }
+    }
+
+    /// Allocates adjacent host clusters for at most `vacant` vacant clusters of one table. Returns their host offset
+    /// and their number.
+    fn preallocate_vacant(
+        &mut self,
+        first: GuestCluster,
+        vacant: u64,
+    ) -> Option<(HostOffset, u64)> {
+        let (table, index) = self.table_for_change(first)?;
+        let (host, length) = self.allocate_run(first, vacant)?;
+        for nth in 0..length {
+            let host = host.saturating_add(self.plan.geometry.cluster_size.saturating_bytes(nth));
+            let entry = self.data_entry(host, WriteNumber::NONE);
+            self.tables.set(table, index + nth, entry);
         }
-        let (table, index) = self.table_for_change(cluster)?;
-        let host = self.allocate_cluster(cluster)?;
-        let entry = self.data_entry(host, WriteNumber::NONE);
-        self.tables.set(table, index, entry);
-        Some(host)
+        Some((host, length))
+    }
+
+    /// Returns adjacent host clusters: as many as wanted, or fewer if the file is nearly full.
+    fn allocate_run(&mut self, first: GuestCluster, wanted: u64) -> Option<(HostOffset, u64)> {
+        if wanted == 1 || self.plan.geometry.data_file {
+            return self.allocate_cluster(first).map(|host| (host, wanted));
+        }
+        let mut length = wanted;
+        while length > 0 {
+            if let Some(cluster) = self.placement.allocate(length, self.placement.policy) {
+                return Some((self.host_offset(cluster), length));
+            }
+            length /= 2;
+        }
+        None
     }
 
     /// Returns the clusters past the end of the disk that one L2 table can map: the last table that the disk needs if

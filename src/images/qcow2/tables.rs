@@ -67,6 +67,8 @@ pub type SubclusterWrites = [WriteNumber; SUBCLUSTERS as usize];
 struct Table {
     host: HostCluster,
     first_page: u32,
+    /// The number behind the highest one of a page.
+    pages_end: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -120,7 +122,7 @@ impl L2Tables {
     /// Adds an empty table that lies in `host`.
     pub fn add(&mut self, host: HostCluster) -> TableId {
         let id = TableId(self.tables.len() as u32);
-        self.tables.push(Table { host, first_page: NONE });
+        self.tables.push(Table { host, first_page: NONE, pages_end: 0 });
         id
     }
 
@@ -200,7 +202,11 @@ impl L2Tables {
         {
             return Some(page);
         }
-        let mut page = self.tables[table.0 as usize].first_page;
+        let Table { first_page: mut page, pages_end, .. } = self.tables[table.0 as usize];
+        // Runs fill tables in their order.
+        if number >= pages_end {
+            return None;
+        }
         while page != NONE && self.pages[page as usize].number != number {
             page = self.pages[page as usize].next;
         }
@@ -218,7 +224,8 @@ impl L2Tables {
         entries: [ClusterMapping; PAGE_ENTRIES as usize],
     ) -> u32 {
         let page = self.pages.len() as u32;
-        let first_page = &mut self.tables[table.0 as usize].first_page;
+        let Table { first_page, pages_end, .. } = &mut self.tables[table.0 as usize];
+        *pages_end = (*pages_end).max(number + 1);
         self.pages.push(Page { number, next: *first_page, entries });
         *first_page = page;
         self.recent = Some((table, number, page));

@@ -18,7 +18,7 @@ pub struct VhdxForm {
 const MAX_BLOCKS: u64 = 1 << 14;
 const MAX_LARGE_BLOCKS: u64 = 1 << 20;
 /// The size of the largest disk: 64 TiB (specification, section 2.6.2.3).
-const MAX_DISK_BYTES: u64 = 64 << 40;
+const MAX_VHDX_BYTES: u64 = 64 << 40;
 /// The distance between two regions if there is one, in bytes.
 const GAP_BYTES: u64 = MIB;
 /// The length of the part of the file before all regions and blocks.
@@ -234,7 +234,7 @@ impl VhdxForm {
         let first_bytes = HEADER_SECTION_BYTES + regions;
         let guest_clusters = match self.reach {
             TableReach::Small => MAX_BLOCKS,
-            TableReach::Large => MAX_LARGE_BLOCKS.min(MAX_DISK_BYTES / block.bytes()),
+            TableReach::Large => MAX_LARGE_BLOCKS.min(MAX_VHDX_BYTES / block.bytes()),
         };
         let places = BlockPlaces {
             first_bytes,

@@ -48,7 +48,8 @@ pub fn build<O: Observer>(
     table.write(image, HostOffset::new(regions.table), mapped, form, places);
     let end = write_blocks(image, builder, mapped, places).max(regions.end);
     // A fixed disk has room for all of its blocks (specification, section 2.6.2.1).
-    let all_blocks = places.start(builder.guest_clusters()).saturating_add(form.max_regions_bytes());
+    let all_blocks =
+        places.start(builder.guest_clusters()).saturating_add(form.max_regions_bytes());
     let end = if form.is_fixed() { end.max(all_blocks) } else { end };
     let tail_end = blocks_end.max(end).saturating_add(SPARE_FILE_BYTES);
     image.seal(if form.has_tail() { tail_end } else { end });

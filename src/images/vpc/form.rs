@@ -18,7 +18,7 @@ pub struct VpcForm {
 const MAX_BLOCK_ENTRIES: u64 = 1 << 14;
 const MAX_LARGE_BLOCK_ENTRIES: u64 = 1 << 20;
 /// The size of the largest disk: 2040 GiB (QEMU, `block/vpc.c`, `VHD_MAX_SECTORS`).
-const MAX_DISK_BYTES: u64 = 0xff00_0000 * SECTOR_BYTES;
+const MAX_VHD_BYTES: u64 = 0xff00_0000 * SECTOR_BYTES;
 /// The largest distance of a table from the structure before it, in bytes.
 const MAX_TABLE_GAP_BYTES: u64 = 3 * SECTOR_BYTES;
 /// The largest distance of the dynamic header from the footer's copy, in bytes.
@@ -96,7 +96,7 @@ impl VpcForm {
     fn max_entries(self, block: ClusterSize) -> u64 {
         match self.reach {
             TableReach::Small => MAX_BLOCK_ENTRIES,
-            TableReach::Large => MAX_LARGE_BLOCK_ENTRIES.min(MAX_DISK_BYTES / block.bytes()),
+            TableReach::Large => MAX_LARGE_BLOCK_ENTRIES.min(MAX_VHD_BYTES / block.bytes()),
         }
     }
 

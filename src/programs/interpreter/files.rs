@@ -15,6 +15,9 @@ use crate::programs::operand::{At, BytesKind, Count, FarGap, Gap, Hidden, Number
 
 use super::{Effect, Vm, effect, formats};
 
+/// The number of entries that a preallocated block of another format than qcow2 counts as.
+const COST_OF_BLOCK: u64 = 8;
+
 impl Vm {
     /// Sets the placement of host clusters from now on.
     pub(super) fn place(&mut self, policy: Policy) -> Effect {
@@ -98,6 +101,40 @@ impl Vm {
         })
     }
 
+    /// Allocates a run of clusters without writing data.
+    pub(super) fn preallocate_run(&mut self, at: At, length: Gap) -> Effect {
+        let plan = self.builder.plan();
+        let is_plain = plan.file.format == ImageFormat::Qcow2 && !plan.geometry.extended_l2;
+        // A block of another format, or a cluster with subclusters, costs as much as some entries.
+        let cost = if is_plain { 1 } else { COST_OF_BLOCK };
+        let disk = self.builder.guest_clusters();
+        let first = self.position(at);
+        let end = (first + length.units().min(self.preallocatable / cost)).min(disk);
+        if first >= end {
+            return Effect::None;
+        }
+        self.preallocatable -= (end - first) * cost;
+        self.last = end;
+        let Self { builder, journal, .. } = self;
+        let mut changed = false;
+        builder.preallocate_run(first..end, |builder, cluster, clusters, host| {
+            changed = true;
+            let plan = builder.plan();
+            let cluster_size = plan.geometry.cluster_size;
+            // In some formats, something lies between two blocks.
+            let is_dense =
+                plan.file.places.is_none_or(|it| it.stride_bytes == cluster_size.bytes());
+            let step = if is_dense { clusters } else { 1 };
+            for nth in (0..clusters).step_by(step as usize) {
+                let host = host.saturating_add(cluster_size.saturating_bytes(nth));
+                let at = GuestCluster::new(cluster.get() + nth);
+                let lies_at = plan.file.file_offset(cluster_size, host);
+                journal.written_run((at, step), lies_at, WriteNumber::NONE);
+            }
+        });
+        effect(changed)
+    }
+
     /// Puts clusters past the end of the disk, if the L1 table has room. The journal does not record them, because no
     /// guest sees them.
     pub(super) fn beyond(
@@ -172,6 +209,31 @@ mod tests {
         }
         let zeros = "zero at=start+0 clusters=1 keep=no\n";
         assert_eq!(effective(&format!("{zeros}{line}")), 2);
+    }
+
+    #[test]
+    fn a_run_allocates_every_cluster_of_the_disk() {
+        // Two tables of 64 entries. The second run finds nothing vacant.
+        let run = "preallocate_run at=start+0 length=1<<15\n";
+        assert_eq!(effective(&format!("resize size=100<<9+0\n{}", run.repeat(2))), 2);
+        for before in [
+            "write at=start+5 clusters=3\nzero at=start+70 clusters=3 keep=no\n",
+            "compress at=start+9 clusters=2 shape=text skew=packed\nplace policy=random\n",
+            "reserve gap=9<<0\nplace policy=first\n",
+        ] {
+            let text = format!("resize size=100<<9+0\n{before}{run}snapshot\n{run}");
+            assert_eq!(effective(&text), 1 + before.lines().count() + 2);
+        }
+        let owned_bytes = |lines: &str| {
+            let image = "image version=3 cluster_bits=16 refcount_order=4 features=none \
+                         size=16384<<16+0 rng_seed=0 blocks=append table=append tolerance=0\n";
+            let program = assemble(&format!("{image}{lines}")).unwrap();
+            let mut harness = Harness::new(Walker::default());
+            harness.run(&program.encode(), Checks::AtCheckpoints).unwrap();
+            harness.images().top().image.owned_bytes()
+        };
+        // All of 1 GiB: the entries, and little more.
+        assert!((128 << 10..140 << 10).contains(&owned_bytes(run)));
     }
 
     #[test]

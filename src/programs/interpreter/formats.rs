@@ -51,7 +51,7 @@ pub(super) fn has_effect(file: &FilePlan, operation: Operation) -> bool {
     match operation {
         Compress { .. } | CompressAs { .. } => compresses,
         // A compressed grain has no place before it has content.
-        Preallocate { .. } => !compresses,
+        Preallocate { .. } | PreallocateRun { .. } => !compresses,
         Subclusters { .. }
         | Snapshot { .. }
         | SnapshotWith { .. }

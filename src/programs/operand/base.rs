@@ -98,7 +98,8 @@ impl Base {
 /// The second byte decides if it has a meaning.
 impl Operand for Base {
     const BYTES: usize = 2;
-    const EXPECTED: &'static str = "qcow2, raw, vpc, vhdx, vmdk, sparse_raw, large_vpc, large_vhdx or large_vmdk";
+    const EXPECTED: &'static str =
+        "qcow2, raw, vpc, vhdx, vmdk, sparse_raw, large_vpc, large_vhdx or large_vmdk";
     const KIND: OperandKind = OperandKind::Other;
 
     fn decode(bytes: &mut &[u8]) -> Self {

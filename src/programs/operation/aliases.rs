@@ -11,13 +11,15 @@ const SLOTS: usize = 32;
 ///
 /// # Panics
 /// At compile time, if the numbers of slots do not add up to the length of the table.
-pub(super) const fn aliases(slots: &[(u8, usize)]) -> [u8; SLOTS] {
+pub(super) const fn aliases(slots: &[(u16, usize)]) -> [u8; SLOTS] {
     let (mut table, mut filled, mut at) = ([0; SLOTS], 0, 0);
     while at < slots.len() {
         let (opcode, count) = slots[at];
         let end = filled + count;
         while filled < end {
-            table[filled] = opcode;
+            // Only operations of the first table have slots.
+            assert!(opcode < CANONICAL_OPCODES as u16);
+            table[filled] = opcode as u8;
             filled += 1;
         }
         at += 1;

@@ -3,6 +3,25 @@
 /// The length of an operation in bytes.
 pub const OPERATION_BYTES: usize = 8;
 
+/// The opcode of all operations of the second table. The byte behind it is their number in that table.
+pub(super) const ESCAPE: u8 = 33;
+/// The opcode of the first operation of the second table. A program writes it as two bytes.
+pub(super) const SECOND_TABLE: u16 = 1 << 8;
+
+/// Returns the number of bytes that an opcode takes in a record.
+pub(super) const fn opcode_bytes(opcode: u16) -> usize {
+    if opcode < SECOND_TABLE { 1 } else { 2 }
+}
+
+/// Writes an opcode to the front of a record.
+pub(super) fn put_opcode(opcode: u16, record: &mut [u8; OPERATION_BYTES]) {
+    let [low, high] = opcode.to_le_bytes();
+    match high {
+        0 => record[0] = low,
+        _ => record[..2].copy_from_slice(&[ESCAPE, low]),
+    }
+}
+
 /// Defines [`Operation`](super::Operation). An entry is
 ///
 /// ```text
@@ -13,22 +32,24 @@ pub const OPERATION_BYTES: usize = 8;
 /// } is CLASS, plainer [OPERATION, ...], slots NUMBER;
 /// ```
 ///
-/// `CLASS` and the plainer operations are expressions that may use the operands. Without `slots`, the operation has no
-/// slot in the alias table.
+/// Opcodes from 256 on are those of the second table: 256 is number 0 there. `CLASS` and the plainer operations are
+/// expressions that may use the operands. Without `slots`, the operation has no slot in the alias table.
 macro_rules! operations {
     ($($(#[$doc:meta])* $code:literal $text:literal $name:ident {
         $($(#[$operand_doc:meta])* $operand:ident: $kind:ty),* $(,)?
     } is $class:expr, plainer [$($plainer:expr),* $(,)?] $(, slots $slots:literal)?;)+) => {
         use std::fmt;
 
-        use bytes::{Buf, BufMut};
+        use bytes::Buf;
 
         use crate::programs::operand::{Operand, OperandPlace};
         use crate::programs::text::{Hex, TextError, TextOperands, print_operand};
 
         use super::aliases::{CANONICAL_OPCODES, aliases};
         use super::class::Class;
-        use super::definition::OPERATION_BYTES;
+        use super::definition::{
+            ESCAPE, OPERATION_BYTES, SECOND_TABLE, opcode_bytes, put_opcode,
+        };
 
         /// One instruction of a program.
         #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,18 +61,40 @@ macro_rules! operations {
         }
 
         impl Operation {
-            /// Every opcode with its name, in ascending order.
-            pub const OPCODES: &'static [(u8, &'static str)] = &[$(($code, $text)),+];
+            /// Every opcode with its name, in ascending order. Those from 256 on are the opcodes of the second table.
+            pub const OPCODES: &'static [(u16, &'static str)] = &[$(($code, $text)),+];
+
+            /// Returns `record` with an opcode of [`OPCODES`](Self::OPCODES) in the place of the bytes at its front.
+            pub fn with_opcode(
+                opcode: u16,
+                mut record: [u8; OPERATION_BYTES],
+            ) -> [u8; OPERATION_BYTES] {
+                put_opcode(opcode, &mut record);
+                record
+            }
+
+            /// Returns the opcode.
+            pub(crate) fn opcode(&self) -> u16 {
+                match self {
+                    Self::Data(_) => 0,
+                    $(Self::$name { .. } => $code),+
+                }
+            }
 
             /// Decodes a record of any bytes; returns `None` if its opcode has no meaning yet.
             #[inline]
             pub fn decode(record: &[u8; OPERATION_BYTES]) -> Option<Self> {
-                $(const _: () = assert!(0 $(+ <$kind>::BYTES)* < OPERATION_BYTES);)+
+                $(const _: () = assert!(
+                    opcode_bytes($code) $(+ <$kind>::BYTES)* <= OPERATION_BYTES
+                );)+
                 const ALIASES: &[u8] = &aliases(&[$(($code, 0 $(+ $slots)?)),+]);
                 let mut bytes = record.as_slice();
                 let opcode = match bytes.get_u8() {
-                    byte if byte < CANONICAL_OPCODES => byte,
-                    byte => ALIASES[usize::from(byte - CANONICAL_OPCODES) % ALIASES.len()],
+                    ESCAPE => SECOND_TABLE | u16::from(bytes.get_u8()),
+                    byte if byte < CANONICAL_OPCODES => byte.into(),
+                    byte => {
+                        ALIASES[usize::from(byte - CANONICAL_OPCODES) % ALIASES.len()].into()
+                    }
                 };
                 match opcode {
                     $($code => Some(Self::$name { $($operand: Operand::decode(&mut bytes)),* }),)+
@@ -62,11 +105,11 @@ macro_rules! operations {
             /// Returns the canonical record.
             pub fn encode(&self) -> [u8; OPERATION_BYTES] {
                 let mut record = [0; OPERATION_BYTES];
-                let mut out = record.as_mut_slice();
+                put_opcode(self.opcode(), &mut record);
+                let mut out = &mut record[opcode_bytes(self.opcode())..];
                 match *self {
                     Self::Data(bytes) => return bytes,
                     $(Self::$name { $($operand),* } => {
-                        out.put_u8($code);
                         $(Operand::encode($operand, &mut out);)*
                         let _ = out;
                     })+
@@ -88,7 +131,7 @@ macro_rules! operations {
                     Self::Data(_) => &[],
                     $(Self::$name { .. } => {
                         const PLACES: &[OperandPlace] =
-                            &OperandPlace::in_a_row(1, [$((<$kind>::KIND, <$kind>::BYTES)),*]);
+                            &OperandPlace::in_a_row(opcode_bytes($code), [$((<$kind>::KIND, <$kind>::BYTES)),*]);
                         PLACES
                     })+
                 }

@@ -370,4 +370,12 @@ operations! {
         /// The number of entries of the refcount table without a block that come before the first of them.
         distance: u16,
     } is Arranges, plainer [];
+    // The second table.
+    /// Allocates a run of whole clusters without writing to them.
+    256 "preallocate_run" PreallocateRun {
+        /// The first cluster.
+        at: At,
+        /// The number of clusters.
+        length: Gap,
+    } is Builds(Event::Normal), plainer [Self::Preallocate { at, clusters: Count::ONE }];
 }
