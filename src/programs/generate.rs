@@ -348,7 +348,7 @@ mod tests {
             let operations = program.operations.iter().filter(|one| !is_data(one));
             made.extend(operations.map(Operation::name));
         }
-        let is_valid = |(code, _): &&(u8, &str)| {
+        let is_valid = |(code, _): &&(u16, &str)| {
             let class = Operation::decode(&Operation::with_opcode(*code, [0; OPERATION_BYTES]))
                 .unwrap()
                 .class();

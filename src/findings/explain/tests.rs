@@ -96,7 +96,7 @@ fn what_comes_behind_is_listed_and_not_run() {
     assert_eq!(explanation.expected.iter().filter(there).count(), 1);
     // The explanation also lists a record without a meaning.
     let mut input = explanation.program.encode();
-    input[28] = 33;
+    input[28..30].copy_from_slice(&[33, 255]);
     let explanation = explain(&input, Limits::WALKED, usize::MAX, &FileNames::default());
     assert!(explanation.steps[1].operation.is_none() && explanation.steps.len() == 2);
 }
@@ -345,6 +345,10 @@ fn damaged_files_are_explained() {
         let mut bytes = vec![0; top.length_bytes().min(1 << 16) as usize];
         top.read_at(HostOffset::ZERO, &mut bytes).unwrap();
         let there: Vec<_> = (0..bytes.len()).filter(|at| bytes[*at] != 0).collect();
+        if there.is_empty() {
+            // A fixed disk that has data only far behind.
+            continue;
+        }
         for _ in 0..1 + entropy.below(6) {
             let at = there[entropy.below(there.len() as u64) as usize];
             bytes[at] = entropy.next_u64() as u8;
