@@ -94,8 +94,8 @@ fn the_embedded_loop_finds_narrow_guest_offsets_from_nothing() {
     }
 }
 
-/// A disk costs what its program wrote and the tables that readers have to read. The empty part of a VHD table consists of
-/// shared bytes.
+/// A disk costs what its program wrote and the tables that readers have to read. The empty part of a VHD table consists
+/// of shared bytes.
 #[test]
 fn a_large_disk_takes_little_memory() {
     for (base, most_bytes) in [

@@ -11,7 +11,15 @@ use qcowfuzz::internal::programs::operand::{Base, ImageForm};
 use qcowfuzz::programs::Program;
 use qcowfuzz::programs::generate::{generate_any, vary_vmdk};
 
-const BASES: [Base; 4] = [Base::Vpc, Base::Vhdx, Base::Vmdk, Base::SparseRaw];
+const BASES: [Base; 7] = [
+    Base::Vpc,
+    Base::Vhdx,
+    Base::Vmdk,
+    Base::SparseRaw,
+    Base::LargeVpc,
+    Base::LargeVhdx,
+    Base::LargeVmdk,
+];
 
 const OVERLAY: &str = "overlay version=3 cluster_bits=14 refcount_order=4 features=extended_l2 data_in=image \
                        size=same";
@@ -25,7 +33,7 @@ fn program(rng_seed: u64) -> Program {
         // Only an overlay makes a raw file of the image.
         program.operations.insert(8, lines::operations(OVERLAY).remove(0));
     }
-    if program.prologue.base == Base::Vmdk {
+    if matches!(program.prologue.base, Base::Vmdk | Base::LargeVmdk) {
         vary_vmdk(&mut program, &mut Entropy::new(rng_seed));
     }
     program
@@ -35,7 +43,7 @@ fn program(rng_seed: u64) -> Program {
 fn images_of_every_format_are_walked_as_the_model_says() {
     let mut harness = Harness::new(Walker::default());
     let mut effective = 0;
-    for rng_seed in 0..600 * BASES.len() as u64 {
+    for rng_seed in 0..400 * BASES.len() as u64 {
         let program = program(rng_seed);
         let run = harness.run(&program.encode(), Checks::AfterEach);
         effective +=
