@@ -7,7 +7,7 @@ use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::internal::images::entropy::Entropy;
-use qcowfuzz::internal::programs::operand::{Base, ImageForm};
+use qcowfuzz::internal::programs::operand::{Base, ImageForm, Size};
 use qcowfuzz::programs::Program;
 use qcowfuzz::programs::generate::{generate_any, vary_vmdk};
 
@@ -29,6 +29,11 @@ fn program(rng_seed: u64) -> Program {
     let mut program = generate_any(rng_seed, 16);
     program.prologue.base = BASES[rng_seed as usize % BASES.len()];
     program.prologue.form = ImageForm((rng_seed as u16).wrapping_mul(0x9e37));
+    if program.prologue.base.reach() == Base::LargeVpc.reach() {
+        // Twice as many blocks as a disk with another base has: the table of a larger one takes long to read.
+        let bits = program.prologue.plan().geometry.cluster_size.bits() as u8;
+        program.prologue.size = Size::new(1, bits + 15, 512).unwrap();
+    }
     if program.prologue.base == Base::SparseRaw {
         // Only an overlay makes a raw file of the image.
         program.operations.insert(8, lines::operations(OVERLAY).remove(0));

@@ -113,8 +113,8 @@ const LARGE_STREAM: u64 = 0x6c61_7267_6500_0000;
 
 /// Makes the lowest image a VHD, VHDX or VMDK image of a large disk, with the same clusters.
 pub(crate) fn enlarge(prologue: &mut Prologue, entropy: &mut Entropy) {
-    /// log2 of the smallest VHD block with which the largest table reaches 4 GiB, as in the prologue.
-    const VPC_BITS: u8 = 13;
+    /// log2 of the smallest VHD block with which the table of a disk of 20 GiB has less than 1 MiB.
+    const VPC_BITS: u8 = 17;
     const BASES: [Base; 3] = [Base::LargeVmdk, Base::LargeVhdx, Base::LargeVpc];
     let possible = if prologue.cluster_bits.get() < VPC_BITS { 2 } else { BASES.len() };
     prologue.base = BASES[entropy.below(possible as u64) as usize];

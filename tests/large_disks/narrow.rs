@@ -160,15 +160,25 @@ impl<O: Observer> OpenDisk for NarrowDisk<'_, O> {
         }
         let asked = window.clipped(self.virtual_size_bytes());
         let (mut at, end) = (asked.start.get(), asked.end.get());
-        let mut extents = Vec::new();
+        let (mut low, mut extents) = (Vec::new(), Vec::new());
+        let first = Window { start: GuestOffset::ZERO, length_bytes: REACH };
+        self.disk.map(first, &mut |extent: Extent| {
+            low.push(extent);
+            ControlFlow::Continue(())
+        })?;
         while at < end {
-            let until = (at - at % REACH + REACH).min(end);
-            let piece = Window { start: GuestOffset::new(at % REACH), length_bytes: until - at };
-            self.disk.map(piece, &mut |extent: Extent| {
-                let start = GuestOffset::new(extent.start.get() - at % REACH + at);
-                extents.push(Extent { start, ..extent });
-                ControlFlow::Continue(())
-            })?;
+            let base = at - at % REACH;
+            let until = (base + REACH).min(end);
+            for extent in &low {
+                let start = (base + extent.start.get()).max(at);
+                let stop = (base + extent.start.get() + extent.length_bytes).min(until);
+                if start < stop {
+                    let inside = start - base - extent.start.get();
+                    let mapping = extent.mapping.advanced(inside).unwrap();
+                    let (start, length_bytes) = (GuestOffset::new(start), stop - start);
+                    extents.push(Extent { start, length_bytes, mapping });
+                }
+            }
             at = until;
         }
         extents.dedup_by(|next, here| {

@@ -135,7 +135,7 @@ impl VmdkForm {
         }
     }
 
-    /// Reports whether the directory names all tables that the disk needs. The many tables of a large disk are not
+    /// Reports whether a short directory names all tables that the disk needs. The many tables of a large disk are not
     /// named if each would cost a marker.
     pub const fn has_all_tables(self) -> bool {
         let are_many = matches!(self.reach, TableReach::Large) && self.table_marker_bytes() > 0;

@@ -13,6 +13,8 @@ use super::form::{ENTRY_BYTES, VmdkForm, padded};
 const NEAR_ENTRIES: u64 = 32;
 /// The same between two entries of a directory: as many entries as the directory of a small disk has.
 const NEAR_TABLES: u64 = 1 << 12;
+/// The longest directory that names tables without an entry. Readers look into each of them.
+const MOST_EMPTY_TABLES: u64 = 1 << 10;
 
 /// A directory with its tables, which lie next to each other.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +24,8 @@ pub struct PlacedTables {
     first: u64,
     /// The number of entries of the directory.
     entries: u64,
+    /// It names all tables, also those without an entry.
+    names_all: bool,
     /// The number of tables that it names.
     named: u64,
     /// The offset of the directory, behind its marker.
@@ -42,7 +46,8 @@ impl PlacedTables {
         (first, entries): (u64, u64),
         mapped: &[MappedCluster],
     ) -> Self {
-        let named = match form.has_all_tables() {
+        let names_all = form.has_all_tables() && entries <= MOST_EMPTY_TABLES;
+        let named = match names_all {
             true => entries,
             false => tables_of((form, first), mapped).count() as u64,
         };
@@ -56,6 +61,7 @@ impl PlacedTables {
             form,
             first,
             entries,
+            names_all,
             named,
             directory: directory + form.table_marker_bytes(),
             tables,
@@ -80,7 +86,7 @@ impl PlacedTables {
         self.write_markers(image);
         let numbered = || (0..).zip(tables_of((self.form, self.first), mapped));
         let names = |nth: u64| sector(self.table(nth));
-        match self.form.has_all_tables() {
+        match self.names_all {
             true => {
                 let named = (0..self.named).map(|nth| (nth, names(nth)));
                 write_entries(image, self.directory, 0..self.named, named);
@@ -99,7 +105,7 @@ impl PlacedTables {
             }
         }
         for (nth, (index, grains)) in numbered() {
-            let nth = if self.form.has_all_tables() { index } else { nth };
+            let nth = if self.names_all { index } else { nth };
             let start = self.first + index * per_table;
             let inside = |grain: &MappedCluster| grain.cluster.get() - start;
             for near in grains.chunk_by(|here, then| inside(then) - inside(here) <= NEAR_ENTRIES) {
