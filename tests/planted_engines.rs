@@ -89,7 +89,8 @@ fn found<E: Engine>(engine: E, inputs: &[Vec<u8>], expected: &str) -> Vec<String
 }
 
 fn cases() -> impl Iterator<Item = &'static Case> {
-    extents::CASES.iter().chain(walks::CASES).chain(points::CASES).chain(snapshots::CASES)
+    let walks = walks::CASES.iter().chain(walks::CASES_OF_PARTS);
+    extents::CASES.iter().chain(walks).chain(points::CASES).chain(snapshots::CASES)
 }
 
 #[test]
@@ -115,16 +116,45 @@ fn every_planted_bug_of_chains_is_found() {
 fn every_planted_bug_of_damaged_images_is_found() {
     let seeds = hostile_seeds();
     for case in hostile::CASES {
-        let mut found = BTreeSet::new();
-        for seed in &seeds {
-            let mut target = TargetKind::Hostile.judging(Faulty::new(case.fault));
-            found.extend(fingerprint(seed, |seed| target.run(seed, Checks::AtCheckpoints)));
-        }
-        let expected =
-            |fingerprint: &str| case.fingerprints.iter().any(|it| fingerprint.starts_with(it));
+        let found = found_by(case, TargetKind::Hostile, &seeds);
         let first = found.iter().any(|it| it.starts_with(case.fingerprints[0]));
-        assert!(first && found.iter().all(|it| expected(it)), "{}: {found:?}", case.name);
+        assert!(first, "{}: {found:?}", case.name);
     }
+}
+
+/// Walks of parts are judged on damaged images, also if the whole walk fails, on files without a program, and on images
+/// that the engine has written.
+#[test]
+fn every_planted_bug_of_walks_of_parts_is_found_by_all_targets_that_walk() {
+    let mut target = TargetKind::Hostile.judging(Walker::default());
+    let (mut failing, mut walked) = (hostile_seeds(), Vec::new());
+    failing.retain(|seed| {
+        let is_failing = target.run(seed, Checks::AtCheckpoints).unwrap().failed > 0;
+        walked.extend((!is_failing).then(|| seed.clone()));
+        is_failing
+    });
+    let (files, writes) = (seeds("raw_image"), seeds("writes"));
+    for case in walks::CASES_OF_PARTS {
+        let hostile = [&walked, &failing].map(|seeds| (TargetKind::Hostile, seeds));
+        let others = [(TargetKind::RawImage, &files), (TargetKind::Writes, &writes)];
+        for (target, seeds) in hostile.into_iter().chain(others) {
+            let found = found_by(case, target, seeds);
+            assert!(!found.is_empty(), "{}: {}", case.name, target.name());
+        }
+    }
+}
+
+/// Returns the fingerprints with which a target finds a bug, all of them expected.
+fn found_by(case: &Case, target: TargetKind, seeds: &[Vec<u8>]) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for seed in seeds {
+        let mut target = target.judging(Faulty::new(case.fault));
+        found.extend(fingerprint(seed, |seed| target.run(seed, Checks::AtCheckpoints)));
+    }
+    let expected =
+        |fingerprint: &str| case.fingerprints.iter().any(|it| fingerprint.starts_with(it));
+    assert!(found.iter().all(|it| expected(it)), "{}: {found:?}", case.name);
+    found
 }
 
 #[test]
@@ -208,14 +238,18 @@ fn the_seeds_of_hostile_have_every_outcome() {
     assert!(walked > 5 && refused > 2 && failed > 2, "{walked} {refused} {failed}");
 }
 
-/// Returns the committed seeds: the inputs that have a text.
 fn hostile_seeds() -> Vec<Vec<u8>> {
+    seeds("hostile")
+}
+
+/// Returns the committed seeds of a target: the inputs that have a text.
+fn seeds(target: &str) -> Vec<Vec<u8>> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
-    let texts = fs::read_dir(corpus.join("text/hostile")).unwrap();
+    let texts = fs::read_dir(corpus.join("text").join(target)).unwrap();
     let mut names: Vec<_> =
         texts.map(|text| text.unwrap().path().file_stem().unwrap().to_owned()).collect();
     names.sort();
-    names.iter().map(|name| fs::read(corpus.join("hostile").join(name)).unwrap()).collect()
+    names.iter().map(|name| fs::read(corpus.join(target).join(name)).unwrap()).collect()
 }
 
 fn judge(cases: impl Iterator<Item = &'static Case>, inputs: &[Vec<u8>]) {

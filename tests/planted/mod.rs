@@ -20,6 +20,7 @@ use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::harness::Walker;
 use qcowfuzz::harness::chain::{Chain, ChainFile};
+use qcowfuzz::harness::claims::Claims;
 use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
 use qcowfuzz::harness::status::{GuestRun, GuestStatus};
 use qcowfuzz::internal::formats::qcow2::geometry::Geometry;
@@ -35,6 +36,8 @@ pub struct Facts<'s> {
     pub size_bytes: u64,
     /// The number of walks before this one.
     pub walks: u32,
+    /// One of them failed.
+    pub failed: bool,
 }
 
 pub type Walked = Result<(), EngineError>;
@@ -134,6 +137,16 @@ impl Engine for Faulty {
         Ok(FaultyDisk { disk, facts, fault: self.fault })
     }
 
+    fn write_claims(&self) -> Claims {
+        self.walker.write_claims()
+    }
+
+    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Result<FaultyDisk<'s>, EngineError> {
+        let disk = self.walker.open_to_write(chain)?;
+        let facts = facts_of(chain)?;
+        Ok(FaultyDisk { disk, facts, fault: self.fault })
+    }
+
     fn open_snapshot<'s>(
         &'s mut self,
         chain: &'s Chain,
@@ -168,6 +181,7 @@ fn facts_of(chain: &Chain) -> Result<Facts<'_>, EngineError> {
         stored_size_bytes: header.size_bytes,
         size_bytes: header.virtual_size_bytes(),
         walks: 0,
+        failed: false,
     })
 }
 
@@ -194,6 +208,7 @@ impl OpenDisk for FaultyDisk<'_> {
             ControlFlow::Continue(())
         };
         let mut walked = disk.map(asked, collect);
+        let failed = walked.is_err();
         if let Some(change) = fault.extents {
             change(&mut extents, facts, window);
         }
@@ -201,6 +216,7 @@ impl OpenDisk for FaultyDisk<'_> {
             walked = change(walked, &mut extents, facts);
         }
         facts.walks += 1;
+        facts.failed |= failed;
         match fault.emit {
             Some(emit) => emit(&extents, facts, visitor),
             None => {
@@ -225,6 +241,14 @@ impl OpenDisk for FaultyDisk<'_> {
             Some(read) => read(&mut self.disk, &self.facts, guest, into),
             None => self.disk.read(guest, into),
         }
+    }
+
+    fn write(&mut self, guest: GuestOffset, bytes: &[u8]) -> Walked {
+        self.disk.write(guest, bytes)
+    }
+
+    fn close(self) -> Walked {
+        self.disk.close()
     }
 }
 

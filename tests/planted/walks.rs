@@ -173,6 +173,83 @@ pub const CASES: &[Case] = &[
     },
 ];
 
+/// Bugs that only walks of a part have: of a window, up to a stop, or from there on.
+pub const CASES_OF_PARTS: &[Case] = &[
+    Case::extents(
+        "a walk begins 512 bytes late after a stop",
+        |extents, facts, window| {
+            if resumes(window, facts) {
+                begin_late(extents);
+            }
+        },
+        &["partition: start, the last end → a gap"],
+    ),
+    Case::extents(
+        "a walk that will be stopped begins 512 bytes late",
+        |extents, facts, window| {
+            if facts.walks > 0 && window == Window::ALL {
+                begin_late(extents);
+            }
+        },
+        &["partition: start, the last end → a gap"],
+    ),
+    Case::extents(
+        "a resumed walk ends its first extent early",
+        |extents, facts, window| {
+            if resumes(window, facts) {
+                extents.iter_mut().take(1).for_each(end_early);
+            }
+        },
+        &[
+            "partition: start, the last end → a gap",
+            // It is the only extent.
+            "partition: end, the window's end → short of it",
+        ],
+    ),
+    Case::extents(
+        "a window loses its last sector",
+        |extents, _, window| {
+            if window != Window::ALL {
+                extents.iter_mut().next_back().into_iter().for_each(end_early);
+            }
+        },
+        &["partition: end, the window's end → short of it"],
+    ),
+    Case::extents(
+        "a window begins with the mapping of the byte before",
+        |extents, _, window| {
+            if let Some(first) = extents.first_mut()
+                && window.start > GuestOffset::ZERO
+            {
+                let offset = first.mapping.offset;
+                first.mapping.offset = offset.map(|at| HostOffset::new(at.get().saturating_sub(1)));
+            }
+        },
+        &["window: clip, normal → normal", "window: clip, ", "window: resumed, "],
+    ),
+];
+
+/// Reports whether a window is that of a resumed walk. If the whole walk failed, the oracle resumes in the third walk,
+/// and the window ends where the whole walk did.
+fn resumes(window: Window, facts: &Facts) -> bool {
+    let reaches_end = if facts.failed { facts.walks == 2 } else { window.length_bytes == u64::MAX };
+    window.start > GuestOffset::ZERO && reaches_end
+}
+
+fn begin_late(extents: &mut [Extent]) {
+    if let Some(first) = extents.first_mut().filter(|first| first.length_bytes > 512) {
+        first.start = first.start.saturating_add(512);
+        first.length_bytes -= 512;
+        first.mapping = first.mapping.advanced(512).unwrap();
+    }
+}
+
+fn end_early(extent: &mut Extent) {
+    if extent.length_bytes > 512 {
+        extent.length_bytes -= 512;
+    }
+}
+
 fn hole(start: u64, length_bytes: u64) -> Extent {
     Extent { start: GuestOffset::new(start), length_bytes, mapping: Mapping::HOLE }
 }

@@ -44,6 +44,11 @@ impl<'e> Collector<'e> {
         self.fuel == 0
     }
 
+    /// Reports whether the collector has asked the walk to stop.
+    pub fn is_stopped(&self) -> bool {
+        self.exhausted() || self.extents.len() >= self.stop_after
+    }
+
     #[inline]
     fn burn(&mut self) -> ControlFlow<()> {
         // Fuel that has run out stays so: an engine may go on calling.

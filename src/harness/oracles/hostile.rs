@@ -18,7 +18,10 @@ use crate::images::entropy::Entropy;
 
 use super::collector::Fuel;
 use super::observed::WalkWork;
-use super::raw::{Answers, MAX_ASKED, MeasuredChain, RawOutcome, judged_walk, read_edges, walk};
+use super::raw::{
+    Answers, MAX_ASKED, MeasuredChain, RawOutcome, WalkReach, judged_walk, read_edges, rewalk, walk,
+};
+use super::refusal::RefusedWalks;
 use super::{Oracle, Violation, model, observed, refusal, unwalked};
 
 const ORACLE: Oracle = Oracle::drawn("hostile");
@@ -60,11 +63,12 @@ pub fn check<E: Engine, O: Observer>(
     let fuel = Fuel::of_chain(table_bytes, chain.layers().len());
     whole.clear();
     case.damage.refusals(case.images, refusals);
-    let refused = match refusals.is_empty() {
-        true => None,
+    let (refused, tiled) = match refusals.is_empty() {
+        true => (None, Ok(())),
         false => {
+            let mut walks = RefusedWalks { fuel, extents: other, tiled: Ok(()) };
             let places = Refusals { refusals, damage: case.damage, expected };
-            places.judge(engine, (&chain, fuel), other, observer, verdicts)?
+            (places.judge(engine, &chain, &mut walks, observer, verdicts)?, walks.tiled)
         }
     };
     let outcome = if let Some(outcome) = refused {
@@ -101,9 +105,16 @@ pub fn check<E: Engine, O: Observer>(
     if let Ok(mut disk) = engine.open_snapshot(&chain, index) {
         observer.event(State::Check, Event::Snapshot);
         let walked = walk(&mut disk, other, fuel, observer).map_err(Violation::into_drawn);
-        if verdicts.judge_answers(QuestionKind::Map, walked)?.is_none() {
-            unwalked::read(&mut disk, (expected, &[]), entropy, observer);
+        match verdicts.judge_answers(QuestionKind::Map, walked)? {
+            None => unwalked::read(&mut disk, (expected, &[]), entropy, observer),
+            Some((_, reach)) if !case.damage.is_unsteady() && !case.damage.may_split_grains() => {
+                verdicts.judge(rewalk(&mut disk, (other, reach), fuel, entropy, whole))?;
+            }
+            Some(_) => {}
         }
+    }
+    if !case.damage.is_trapped() {
+        verdicts.judge(tiled)?;
     }
     Ok(outcome)
 }
@@ -124,11 +135,11 @@ impl<O: Observer> Answers<'_, O> {
         let Some(mut disk) = observed::opened(engine.open(chain), observer) else {
             return Ok(RawOutcome::Refused);
         };
-        let (outcome, complete) = judged_walk(&mut disk, whole, fuel, observer, verdicts)?;
+        let (outcome, reach) = judged_walk(&mut disk, whole, fuel, observer, verdicts)?;
         let (reads, bytes, extents) = (meter.reads(), meter.bytes(), whole.len());
         observed::work(&WalkWork { reads, bytes, extents, table_bytes }, observer);
         observed::extents(whole, span_bits, observer);
-        match whole.is_empty() && !complete {
+        match whole.is_empty() && reach != WalkReach::Complete {
             true => unwalked::read(&mut disk, (expected, questions), entropy, observer),
             false => {
                 let asked = &whole[..whole.len().min(MAX_ASKED)];
@@ -153,8 +164,8 @@ impl Refusals<'_> {
     fn judge<E: Engine, O: Observer>(
         &self,
         engine: &mut E,
-        (chain, fuel): (&Chain, Fuel),
-        walked: &mut Vec<Extent>,
+        chain: &Chain,
+        walks: &mut RefusedWalks,
         observer: &O,
         verdicts: &mut Verdicts,
     ) -> Result<Option<RawOutcome>, Box<Violation>> {
@@ -163,7 +174,7 @@ impl Refusals<'_> {
             return Ok(Some(RawOutcome::Refused));
         };
         for place in refusals {
-            let held = refusal::check(&mut disk, place, damage, expected, fuel, walked);
+            let held = refusal::check(&mut disk, place, damage, expected, walks);
             verdicts.judge(held)?;
         }
         Ok(refusals.iter().any(Refusal::is_of_image).then_some(RawOutcome::Failed))

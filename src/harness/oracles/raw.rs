@@ -24,8 +24,11 @@ use crate::programs::Question;
 
 use super::collector::{Collector, Fuel};
 use super::observed::WalkWork;
+use super::refusal::RefusedWalks;
+use super::window::WholeWalk;
 use super::{
-    Violation, bounds, flags, lookup, maximal, observed, partition, refusal, unwalked, window,
+    OracleResult, Violation, bounds, flags, lookup, maximal, observed, partition, refusal,
+    unwalked, window,
 };
 
 /// The result of a run on a file.
@@ -37,6 +40,17 @@ pub enum RawOutcome {
     Failed,
     /// The engine walked the file to its end, or to a bound of the run.
     Walked,
+}
+
+/// How far a whole walk came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WalkReach {
+    /// To the end of the disk.
+    Complete,
+    /// To an error, or to [`MAX_EXTENTS`].
+    Beginning,
+    /// To the end of its fuel.
+    OutOfFuel,
 }
 
 /// The largest number of extents in one walk. A file of some kilobytes can have millions, because its entries can
@@ -190,8 +204,10 @@ impl<O: Observer> Answers<'_, O> {
             return Ok(RawOutcome::Refused);
         };
         let whole_disk = 0..disk.virtual_size_bytes();
-        let answered = refusal::check_piece(&mut disk, rule, whole_disk, self.fuel, self.other);
+        let mut walks = RefusedWalks { fuel: self.fuel, extents: self.other, tiled: Ok(()) };
+        let answered = refusal::check_piece(&mut disk, rule, whole_disk, &mut walks);
         self.verdicts.judge(answered)?;
+        self.verdicts.judge(walks.tiled)?;
         Ok(RawOutcome::Failed)
     }
 
@@ -212,7 +228,8 @@ impl<O: Observer> Answers<'_, O> {
             return Ok(RawOutcome::Refused);
         };
         let size = disk.virtual_size_bytes();
-        let (outcome, complete) = judged_walk(&mut disk, whole, fuel, observer, verdicts)?;
+        let (outcome, reach) = judged_walk(&mut disk, whole, fuel, observer, verdicts)?;
+        let complete = reach == WalkReach::Complete;
         let (reads, bytes, extents) = (meter.reads(), meter.bytes(), whole.len());
         observed::work(&WalkWork { reads, bytes, extents, table_bytes }, observer);
         verdicts.judge(flags::check(whole))?;
@@ -237,15 +254,48 @@ impl<O: Observer> Answers<'_, O> {
         if !may_fail_to_read {
             verdicts.judge_answers(QuestionKind::Read, read)?;
         }
-        if complete && !may_split_grains {
-            let start = GuestOffset::new(entropy.below(size.max(1)));
-            let length_bytes = entropy.next_u64() >> entropy.below(64);
-            let some = Window { start, length_bytes };
+        if may_split_grains {
+            return Ok(outcome);
+        }
+        if complete {
+            let some = any_window(size, entropy);
             verdicts.judge(window::check(&mut disk, some, whole, fuel.steps, other))?;
             ask(&mut disk, questions, (whole, fuel.steps), other, observer, verdicts)?;
         }
+        // A stream of its own, so that the choices of the other oracles stay as they are.
+        let mut own = Entropy::new(entropy.state().rotate_left(16));
+        verdicts.judge(rewalk(&mut disk, (whole, reach), fuel, &mut own, other))?;
         Ok(outcome)
     }
+}
+
+/// Returns a window that begins on a disk.
+fn any_window(size_bytes: u64, entropy: &mut Entropy) -> Window {
+    let start = GuestOffset::new(entropy.below(size_bytes.max(1)));
+    Window { start, length_bytes: entropy.next_u64() >> entropy.below(64) }
+}
+
+/// Compares another walk with a whole walk, as far as that came: of a window, or one that stops and resumes. A walk that
+/// has used up its fuel is too expensive to be repeated.
+pub(super) fn rewalk(
+    disk: &mut impl OpenDisk,
+    (extents, reach): (&[Extent], WalkReach),
+    fuel: Fuel,
+    entropy: &mut Entropy,
+    other: &mut Vec<Extent>,
+) -> OracleResult {
+    let is_complete = match reach {
+        WalkReach::Complete => true,
+        WalkReach::Beginning => false,
+        WalkReach::OutOfFuel => return Ok(()),
+    };
+    let Some(end) = extents.last().and_then(Extent::end) else { return Ok(()) };
+    let whole = WholeWalk { extents, is_complete };
+    if entropy.one_in(2) {
+        return whole.check(disk, any_window(end.get(), entropy), fuel.steps, other);
+    }
+    let stop_after = 1 + entropy.below(extents.len() as u64) as usize;
+    whole.check_resumed(disk, stop_after, fuel.steps, other)
 }
 
 /// Asks the questions of a program about a disk whose extents and whose fuel for a walk are known.
@@ -286,22 +336,22 @@ pub(super) fn judged_walk<O: Observer>(
     fuel: Fuel,
     observer: &O,
     verdicts: &mut Verdicts,
-) -> Result<(RawOutcome, bool), Box<Violation>> {
+) -> Result<(RawOutcome, WalkReach), Box<Violation>> {
     let walked = verdicts.judge_answers(QuestionKind::Map, walk(disk, whole, fuel, observer))?;
     Ok(walked.unwrap_or_else(|| {
         whole.clear();
-        (RawOutcome::Walked, false)
+        (RawOutcome::Walked, WalkReach::Beginning)
     }))
 }
 
-/// Walks a disk up to a bound, and returns whether the walk is complete. Checks that the extents tile the disk or its
+/// Walks a disk up to a bound, and returns how far the walk came. Checks that the extents tile the disk or its
 /// beginning.
 pub(super) fn walk<O: Observer>(
     disk: &mut impl OpenDisk,
     whole: &mut Vec<Extent>,
     fuel: Fuel,
     observer: &O,
-) -> Result<(RawOutcome, bool), Box<Violation>> {
+) -> Result<(RawOutcome, WalkReach), Box<Violation>> {
     observer.event(State::Check, Event::Walk);
     let size = disk.virtual_size_bytes();
     let mut collector = Collector::new(whole, fuel.steps).stopping_after(MAX_EXTENTS);
@@ -317,14 +367,18 @@ pub(super) fn walk<O: Observer>(
     if let Err(error) = &walked {
         observed::error(error, observer);
     }
-    let complete = walked.is_ok() && !exhausted && whole.len() < MAX_EXTENTS;
-    if complete {
+    let reach = match walked.is_ok() && whole.len() < MAX_EXTENTS {
+        _ if exhausted => WalkReach::OutOfFuel,
+        true => WalkReach::Complete,
+        false => WalkReach::Beginning,
+    };
+    if reach == WalkReach::Complete {
         partition::check(whole, &(0..size))?;
     } else {
         observer.event(State::Check, Event::Stopped);
         partition::prefix(whole, &(0..size))?;
     }
-    Ok((if walked.is_ok() { RawOutcome::Walked } else { RawOutcome::Failed }, complete))
+    Ok((if walked.is_ok() { RawOutcome::Walked } else { RawOutcome::Failed }, reach))
 }
 
 /// Reads at the edges of extents; only at their beginnings if a question behind the end of a file may be about the next
@@ -334,7 +388,7 @@ pub(super) fn read_edges<O: Observer>(
     extents: &[Extent],
     may_split_grains: bool,
     observer: &O,
-) -> super::OracleResult {
+) -> OracleResult {
     let mut bytes = [0; 64];
     for extent in extents {
         let length = usize::try_from(extent.length_bytes).unwrap_or(usize::MAX).min(bytes.len());

@@ -16,7 +16,7 @@ use crate::harness::status::GuestStatus;
 use crate::images::damage::{BrokenRule, Damage, Refusal};
 
 use super::collector::{Collector, Fuel};
-use super::{OracleResult, POISON, bounds, violation};
+use super::{OracleResult, POISON, bounds, partition, violation};
 
 const ORACLE: &str = "refusal";
 
@@ -25,6 +25,14 @@ const MAX_PIECES: usize = 8;
 /// The number of extents after which the oracle stops a walk.
 const MAX_WALKED: usize = 64;
 
+/// The walks of an image that no reader may read.
+pub(super) struct RefusedWalks<'w> {
+    pub(super) fuel: Fuel,
+    pub(super) extents: &'w mut Vec<Extent>,
+    /// The first walk whose extents do not tile its window. The other oracles come before this one.
+    pub(super) tiled: OracleResult,
+}
+
 /// Checks that the engine does not answer with data where `refusal` says that every reader must refuse. `expected` are
 /// the extents of the disk without the damage.
 pub(super) fn check(
@@ -32,13 +40,12 @@ pub(super) fn check(
     refusal: &Refusal,
     damage: &Damage,
     expected: &[Extent],
-    fuel: Fuel,
-    walked: &mut Vec<Extent>,
+    walks: &mut RefusedWalks,
 ) -> OracleResult {
     let size = disk.virtual_size_bytes();
     if refusal.is_of_image() {
         // The damage may have changed the size.
-        check_piece(disk, refusal.rule, 0..size, fuel, walked)?;
+        check_piece(disk, refusal.rule, 0..size, walks)?;
     }
     let pieces = expected.iter().filter(|extent| extent.mapping.depth as usize >= refusal.depth);
     let pieces = pieces.filter_map(|extent| {
@@ -49,7 +56,7 @@ pub(super) fn check(
     let meant = |piece: &Range<u64>| !damage.is_touched_above(refusal.depth, piece);
     for piece in pieces.filter(meant).take(MAX_PIECES) {
         if !refusal.is_mapped {
-            check_mapping(disk, refusal.rule, &piece, fuel, walked)?;
+            check_mapping(disk, refusal.rule, &piece, walks)?;
         }
         check_reads(disk, refusal.rule, &piece)?;
     }
@@ -61,10 +68,9 @@ pub(super) fn check_piece(
     disk: &mut impl OpenDisk,
     rule: BrokenRule,
     piece: Range<u64>,
-    fuel: Fuel,
-    walked: &mut Vec<Extent>,
+    walks: &mut RefusedWalks,
 ) -> OracleResult {
-    check_mapping(disk, rule, &piece, fuel, walked)?;
+    check_mapping(disk, rule, &piece, walks)?;
     check_reads(disk, rule, &piece)
 }
 
@@ -80,18 +86,25 @@ fn check_mapping(
     disk: &mut impl OpenDisk,
     rule: BrokenRule,
     piece: &Range<u64>,
-    fuel: Fuel,
-    walked: &mut Vec<Extent>,
+    walks: &mut RefusedWalks,
 ) -> OracleResult {
     if piece.is_empty() {
         return Ok(());
     }
     let length_bytes = piece.end - piece.start;
-    let mut collector = Collector::new(walked, fuel.steps).stopping_after(MAX_WALKED);
+    let RefusedWalks { fuel, extents, tiled } = walks;
+    let mut collector = Collector::new(extents, fuel.steps).stopping_after(MAX_WALKED);
     // An error is an answer that is allowed. The extents that came before it count.
-    let _ = disk.map(Window { start: GuestOffset::new(piece.start), length_bytes }, &mut collector);
+    let window = Window { start: GuestOffset::new(piece.start), length_bytes };
+    let is_complete = disk.map(window, &mut collector).is_ok() && !collector.is_stopped();
     bounds::check_steps(collector.exhausted() && fuel.enough, fuel.steps)?;
-    if let Some(extent) = walked.iter().find(|extent| extent.mapping.data) {
+    if tiled.is_ok() {
+        *tiled = match is_complete {
+            true => partition::check(extents, piece),
+            false => partition::prefix(extents, piece).map(|_| ()),
+        };
+    }
+    if let Some(extent) = extents.iter().find(|extent| extent.mapping.data) {
         return answered(rule, extent.start.get(), extent);
     }
     for place in [piece.start, piece.end - 1] {

@@ -52,6 +52,8 @@ pub(crate) struct WriterJudge {
     pub(super) reader: Walker,
     pub(super) recount: Recount,
     pub(super) extents: Vec<Extent>,
+    /// The extents that the engine emits when it has opened the written image again.
+    again: Vec<Extent>,
     /// The image before the first request. There is none if the engine has created the image.
     pub(super) before: Option<Chain>,
     pub(super) bytes: written::WrittenBuffers,
@@ -378,7 +380,31 @@ impl WriterJudge {
         }
         let read = self.compare(Moment::Reopened, &mut |at, into: &mut [u8]| disk.read(at, into));
         verdicts.judge_answers(QuestionKind::Read, read)?;
+        verdicts.judge(self.walk_again(&mut disk))?;
         disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))
+    }
+
+    /// Has the engine walk the image that it has written: as a whole, up to a stop, and from there on. The extents must be
+    /// those of our walker. An engine that emits no extents, or rounds the size of the disk, is judged by its reads.
+    fn walk_again(&mut self, disk: &mut impl OpenDisk) -> OracleResult {
+        let Self { guest, extents, again, entropy, .. } = self;
+        let size_bytes = disk.virtual_size_bytes();
+        if size_bytes != guest.size_bytes() {
+            return Ok(());
+        }
+        let mut collector = Collector::new(again, MAX_WALK_STEPS);
+        let walked = disk.map(Window::ALL, &mut collector);
+        oracles::bounds::check_steps(collector.exhausted(), MAX_WALK_STEPS)?;
+        match walked {
+            Err(EngineError::NotAsked) => return Ok(()),
+            walked => walked.map_err(|error| oracles::unexpected_error("walk", "image", &error))?,
+        }
+        oracles::partition::check(again, &(0..size_bytes))?;
+        oracles::model::check(extents, again)?;
+        // A stream of its own, so that the choices of the other oracles stay as they are.
+        let mut own = Entropy::new(entropy.state().rotate_left(16));
+        let stop_after = own.below(extents.len() as u64) as usize + 1;
+        oracles::window::check_resumed(disk, stop_after, extents, MAX_WALK_STEPS, again)
     }
 
     /// Judges whether the engine has tried to write to files that are open for reading only.
