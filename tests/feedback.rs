@@ -53,6 +53,7 @@ impl Targets {
         self.recorder.begin_run();
         let target = &mut self.targets[target as usize];
         let ended = format!("{:?}", target.run(input, Checks::AtCheckpoints));
+        assert_eq!(self.recorder.unlisted(), None, "an event that its state does not list");
         let mut counts = Vec::new();
         self.recorder.each(|index, count| counts.push((index, count)));
         (counts, ended)

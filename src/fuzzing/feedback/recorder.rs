@@ -24,6 +24,7 @@ pub struct Recorder {
     images: Cell<u32>,
     /// The sum of [`WORK`] over all images, and one for each 64 bytes that were handled.
     work: Cell<u64>,
+    unlisted: Cell<Option<(State, Event)>>,
 }
 
 /// The vitals that count the work of a run. A byte counts less than the others: see [`WORK_BYTES`].
@@ -41,6 +42,7 @@ impl Recorder {
             before: Default::default(),
             images: Cell::new(0),
             work: Cell::new(0),
+            unlisted: Cell::new(None),
         }
     }
 
@@ -51,6 +53,7 @@ impl Recorder {
         self.vitals.iter().chain(&self.before).for_each(|vital| vital.set(0));
         self.images.set(0);
         self.work.set(0);
+        self.unlisted.set(None);
     }
 
     /// Returns the vitals of the last image of the run.
@@ -92,6 +95,12 @@ impl Recorder {
             .map(|(at, piece)| (at * 64, piece))
     }
 
+    /// Returns the last event of the run that its state does not list. There should be none: such an event makes no
+    /// edge, and breaks the chain of its state.
+    pub fn unlisted(&self) -> Option<(State, Event)> {
+        self.unlisted.get()
+    }
+
     /// Counts an event. Returns the index of the edge that it makes, if any.
     #[inline(always)]
     pub(super) fn count_event(&self, state: State, event: Event) -> Option<usize> {
@@ -99,9 +108,11 @@ impl Recorder {
         if previous.get() == BROKEN {
             return None;
         }
-        let place = place_of(state, event);
-        debug_assert!(place.is_some(), "`{}` misses `{}`", state.name(), event.name());
-        let place = place?;
+        let Some(place) = place_of(state, event) else {
+            previous.set(BROKEN);
+            self.unlisted.set(Some((state, event)));
+            return None;
+        };
         let edge = edge(state, previous.get(), place);
         self.bump(edge);
         previous.set(if event == Event::Failed { BROKEN } else { place });
@@ -207,12 +218,28 @@ mod tests {
     }
 
     #[test]
-    #[cfg_attr(debug_assertions, should_panic(expected = "`emit` misses `piece`"))]
-    fn an_event_that_its_state_does_not_list_is_no_edge() {
+    fn an_event_that_its_state_does_not_list_breaks_the_chain() {
         let recorder = Recorder::new();
-        recorder.begin(State::Emit);
-        recorder.event(State::Emit, Event::Piece);
-        recorder.each(|index, _| panic!("{index}"));
+        recorder.begin(State::WalkL2);
+        let unlisted = (State::WalkL2, Event::Checkpoint);
+        for event in [Event::Piece, unlisted.1, Event::Normal, Event::Normal] {
+            recorder.event(State::WalkL2, event);
+        }
+        let seen = || {
+            let mut seen = Vec::new();
+            recorder.each(|index, count| seen.push((Counter::at(index), count)));
+            seen
+        };
+        let edge = |previous, event| Counter::Edge { state: State::WalkL2, previous, event };
+        let before = (Some(edge(Event::Start, Event::Piece)), 1);
+        assert_eq!((seen(), recorder.unlisted()), (vec![before], Some(unlisted)));
+        // The next chain has edges again.
+        recorder.begin(State::WalkL2);
+        recorder.event(State::WalkL2, Event::Normal);
+        let after = (Some(edge(Event::Start, Event::Normal)), 1);
+        assert_eq!(seen(), vec![after, before]);
+        recorder.begin_run();
+        assert_eq!(recorder.unlisted(), None);
     }
 
     #[test]
