@@ -4,8 +4,8 @@
 //! Each step chooses a parent (`pool`), breeds a child (`breeder`), runs it, and scores its coverage and its `measures`
 //! (`scoring`). The loop chooses mutations more often if their children were kept (`credit`). If a child is
 //! interesting, the loop runs it once more after other inputs. It keeps the child only if the second run has the same
-//! result and no other kept input has the same coverage. All state counts steps, never time: the same seed and the same
-//! corpus give the same campaign, even if it is interrupted and resumed (`state`).
+//! result. An input with the content and the coverage of a kept one is a duplicate. All state counts steps, never time:
+//! the same seed and the same corpus give the same campaign, even if it is interrupted and resumed (`state`).
 
 pub(crate) mod breeder;
 pub(crate) mod credit;
@@ -95,8 +95,6 @@ pub struct Fuzzer<S> {
     found: SavedFindings,
     /// The place in the pool of each input that was kept, including inputs that a shorter one has replaced since.
     contents: BTreeMap<Vec<u8>, usize>,
-    /// The [`coverage_name`] of each kept input.
-    coverages: BTreeSet<String>,
     /// The names of the corpus files that the loop has read.
     seen: BTreeSet<OsString>,
     /// The coverage of the last run.
@@ -139,7 +137,7 @@ impl<S: Subject> Fuzzer<S> {
     fn empty(subject: S, settings: FuzzSettings, corpus: Folder, artifacts: Folder) -> Self {
         let entropy = Entropy::new(settings.rng_seed);
         let (pool, known, credit, found) = Default::default();
-        let (contents, coverages, seen) = Default::default();
+        let (contents, seen) = Default::default();
         let (features, measures, breeder) = Default::default();
         Self {
             subject,
@@ -153,7 +151,6 @@ impl<S: Subject> Fuzzer<S> {
             credit,
             found,
             contents,
-            coverages,
             seen,
             features,
             measures,
@@ -251,6 +248,8 @@ impl<S: Subject> Fuzzer<S> {
             }
             RunReply::Sound(_) => {}
         }
+        // A duplicate, because the same content must have the same coverage. Other content may have that coverage, too:
+        // then the rest of the score decides.
         if let Some(place) = self.contents.get(input) {
             if self.pool.entries()[*place].features != self.features {
                 self.record(&not_the_same("counters"), input)?;
@@ -273,9 +272,6 @@ impl<S: Subject> Fuzzer<S> {
         let features = std::mem::take(&mut self.features);
         if let Some((finding, whose)) = self.contradiction(input, &answer, &features) {
             self.record(&finding, &whose)?;
-            return Ok(false);
-        }
-        if self.coverages.contains(&coverage_name(&features)) {
             return Ok(false);
         }
         self.keep(input, origin, (features, measures), true)?;
@@ -365,7 +361,6 @@ impl<S: Subject> Fuzzer<S> {
     fn remember(&mut self, entry: &PoolEntry) {
         self.known.commit(&entry.features, &entry.changes);
         self.contents.insert(entry.input.clone(), self.pool.entries().len());
-        self.coverages.insert(coverage_name(&entry.features));
     }
 
     /// Replaces the parent at `place` by `input` if that has the same coverage and is shorter, or as long and less

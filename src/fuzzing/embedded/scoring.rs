@@ -17,15 +17,17 @@ const NEW_CLASS: u32 = 5;
 /// The score of a counter that no ancestor has and at most [`FEW`] other inputs have.
 const NEW_TO_LINEAGE: u32 = 1;
 const FEW: u32 = 4;
-/// The score of a vital above its watermark in the lineage.
+/// The score of a vital above its watermark in the lineage, with a magnitude that at most [`FEW`] other inputs have.
+const FEW_ABOVE_WATERMARK: u32 = 4;
+/// The score of a vital above its watermark, with any magnitude.
 const ABOVE_WATERMARK: u32 = 1;
 /// The score of a change of a vital against the parent that no kept input has.
 const NEW_CHANGE: u32 = 2;
 /// The score of a complexity above the parent's.
 const MORE_COMPLEX: u32 = 1;
-/// The highest score for coverage that is new to the lineage only. It is below [`INTERESTING`], because a crossover
-/// makes such children by the thousand.
-const MOST_RELATIVE: u32 = 5;
+/// The highest score for what any number of inputs may have: vitals above watermarks, and complexity. Without a limit,
+/// such children would flood the pool. The other scores have one: each kept input uses up some of what can score.
+const MOST_UNLIMITED: u32 = 2;
 /// A run that does more than this many times the work of its parent scores nothing for what is new to its lineage only.
 const TOO_MUCH_WORK: u64 = 8;
 /// The work that every run may do.
@@ -112,15 +114,22 @@ impl SeenFeatures {
         }
         let few = |counter: &usize| (1..=FEW).contains(&self.counters[*counter]);
         let missing = lineage.missing(features).filter(few).count();
-        let magnitudes = magnitudes(features);
-        let above = magnitudes.iter().zip(watermarks).filter(|(one, mark)| one > mark).count();
         let changes = measures.changes(before).filter(|it| self.changes[it.index()] == 0).count();
+        let (mut above, mut few_above) = (0, 0);
+        let magnitudes = magnitudes(features);
+        for ((vital, magnitude), mark) in Vital::ALL.iter().zip(magnitudes).zip(watermarks) {
+            if magnitude > *mark {
+                above += 1;
+                few_above += u32::from(few(&vital_index(*vital, magnitude)));
+            }
+        }
         let complex = u32::from(measures.complexity() > before.complexity());
-        let relative = NEW_TO_LINEAGE * missing as u32
-            + ABOVE_WATERMARK * above as u32
+        let unlimited = ABOVE_WATERMARK * above + MORE_COMPLEX * complex;
+        score
+            + NEW_TO_LINEAGE * missing as u32
+            + FEW_ABOVE_WATERMARK * few_above
             + NEW_CHANGE * changes as u32
-            + MORE_COMPLEX * complex;
-        score + relative.min(MOST_RELATIVE)
+            + unlimited.min(MOST_UNLIMITED)
     }
 
     #[inline]
@@ -244,6 +253,10 @@ mod tests {
         known.commit(&known_coverage, &changes);
         assert_eq!(score(&known, &measures(9, 300)), MORE_COMPLEX);
         assert_eq!(score(&known, &measures(3, 300)), NEW_CHANGE);
+        // Many vitals that change as in no kept input are enough.
+        let mut changed = before.clone();
+        changed.vitals[..5].iter_mut().for_each(|vital| *vital += 100);
+        assert!(score(&known, &changed) >= INTERESTING);
         // New coverage scores at any cost.
         let new = features(&[Event::Bitmap], 1);
         let parent = Some(parent_of(&lineage, &marks, &before));
@@ -280,17 +293,41 @@ mod tests {
                 expected
             );
         }
-        // Many counters that are new to the lineage do not make an input interesting.
+        // Many counters that are new to the lineage are enough, until some inputs have them.
         let events = [Event::Bitmap, Event::Resized, Event::Table, Event::Walk, Event::InPlace];
-        let wild = features(&[&events[..], &[Event::Read, Event::Lookup]].concat(), 1);
-        known.commit(&wild, &[]);
-        assert_eq!(
-            known.score(&wild, &same(), Some(parent_of(&lineage, &marks, &same()))),
-            MOST_RELATIVE
-        );
+        let more = [Event::Read, Event::Lookup, Event::Snapshot, Event::Overlay, Event::Filled];
+        let wild = features(&[events, more].concat(), 1);
+        for inputs in 1..=FEW + 1 {
+            known.commit(&wild, &[]);
+            let score = known.score(&wild, &same(), Some(parent_of(&lineage, &marks, &same())));
+            assert_eq!(score >= INTERESTING, inputs <= FEW, "{score}");
+        }
         let lineage = Lineage::of(Some(&lineage), &child);
         assert_eq!(lineage.missing(&child).count(), 0);
         assert_eq!(lineage.missing(&parent).count(), 0);
+    }
+
+    /// A child with vitals above those of its lineage is interesting by itself, until some inputs have their magnitudes.
+    #[test]
+    fn vitals_alone_make_a_child_interesting() {
+        let vitals = [Vital::Extents, Vital::Reads, Vital::Snapshots];
+        let measured = |value: u64| {
+            let recorder = Recorder::new();
+            vitals.iter().for_each(|vital| recorder.vital(*vital, value));
+            recorder.measured();
+            CoverageFeatures::of(&recorder)
+        };
+        let (parent, child) = (measured(1), measured(9));
+        let (lineage, marks) = (Lineage::of(None, &parent), watermarks(&parent, None));
+        // Ancestors of the parent have these magnitudes, too, so that no counter is new to the lineage.
+        let lineage = Lineage::of(Some(&lineage), &child);
+        let mut known = SeenFeatures::default();
+        known.commit(&parent, &[]);
+        for inputs in 1..=FEW + 1 {
+            known.commit(&child, &[]);
+            let score = known.score(&child, &same(), Some(parent_of(&lineage, &marks, &same())));
+            assert_eq!(score >= INTERESTING, inputs <= FEW, "{score}");
+        }
     }
 
     #[test]
@@ -304,8 +341,13 @@ mod tests {
         known.commit(&parent, &[]);
         known.commit(&wild, &[]);
         let lineage = Lineage::of(Some(&Lineage::of(None, &parent)), &wild);
-        let score = |marks| known.score(&wild, &same(), Some(parent_of(&lineage, marks, &same())));
-        assert_eq!((score(&marks), score(&watermarks(&wild, None))), (ABOVE_WATERMARK, 0));
+        let score = |known: &SeenFeatures, marks: &Watermarks| {
+            known.score(&wild, &same(), Some(parent_of(&lineage, marks, &same())))
+        };
+        assert_eq!(score(&known, &marks), FEW_ABOVE_WATERMARK + ABOVE_WATERMARK);
+        assert_eq!(score(&known, &watermarks(&wild, None)), 0);
+        (0..FEW).for_each(|_| known.commit(&wild, &[]));
+        assert_eq!(score(&known, &marks), ABOVE_WATERMARK);
         decay(&mut marks);
         assert_eq!(marks[extents], CLAMP);
     }
