@@ -17,8 +17,10 @@ no known mistake of an adapter causes it, the implementation probably has a bug.
 The questions: 'size' opens the image; 'data' reads at the edges of each part of the disk; 'end' reads the \
 last 4 KiB; 'status' asks for single bytes; 'map' asks for all extents; 'snapshot' opens a snapshot.
 
-Exit codes: 0 all answers are right; 1 an answer is wrong, or the implementation answers neither 'read' \
-nor 'status' nor 'map'.
+The last lines say whether the accesses to the files are the same in every run, so that they can be feedback.
+
+Exit codes: 0 all answers are right; 1 an answer or the declaration about accesses is wrong, or the \
+implementation answers neither 'read' nor 'status' nor 'map'.
 
 Example: cargo run -- selftest")]
 pub struct Arguments {
@@ -92,6 +94,7 @@ fn summary(test: &SelfTest, out: &mut impl Write) -> io::Result<()> {
     let skipped = count(|answer| matches!(answer, SelfTestAnswer::Skipped(_)));
     let (wrong, skipped) = (test.wrong().count(), counted(skipped, "image"));
     writeln!(out, "\n{right} answers ok, {wrong} wrong, {skipped} skipped")?;
+    test.accesses.iter().try_for_each(|check| writeln!(out, "{check}"))?;
     if !test.has_answers() {
         writeln!(
             out,

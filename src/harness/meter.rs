@@ -98,6 +98,11 @@ impl Meter {
         trace.into_iter().flat_map(|trace| trace.accesses())
     }
 
+    /// Reports whether several threads have made the accesses of the trace.
+    pub(super) fn traces_several_threads(&self) -> bool {
+        self.trace.get().is_some_and(|trace| trace.has_several_threads())
+    }
+
     /// Returns the number of bytes that the reads of the trace have returned.
     pub(super) fn traced_bytes(&self) -> u64 {
         self.traced_bytes.load(Relaxed)

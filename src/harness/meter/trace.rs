@@ -61,10 +61,14 @@ impl AccessTrace {
         self.length.store(at + 1, Relaxed);
     }
 
+    /// Reports whether several threads have made the accesses.
+    pub(super) fn has_several_threads(&self) -> bool {
+        self.thread.load(Relaxed) == SEVERAL
+    }
+
     /// Returns the accesses in their order; none if they were made by several threads.
     pub(super) fn accesses(&self) -> impl Iterator<Item = FileAccess> {
-        let is_ordered = self.thread.load(Relaxed) != SEVERAL;
-        let length = if is_ordered { self.length.load(Relaxed) } else { 0 };
+        let length = if self.has_several_threads() { 0 } else { self.length.load(Relaxed) };
         self.accesses.iter().take(length).map(|it| FileAccess::decode(it.load(Relaxed)))
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! The oracles judge the answers. Does not notice an engine that never returns.
 
+mod accesses;
 mod built;
 mod images;
 mod mistake;
@@ -24,6 +25,7 @@ use super::oracles::{self, OracleResult, Violation};
 use super::rounded::Rounded;
 use super::{Checks, Harness};
 
+pub use accesses::{AccessCheck, AccessOrder, DeclaredAccesses};
 pub(crate) use images::IMAGES;
 pub use mistake::AdapterMistake;
 pub use question::SelfTestQuestion;
@@ -42,6 +44,8 @@ const END_BYTES: u64 = 4096;
 pub struct SelfTest {
     /// The answers, in the order of the questions.
     pub rows: Vec<SelfTestRow>,
+    /// The accesses to the files: of the engine as a reader, and as a writer if it writes.
+    pub accesses: Vec<AccessCheck>,
 }
 
 /// The answer to a question about a plain image.
@@ -99,9 +103,11 @@ impl SelfTest {
         self.rows.iter().filter(asks_more).any(is_answered)
     }
 
-    /// Reports whether the engine has answered, and no answer is wrong.
+    /// Reports whether the engine has answered, no answer is wrong, and it declares no more about its accesses than it
+    /// keeps.
     pub fn passed(&self) -> bool {
-        self.has_answers() && self.wrong().next().is_none()
+        let is_declared = !self.accesses.iter().any(AccessCheck::is_wrong);
+        self.has_answers() && self.wrong().next().is_none() && is_declared
     }
 }
 
@@ -151,6 +157,7 @@ pub fn self_test<E: Engine>(create: impl Fn() -> E) -> SelfTest {
             }
         }
     }
+    test.accesses = accesses::check(&create);
     test
 }
 

@@ -1,0 +1,373 @@
+//! Measures whether the accesses of an engine to the files depend on the images alone: the harness asks one engine the
+//! same about the same images three times, the last time in the reverse order, and compares the traces. Does not notice
+//! accesses that vary only with other questions or images.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use crate::disk::extent::Window;
+use crate::disk::offsets::GuestOffset;
+use crate::harness::chain::Chain;
+use crate::harness::claims::{Claim, Claims};
+use crate::harness::engine::{Answer, Engine, EngineError, OpenDisk};
+use crate::harness::engine_failure;
+use crate::harness::meter::{FileAccess, MAX_ACCESSES, Meter};
+use crate::harness::oracles::collector::Collector;
+use crate::harness::{Harness, Walker};
+use crate::images::files::Images;
+use crate::programs::generate::generate_any;
+use crate::programs::text::assemble;
+
+use super::images::IMAGES;
+
+/// The number of generated programs whose images are asked about, beside the plain images, and of their operations.
+const GENERATED: u64 = 16;
+const OPERATIONS: usize = 16;
+/// The number of bytes of a read and of a write.
+const PIECE_BYTES: u64 = 512;
+/// The highest number of steps of a walk.
+const WALK_STEPS: u64 = 1 << 16;
+
+/// How the accesses of an engine depend on the images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessOrder {
+    /// There are none: the engine reads the files in another way, or opens no image.
+    NoAccesses,
+    /// The same accesses in the same order.
+    Ordered,
+    /// The same accesses in any order.
+    Unordered,
+    /// Other accesses each time, or those of several threads.
+    Random,
+}
+
+/// What an engine declares about its accesses, for reading or for writing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeclaredAccesses {
+    /// They are no feedback.
+    NoFeedback,
+    /// They are feedback, without their order.
+    Unordered,
+    /// They are feedback, in their order.
+    Ordered,
+}
+
+/// A declaration about accesses, and what the self-test measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AccessCheck {
+    /// The engine had the images open for writing.
+    pub writing: bool,
+    /// The declaration of the engine.
+    pub declared: DeclaredAccesses,
+    /// The measurement. There is none if the engine panicked.
+    pub measured: Option<AccessOrder>,
+}
+
+impl AccessCheck {
+    /// Returns the declaration that fits the measurement. Any fits an engine without accesses.
+    pub fn fitting(&self) -> DeclaredAccesses {
+        match (self.measured, self.writing) {
+            (None | Some(AccessOrder::NoAccesses), _) => self.declared,
+            (Some(AccessOrder::Ordered), _) => DeclaredAccesses::Ordered,
+            (Some(AccessOrder::Unordered), true) => DeclaredAccesses::Unordered,
+            // An engine that reads has no such declaration.
+            (Some(AccessOrder::Unordered), false) | (Some(AccessOrder::Random), _) => {
+                DeclaredAccesses::NoFeedback
+            }
+        }
+    }
+
+    /// Reports whether the engine declares more than it keeps. A campaign would report runs that are not the same.
+    pub fn is_wrong(&self) -> bool {
+        self.declared as u8 > self.fitting() as u8
+    }
+}
+
+/// Measures the accesses of new engines: for reading, and for writing if they write.
+pub(super) fn check<E: Engine>(create: &impl Fn() -> E) -> Vec<AccessCheck> {
+    let engine = create();
+    let reads = match engine.accesses_are_feedback() {
+        true => DeclaredAccesses::Ordered,
+        false => DeclaredAccesses::NoFeedback,
+    };
+    let writes =
+        match (engine.written_accesses_are_feedback(), engine.written_accesses_are_ordered()) {
+            (false, _) => DeclaredAccesses::NoFeedback,
+            (true, false) => DeclaredAccesses::Unordered,
+            (true, true) => DeclaredAccesses::Ordered,
+        };
+    let sides = [
+        (false, reads, images_within(&engine.claims())),
+        (true, writes, images_within(&engine.write_claims())),
+    ];
+    let checked = sides.into_iter().map(|(writing, declared, images)| {
+        // The engine is not used again.
+        let measure = AssertUnwindSafe(|| measure(&mut create(), &images, writing));
+        let measured = catch_unwind(measure).map_err(|panic| engine_failure::pass_on(&*panic)).ok();
+        AccessCheck { writing, declared, measured }
+    });
+    // An engine that does not write has no accesses then.
+    checked.filter(|it| !it.writing || it.measured != Some(AccessOrder::NoAccesses)).collect()
+}
+
+/// Builds the plain images, and those of some generated programs, that an engine with these claims knows. Each harness
+/// holds those of one program.
+fn images_within(claims: &Claims) -> Vec<Harness<Walker>> {
+    let plain = IMAGES.iter().filter_map(|image| assemble(&image.text()).ok());
+    let programs = plain.chain((0..GENERATED).map(|seed| generate_any(seed, OPERATIONS)));
+    let built = programs.filter_map(|program| {
+        let mut harness = Harness::new(Walker::default());
+        harness.build(&claims.fold(&program.encode()));
+        (claims.about(harness.vm().features()) == Claim::Yes).then_some(harness)
+    });
+    built.collect()
+}
+
+/// Asks an engine about all images, again, and in the reverse order, and compares the accesses.
+fn measure<E: Engine>(engine: &mut E, built: &[Harness<Walker>], writing: bool) -> AccessOrder {
+    let mut traces = |built: &mut dyn Iterator<Item = &Harness<Walker>>| -> Vec<Trace> {
+        built.map(|harness| Trace::of(engine, harness.images(), writing)).collect()
+    };
+    let first = traces(&mut built.iter());
+    if first.iter().all(|trace| trace.accesses.is_empty() && !trace.has_several_threads) {
+        return AccessOrder::NoAccesses;
+    }
+    let again = traces(&mut built.iter());
+    let mut last = traces(&mut built.iter().rev());
+    last.reverse();
+    let pairs = || first.iter().zip(&again).chain(first.iter().zip(&last));
+    if first.iter().any(|trace| trace.has_several_threads) {
+        AccessOrder::Random
+    } else if pairs().all(|(one, other)| one == other) {
+        AccessOrder::Ordered
+    } else if pairs().all(|(one, other)| one.has_same_set(other)) {
+        AccessOrder::Unordered
+    } else {
+        AccessOrder::Random
+    }
+}
+
+/// The accesses of an engine while it answers about one image.
+#[derive(Debug, PartialEq)]
+struct Trace {
+    accesses: Vec<FileAccess>,
+    has_several_threads: bool,
+}
+
+impl Trace {
+    /// Asks an engine about an image. What it answers does not matter.
+    fn of<E: Engine>(engine: &mut E, images: &Images, writing: bool) -> Self {
+        let meter = Arc::new(Meter::default());
+        let chain = match writing {
+            true => Chain::writable(images, false, &meter),
+            false => Chain::metered(images, &meter),
+        };
+        engine.begin_run();
+        meter.begin_trace(None);
+        let _ = match writing {
+            true => write(engine, &chain),
+            false => read(engine, &chain),
+        };
+        let has_several_threads = meter.traces_several_threads();
+        Self { accesses: meter.end_trace().collect(), has_several_threads }
+    }
+
+    /// Reports whether two traces have the same accesses, in any order and any number. The first accesses of a longer
+    /// trace depend on its order, so it is never compared, nor reported.
+    fn has_same_set(&self, other: &Self) -> bool {
+        let is_cut = |trace: &Self| trace.accesses.len() >= MAX_ACCESSES;
+        let set = |trace: &Self| {
+            let mut keys: Vec<_> = trace.accesses.iter().map(ToString::to_string).collect();
+            keys.sort_unstable();
+            keys.dedup();
+            keys
+        };
+        is_cut(self) || is_cut(other) || set(self) == set(other)
+    }
+}
+
+/// Walks a disk, and asks about some places.
+fn read<E: Engine>(engine: &mut E, chain: &Chain) -> Answer {
+    let mut disk = engine.open(chain)?;
+    let size = disk.virtual_size_bytes();
+    let _ = disk.map(Window::ALL, &mut Collector::new(&mut Vec::new(), WALK_STEPS));
+    let mut bytes = [0; PIECE_BYTES as usize];
+    for (place, length) in places(size) {
+        let _ = disk.status(place);
+        let _ = disk.read(place, &mut bytes[..length]);
+    }
+    disk.close()
+}
+
+/// Writes to some places of a disk.
+fn write<E: Engine>(engine: &mut E, chain: &Chain) -> Answer {
+    let mut disk = engine.open_to_write(chain)?;
+    let size = disk.virtual_size_bytes();
+    let bytes = [0x5A; PIECE_BYTES as usize];
+    for (place, length) in places(size) {
+        disk.write(place, &bytes[..length])?;
+    }
+    match disk.flush() {
+        Ok(()) | Err(EngineError::NotAsked) => disk.close(),
+        error => error,
+    }
+}
+
+/// Returns some places of a disk, with the number of bytes there.
+fn places(size_bytes: u64) -> impl Iterator<Item = (GuestOffset, usize)> {
+    let last = size_bytes.saturating_sub(PIECE_BYTES);
+    let starts = [last, 0, size_bytes / 2, size_bytes / 3].into_iter().map(move |it| it.min(last));
+    let length = size_bytes.min(PIECE_BYTES) as usize;
+    starts.filter(move |_| length > 0).map(move |start| (GuestOffset::new(start), length))
+}
+
+impl fmt::Display for AccessOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoAccesses => "none",
+            Self::Ordered => "the same in every run",
+            Self::Unordered => "the same in every run, but in another order",
+            Self::Random => "not the same in every run",
+        })
+    }
+}
+
+impl fmt::Display for DeclaredAccesses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoFeedback => "no feedback",
+            Self::Unordered => "feedback without their order",
+            Self::Ordered => "feedback",
+        })
+    }
+}
+
+/// For example `file reads: the same in every run; declared and fitting: feedback`.
+impl fmt::Display for AccessCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let question = if self.writing { "accesses of a writer" } else { "accesses of a reader" };
+        let Some(measured) = self.measured else {
+            return write!(f, "{question}: not measured, because of a panic");
+        };
+        let (declared, fitting) = (self.declared, self.fitting());
+        write!(f, "{question}: {measured}; declared: {declared}")?;
+        match declared == fitting {
+            true => Ok(()),
+            false if self.is_wrong() => write!(f, "; WRONG, expected: {fitting}"),
+            false => write!(f, "; fitting: {fitting}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::harness::WalkerDisk;
+
+    /// Our walker, which reads some more bytes of the image when it opens it.
+    struct Odd {
+        walker: Walker,
+        opened: u64,
+        /// Returns the offsets of these reads, if this many images were opened before.
+        more: fn(u64) -> Vec<u64>,
+        is_feedback: bool,
+        in_thread: bool,
+    }
+
+    impl Engine for Odd {
+        type Disk<'s> = WalkerDisk<'s>;
+
+        fn name(&self) -> &str {
+            "odd"
+        }
+
+        fn claims(&self) -> Claims {
+            Claims::ALL
+        }
+
+        fn accesses_are_feedback(&self) -> bool {
+            self.is_feedback
+        }
+
+        fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<WalkerDisk<'s>> {
+            for offset in (self.more)(self.opened) {
+                let read = || chain.image().read_exact_at(offset, &mut [0]);
+                match self.in_thread {
+                    true => std::thread::scope(|scope| scope.spawn(read).join().unwrap())?,
+                    false => read()?,
+                }
+            }
+            self.opened += 1;
+            self.walker.open(chain)
+        }
+    }
+
+    fn checked(more: fn(u64) -> Vec<u64>, is_feedback: bool, in_thread: bool) -> AccessCheck {
+        let walker = Walker::default;
+        let create = || Odd { walker: walker(), opened: 0, more, is_feedback, in_thread };
+        let [check] = check(&create)[..] else { panic!("the engine does not write") };
+        check
+    }
+
+    #[test]
+    fn each_order_of_accesses_is_measured() {
+        let measured = |more| {
+            let [honest, boasting] = [false, true].map(|feedback| checked(more, feedback, false));
+            assert_eq!(honest.measured, boasting.measured);
+            (honest.measured.unwrap(), honest.is_wrong(), boasting.is_wrong())
+        };
+        assert_eq!(measured(|_| vec![]), (AccessOrder::Ordered, false, false));
+        assert_eq!(measured(|_| vec![8, 4]), (AccessOrder::Ordered, false, false));
+        let unordered = |opened| if opened % 3 == 0 { vec![8, 4] } else { vec![4, 8] };
+        assert_eq!(measured(unordered), (AccessOrder::Unordered, false, true));
+        assert_eq!(measured(|opened| vec![opened]), (AccessOrder::Random, false, true));
+        // A cache from run to run.
+        let first_only = |opened| if opened == 0 { vec![4] } else { vec![] };
+        assert_eq!(measured(first_only), (AccessOrder::Random, false, true));
+        let of_threads = checked(|_| vec![4], true, true);
+        assert_eq!((of_threads.measured, of_threads.is_wrong()), (Some(AccessOrder::Random), true));
+    }
+
+    #[test]
+    fn our_walker_reads_and_writes_the_same_in_every_run() {
+        let checks = check(&Walker::default);
+        let measured: Vec<_> = checks.iter().map(|it| (it.writing, it.measured)).collect();
+        let ordered = Some(AccessOrder::Ordered);
+        assert_eq!(measured, [(false, ordered), (true, ordered)]);
+        assert!(checks.iter().all(|it| !it.is_wrong() && it.fitting() == it.declared));
+    }
+
+    #[test]
+    fn a_line_names_the_declaration_that_fits() {
+        let line =
+            |writing, declared, measured| AccessCheck { writing, declared, measured }.to_string();
+        use DeclaredAccesses as Declared;
+        for (line, expected) in [
+            (
+                line(false, Declared::Ordered, Some(AccessOrder::Ordered)),
+                "accesses of a reader: the same in every run; declared: feedback",
+            ),
+            (
+                line(false, Declared::NoFeedback, Some(AccessOrder::Ordered)),
+                "accesses of a reader: the same in every run; declared: no feedback; fitting: feedback",
+            ),
+            (
+                line(true, Declared::Ordered, Some(AccessOrder::Unordered)),
+                "accesses of a writer: the same in every run, but in another order; declared: feedback; \
+                 WRONG, expected: feedback without their order",
+            ),
+            (
+                line(false, Declared::Ordered, Some(AccessOrder::Unordered)),
+                "accesses of a reader: the same in every run, but in another order; declared: feedback; \
+                 WRONG, expected: no feedback",
+            ),
+            (
+                line(true, Declared::Ordered, None),
+                "accesses of a writer: not measured, because of a panic",
+            ),
+        ] {
+            assert_eq!(line, expected);
+        }
+    }
+}
