@@ -221,7 +221,7 @@ fn inputs_get_shorter_and_the_corpus_stays_small() {
     assert!(progress.inputs < 800 && progress.edges > 200, "{progress:?}");
 }
 
-/// The coverage of all inputs is the same, but not their content. What decides is how their vitals change.
+/// The coverage of all inputs is the same, but not their content. The changes of their vitals decide.
 #[test]
 fn inputs_with_known_coverage_are_kept_while_their_vitals_change_as_in_no_other() {
     const VITALS: usize = 12;

@@ -25,8 +25,8 @@ const ABOVE_WATERMARK: u32 = 1;
 const NEW_CHANGE: u32 = 2;
 /// The score of a complexity above the parent's.
 const MORE_COMPLEX: u32 = 1;
-/// The highest score for what any number of inputs may have: vitals above watermarks, and complexity. Without a limit,
-/// such children would flood the pool. The other scores have one: each kept input uses up some of what can score.
+/// The highest score for properties that any number of inputs may have: vitals above watermarks, and complexity. They
+/// cannot keep a child, because such children would flood the pool. All other properties score for few inputs only.
 const MOST_UNLIMITED: u32 = 2;
 /// A run that does more than this many times the work of its parent scores nothing for what is new to its lineage only.
 const TOO_MUCH_WORK: u64 = 8;
@@ -307,7 +307,8 @@ mod tests {
         assert_eq!(lineage.missing(&parent).count(), 0);
     }
 
-    /// A child with vitals above those of its lineage is interesting by itself, until some inputs have their magnitudes.
+    /// A child with vitals above those of its lineage is interesting by itself, until some inputs have their
+    /// magnitudes.
     #[test]
     fn vitals_alone_make_a_child_interesting() {
         let vitals = [Vital::Extents, Vital::Reads, Vital::Snapshots];

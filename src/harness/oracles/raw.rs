@@ -42,7 +42,7 @@ pub enum RawOutcome {
     Walked,
 }
 
-/// How far a whole walk came.
+/// The end of a whole walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WalkReach {
     /// To the end of the disk.
@@ -275,8 +275,8 @@ fn any_window(size_bytes: u64, entropy: &mut Entropy) -> Window {
     Window { start, length_bytes: entropy.next_u64() >> entropy.below(64) }
 }
 
-/// Compares another walk with a whole walk, as far as that came: of a window, or one that stops and resumes. A walk that
-/// has used up its fuel is too expensive to be repeated.
+/// Compares another walk with a whole walk, as far as that reached: of a window, or one that stops and resumes. A walk
+/// that has used up its fuel is too expensive to be repeated.
 pub(super) fn rewalk(
     disk: &mut impl OpenDisk,
     (extents, reach): (&[Extent], WalkReach),

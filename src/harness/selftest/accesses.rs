@@ -23,9 +23,9 @@ use super::images::IMAGES;
 
 /// The number of generated programs whose images are asked about, beside the plain images, and of their operations.
 const GENERATED: u64 = 16;
-const OPERATIONS: usize = 16;
+const PROGRAM_OPERATIONS: usize = 16;
 /// The number of bytes of a read and of a write.
-const PIECE_BYTES: u64 = 512;
+const PLACE_BYTES: u64 = 512;
 /// The highest number of steps of a walk.
 const WALK_STEPS: u64 = 1 << 16;
 
@@ -42,7 +42,7 @@ pub enum AccessOrder {
     Random,
 }
 
-/// What an engine declares about its accesses, for reading or for writing.
+/// The declaration of an engine about its accesses, for reading or for writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeclaredAccesses {
     /// They are no feedback.
@@ -53,7 +53,7 @@ pub enum DeclaredAccesses {
     Ordered,
 }
 
-/// A declaration about accesses, and what the self-test measured.
+/// A declaration about accesses, and the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccessCheck {
     /// The engine had the images open for writing.
@@ -115,7 +115,7 @@ pub(super) fn check<E: Engine>(create: &impl Fn() -> E) -> Vec<AccessCheck> {
 /// holds those of one program.
 fn images_within(claims: &Claims) -> Vec<Harness<Walker>> {
     let plain = IMAGES.iter().filter_map(|image| assemble(&image.text()).ok());
-    let programs = plain.chain((0..GENERATED).map(|seed| generate_any(seed, OPERATIONS)));
+    let programs = plain.chain((0..GENERATED).map(|seed| generate_any(seed, PROGRAM_OPERATIONS)));
     let built = programs.filter_map(|program| {
         let mut harness = Harness::new(Walker::default());
         harness.build(&claims.fold(&program.encode()));
@@ -126,8 +126,8 @@ fn images_within(claims: &Claims) -> Vec<Harness<Walker>> {
 
 /// Asks an engine about all images, again, and in the reverse order, and compares the accesses.
 fn measure<E: Engine>(engine: &mut E, built: &[Harness<Walker>], writing: bool) -> AccessOrder {
-    let mut traces = |built: &mut dyn Iterator<Item = &Harness<Walker>>| -> Vec<Trace> {
-        built.map(|harness| Trace::of(engine, harness.images(), writing)).collect()
+    let mut traces = |built: &mut dyn Iterator<Item = &Harness<Walker>>| -> Vec<EngineTrace> {
+        built.map(|harness| EngineTrace::of(engine, harness.images(), writing)).collect()
     };
     let first = traces(&mut built.iter());
     if first.iter().all(|trace| trace.accesses.is_empty() && !trace.has_several_threads) {
@@ -150,13 +150,13 @@ fn measure<E: Engine>(engine: &mut E, built: &[Harness<Walker>], writing: bool) 
 
 /// The accesses of an engine while it answers about one image.
 #[derive(Debug, PartialEq)]
-struct Trace {
+struct EngineTrace {
     accesses: Vec<FileAccess>,
     has_several_threads: bool,
 }
 
-impl Trace {
-    /// Asks an engine about an image. What it answers does not matter.
+impl EngineTrace {
+    /// Asks an engine about an image. Its answers do not matter.
     fn of<E: Engine>(engine: &mut E, images: &Images, writing: bool) -> Self {
         let meter = Arc::new(Meter::default());
         let chain = match writing {
@@ -192,7 +192,7 @@ fn read<E: Engine>(engine: &mut E, chain: &Chain) -> Answer {
     let mut disk = engine.open(chain)?;
     let size = disk.virtual_size_bytes();
     let _ = disk.map(Window::ALL, &mut Collector::new(&mut Vec::new(), WALK_STEPS));
-    let mut bytes = [0; PIECE_BYTES as usize];
+    let mut bytes = [0; PLACE_BYTES as usize];
     for (place, length) in places(size) {
         let _ = disk.status(place);
         let _ = disk.read(place, &mut bytes[..length]);
@@ -204,7 +204,7 @@ fn read<E: Engine>(engine: &mut E, chain: &Chain) -> Answer {
 fn write<E: Engine>(engine: &mut E, chain: &Chain) -> Answer {
     let mut disk = engine.open_to_write(chain)?;
     let size = disk.virtual_size_bytes();
-    let bytes = [0x5A; PIECE_BYTES as usize];
+    let bytes = [0x5A; PLACE_BYTES as usize];
     for (place, length) in places(size) {
         disk.write(place, &bytes[..length])?;
     }
@@ -216,9 +216,9 @@ fn write<E: Engine>(engine: &mut E, chain: &Chain) -> Answer {
 
 /// Returns some places of a disk, with the number of bytes there.
 fn places(size_bytes: u64) -> impl Iterator<Item = (GuestOffset, usize)> {
-    let last = size_bytes.saturating_sub(PIECE_BYTES);
+    let last = size_bytes.saturating_sub(PLACE_BYTES);
     let starts = [last, 0, size_bytes / 2, size_bytes / 3].into_iter().map(move |it| it.min(last));
-    let length = size_bytes.min(PIECE_BYTES) as usize;
+    let length = size_bytes.min(PLACE_BYTES) as usize;
     starts.filter(move |_| length > 0).map(move |start| (GuestOffset::new(start), length))
 }
 

@@ -384,8 +384,8 @@ impl WriterJudge {
         disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))
     }
 
-    /// Has the engine walk the image that it has written: as a whole, up to a stop, and from there on. The extents must be
-    /// those of our walker. An engine that emits no extents, or rounds the size of the disk, is judged by its reads.
+    /// Has the engine walk the image that it has written: as a whole, up to a stop, and from there on. The extents must
+    /// be those of our walker. An engine that emits no extents, or rounds the size of the disk, is judged by its reads.
     fn walk_again(&mut self, disk: &mut impl OpenDisk) -> OracleResult {
         let Self { guest, extents, again, entropy, .. } = self;
         let size_bytes = disk.virtual_size_bytes();
