@@ -27,7 +27,7 @@ const NEW_CHANGE: u32 = 2;
 const MORE_COMPLEX: u32 = 1;
 /// The highest score for properties that any number of inputs may have: vitals above watermarks, and complexity. They
 /// cannot keep a child, because such children would flood the pool. All other properties score for few inputs only.
-const MOST_UNLIMITED: u32 = 2;
+const MOST_UNLIMITED: u32 = 5;
 /// A run that does more than this many times the work of its parent scores nothing for what is new to its lineage only.
 const TOO_MUCH_WORK: u64 = 8;
 /// The work that every run may do.

@@ -170,3 +170,87 @@ fn compare(expected: &[Extent], actual: &[Extent], field: &'static str) -> Oracl
 fn left_after(extent: &Extent, start: GuestOffset) -> Option<u64> {
     extent.length_bytes.checked_sub(start.distance_from(extent.start)?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::extent::{Mapping, Visitor};
+    use crate::disk::offsets::HostOffset;
+    use crate::harness::engine::Answer;
+
+    /// A disk of 12 bytes whose walks emit these extents in turn, for any window.
+    struct Scripted(Vec<Vec<Extent>>);
+
+    impl OpenDisk for Scripted {
+        fn virtual_size_bytes(&self) -> u64 {
+            12
+        }
+
+        fn map(&mut self, _: Window, visitor: &mut impl Visitor) -> Answer {
+            let _ = self.0.remove(0).into_iter().try_for_each(|extent| visitor.extent(extent));
+            Ok(())
+        }
+    }
+
+    fn whole() -> Vec<Extent> {
+        let data = Mapping { present: true, data: true, ..Mapping::HOLE };
+        let data = Mapping { offset: Some(HostOffset::new(512)), ..data };
+        let mappings = [Mapping::HOLE, data, Mapping::HOLE];
+        let extent =
+            |(start, mapping)| Extent { start: GuestOffset::new(start), length_bytes: 4, mapping };
+        [0, 4, 8].into_iter().zip(mappings).map(extent).collect()
+    }
+
+    /// Returns an extent that begins `late` bytes later and ends `early` bytes earlier.
+    fn moved(extent: &Extent, late: i64, early: i64) -> Extent {
+        let offset = extent.mapping.offset;
+        let offset = offset.map(|at| HostOffset::new(at.get().wrapping_add_signed(late)));
+        Extent {
+            start: GuestOffset::new(extent.start.get().saturating_add_signed(late)),
+            length_bytes: extent.length_bytes.saturating_add_signed(-late - early),
+            mapping: Mapping { offset, ..extent.mapping },
+        }
+    }
+
+    /// Each extent of both parts must be exactly the expected one.
+    #[test]
+    fn any_other_extent_before_or_behind_a_stop_is_found() {
+        let whole = whole();
+        let resumed = |stop_after: usize, walks: Vec<Vec<Extent>>| {
+            check_resumed(&mut Scripted(walks), stop_after, &whole, 100, &mut Vec::new())
+        };
+        for stop_after in 1..=whole.len() {
+            let walks = vec![whole[..stop_after].to_vec(), whole[stop_after..].to_vec()];
+            assert!(resumed(stop_after, walks.clone()).is_ok());
+            for (part, at) in
+                (0..2).flat_map(|part| (0..walks[part].len()).map(move |at| (part, at)))
+            {
+                for (late, early) in [(1, 0), (0, 1), (1, 1), (1, -1), (-1, 0), (0, -1), (0, 4)] {
+                    let mut wrong = walks.clone();
+                    wrong[part][at] = moved(&walks[part][at], late, early);
+                    let name = format!("stop after {stop_after}: {}", wrong[part][at]);
+                    assert_ne!(wrong, walks, "{name}");
+                    let found = resumed(stop_after, wrong).unwrap_err();
+                    assert!(found.drawn, "{name}");
+                }
+                let mut lost = walks.clone();
+                lost[part].remove(at);
+                assert!(resumed(stop_after, lost).is_err());
+            }
+        }
+    }
+
+    /// A walk that fails after the second extent is compared up to there, and a window is cut there.
+    #[test]
+    fn a_walk_that_failed_is_compared_as_far_as_it_came() {
+        let extents = &whole()[..2];
+        let walk = WholeWalk { extents, is_complete: false };
+        let check = |late: i64| {
+            let emitted = vec![moved(&extents[1], late, 0)];
+            let window = Window { start: GuestOffset::new(4), length_bytes: 8 };
+            walk.check(&mut Scripted(vec![emitted]), window, 100, &mut Vec::new())
+        };
+        assert!(check(0).is_ok());
+        assert_eq!(check(1).unwrap_err().fingerprint(), "partition: start, the last end → a gap");
+    }
+}
