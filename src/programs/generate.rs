@@ -1,5 +1,6 @@
 //! Generates programs from a random seed, for tests, benchmarks and any other use that needs programs without a fuzzer.
-//! Unlike random bytes, their operations mostly hit clusters that earlier operations wrote.
+//! Unlike random bytes, their operations mostly hit clusters that earlier operations wrote. The functions that generate
+//! one operation take their `Choices` from a stream of random numbers or from bytes.
 //!
 //! [`generate_any`] has all operations that build an image and ask questions. [`generate_writes`] has requests, too.
 //! [`generate`] is frozen, because benchmarks compare versions with its programs: it has the 13 oldest operations, and
@@ -7,11 +8,15 @@
 
 use crate::disk::file_parts::MAX_EXTENT_FILES;
 use crate::disk::image_format::ImageFormat;
+use crate::formats::qcow2::geometry::Geometry;
 use crate::images::entropy::Entropy;
+use crate::images::qcow2::Sizes;
 
+use super::choices::Choices;
 use super::framing::data_of;
 use super::operand::{
-    At, Base, BytesKind, Gap, ImageFeatures, ImageForm, Inside, Length, Operand, OperandKind, Size,
+    Anchor, At, Base, BytesKind, Gap, ImageFeatures, ImageForm, Inside, Length, Operand,
+    OperandKind, Size,
 };
 use super::operation::{Class, OPERATION_BYTES, Operation};
 use super::program::Program;
@@ -60,35 +65,17 @@ pub fn generate(rng_seed: u64, wanted: GenerateSettings) -> Program {
 /// them.
 pub fn generate_any(rng_seed: u64, operations: usize) -> Program {
     let mut entropy = Entropy::new(rng_seed);
-    let mut bytes = vec![0; PROLOGUE_BYTES];
-    bytes[1..].fill_with(|| entropy.next_u64() as u8);
-    bytes[1] = u8::from(entropy.one_in(8));
-    bytes[2] = (rng_seed % 13) as u8;
-    bytes[3] = (rng_seed % 7) as u8;
-    let mut program = Program::decode(&bytes);
-    if !entropy.one_in(4) {
-        (program.prologue.data_in, program.prologue.base) = Default::default();
-    }
-    // Large disks have a stream of their own, too.
-    let mut large = Entropy::new(rng_seed ^ LARGE_STREAM);
-    if large.one_in(LARGE_ONE_IN) {
-        enlarge(&mut program.prologue, &mut large);
-    }
-    if program.prologue.base.is_qcow2() {
-        program.prologue.form = ImageForm::default();
-    }
-    let far = opcodes().position(|(_, name)| *name == FAR).unwrap_or_default();
+    let shape = [(rng_seed % 13) as u8, (rng_seed % 7) as u8];
+    let prologue = any_prologue(&mut entropy, shape, 4, |prologue| {
+        // Large disks have a stream of their own, too.
+        let mut large = Entropy::new(rng_seed ^ LARGE_STREAM);
+        if large.one_in(LARGE_ONE_IN) {
+            enlarge(prologue, &mut large);
+        }
+    });
+    let mut program = Program { prologue, ..Program::default() };
     while program.operations.len() < operations {
-        let usual = entropy.one_in(2);
-        let made = match usual {
-            true => operation(&mut entropy),
-            false => {
-                // All opcodes but that of the far gap.
-                let nth = entropy.below(opcodes().count() as u64 - 1) as usize;
-                operation_of(nth + usize::from(nth >= far), &mut entropy)
-            }
-        };
-        program.operations.extend(made.filter(|made| made.class() != Class::Attacks));
+        program.operations.extend(valid_operation(&mut entropy));
     }
     if program.prologue.base.format() == ImageFormat::Vmdk {
         vary_vmdk(&mut program, &mut entropy);
@@ -96,7 +83,7 @@ pub fn generate_any(rng_seed: u64, operations: usize) -> Program {
     }
     if operations > 0 && entropy.one_in(FAR_ONE_IN) {
         let at = entropy.below(operations as u64) as usize;
-        let made = operation_of(far, &mut entropy);
+        let made = far_gap(&mut entropy);
         program.operations.splice(at..=at, made);
     }
     // Data are no operations, and have a stream of their own.
@@ -130,6 +117,64 @@ fn large_size(entropy: &mut Entropy) -> Size {
     let tails = [0, 0, 512, -512, 1, -1, 511, entropy.next_u64() as i16];
     let tail = tails[entropy.below(tails.len() as u64) as usize];
     Size::new(units, SHIFT, tail).unwrap_or_default()
+}
+
+/// Generates a prologue. `shape` encodes the cluster size and the refcount order. One image in `others_one_in` may have
+/// a data file or another format. `change` may give it another base and another size.
+pub(super) fn any_prologue(
+    choices: &mut impl Choices,
+    shape: [u8; 2],
+    others_one_in: u64,
+    change: impl FnOnce(&mut Prologue),
+) -> Prologue {
+    let mut bytes = [0; PROLOGUE_BYTES - 1];
+    bytes.fill_with(|| choices.byte());
+    bytes[0] = u8::from(choices.one_in(8));
+    bytes[1..3].copy_from_slice(&shape);
+    let mut prologue = Prologue::decode(&bytes);
+    if !choices.one_in(others_one_in) {
+        (prologue.data_in, prologue.base) = Default::default();
+    }
+    change(&mut prologue);
+    if prologue.base.is_qcow2() {
+        prologue.form = ImageForm::default();
+    }
+    prologue
+}
+
+/// Generates an operation that builds a valid image or asks a question: half of the time one as in [`operation`], else
+/// one with any opcode but that of a far gap. Returns `None` if the operation would be an attack, or if the operands
+/// have no meaning.
+pub(super) fn valid_operation(choices: &mut impl Choices) -> Option<Operation> {
+    let usual = choices.one_in(2);
+    let made = match usual {
+        true => operation(choices),
+        false => {
+            let nth = choices.below(opcodes().count() as u64 - 1) as usize;
+            operation_of(nth + usize::from(nth >= far_index()), choices)
+        }
+    };
+    made.filter(|made| made.class() != Class::Attacks)
+}
+
+/// Generates a far gap.
+pub(super) fn far_gap(choices: &mut impl Choices) -> Option<Operation> {
+    operation_of(far_index(), choices)
+}
+
+/// Generates a size near a multiple of the bytes that a cluster, an L2 table or a cluster of the L1 table covers.
+pub(crate) fn near_size(geometry: &Geometry, choices: &mut impl Choices) -> Size {
+    let shift = match choices.below(4) {
+        0 => geometry.cluster_size.bits(),
+        1 => geometry.l2_span_bytes().ilog2(),
+        2 => geometry.l2_span_bytes().ilog2() + geometry.cluster_size.bits() - 3,
+        _ => choices.below(48) as u32,
+    };
+    let units = [1, 2, 3, 1 + choices.below(300) as u16][choices.below(4) as usize];
+    let tails = [0, 0, 512, -512, 1, -1, 511, choices.word().cast_signed()];
+    let tail = tails[choices.below(8) as usize];
+    // The shift is in the range of the operand, so the default is never used.
+    Size::new(units, shift.min(47) as u8, tail).unwrap_or_default()
 }
 
 /// The share of programs with requests that build nothing: the engine creates the image.
@@ -183,13 +228,13 @@ pub fn vary_vmdk(program: &mut Program, entropy: &mut Entropy) {
 }
 
 /// Adds operations that split an image which begins here, or none.
-fn add_extents(operations: &mut Vec<Operation>, entropy: &mut Entropy) {
-    if !entropy.one_in(3) {
+pub(super) fn add_extents(operations: &mut Vec<Operation>, choices: &mut impl Choices) {
+    if !choices.one_in(3) {
         return;
     }
-    for _ in 0..1 + entropy.below(MAX_EXTENT_FILES as u64) {
+    for _ in 0..1 + choices.below(MAX_EXTENT_FILES as u64) {
         let mut bytes = [0; 4];
-        bytes.fill_with(|| entropy.below(16) as u8);
+        bytes.fill_with(|| choices.below(16) as u8);
         // Few clusters: most disks have more.
         bytes[2] %= 4;
         let mut bytes = bytes.as_slice();
@@ -204,7 +249,12 @@ fn add_extents(operations: &mut Vec<Operation>, entropy: &mut Entropy) {
 /// The name of the operation that few programs have, and their share: tools that read every count of a file take long
 /// after it, and file systems cannot hold most of its files.
 const FAR: &str = "reserve_far";
-const FAR_ONE_IN: u64 = 16;
+pub(super) const FAR_ONE_IN: u64 = 16;
+
+/// Returns the index of its opcode in [`opcodes`].
+fn far_index() -> usize {
+    opcodes().position(|(_, name)| *name == FAR).unwrap_or_default()
+}
 
 /// Returns every opcode with its name, except those of requests to an engine that writes.
 fn opcodes() -> impl Iterator<Item = &'static (u16, &'static str)> {
@@ -241,6 +291,18 @@ pub(crate) fn request(entropy: &mut Entropy, earlier: &[Operation]) -> Option<Op
     Operation::decode(&record)
 }
 
+/// Moves one operation in four back over the clusters of the operation before it, if it has a position. Unlike the
+/// position of an earlier operation, the new one stays the same when another operation changes.
+pub(super) fn moved_back(made: Operation, choices: &mut impl Choices) -> Operation {
+    if !has_position(&made) || !choices.one_in(4) {
+        return made;
+    }
+    let back = 1 + choices.below(16) as u16;
+    let mut record = made.encode();
+    At { anchor: Anchor::Last, steps: back.wrapping_neg() }.encode(&mut &mut record[1..4]);
+    Operation::decode(&record).unwrap_or(made)
+}
+
 /// Reports whether the first operand is a position.
 fn has_position(operation: &Operation) -> bool {
     operation.places().first().is_some_and(|place| place.kind == OperandKind::Position)
@@ -253,40 +315,38 @@ pub(crate) fn any_operation(entropy: &mut Entropy) -> Option<Operation> {
 }
 
 /// Generates one operation with the opcode at index `nth` of the table.
-fn operation_of(nth: usize, entropy: &mut Entropy) -> Option<Operation> {
+fn operation_of(nth: usize, choices: &mut impl Choices) -> Option<Operation> {
     let (code, _) = *opcodes().nth(nth)?;
-    let bound = if entropy.one_in(2) { 16 } else { 256 };
+    let bound = if choices.one_in(2) { 16 } else { 256 };
     let mut record = [0; OPERATION_BYTES];
-    record.fill_with(|| entropy.below(bound) as u8);
+    record.fill_with(|| choices.below(bound) as u8);
     Operation::decode(&Operation::with_opcode(code, record))
 }
 
 /// Returns an operation, and random data behind it if it takes some. Its length becomes another one, mostly short.
-pub(crate) fn with_data(
+pub(crate) fn with_data<C: Choices>(
     operation: Operation,
-    entropy: &mut Entropy,
-) -> impl Iterator<Item = Operation> + use<> {
+    choices: &mut C,
+) -> impl Iterator<Item = Operation> + use<C> {
     let mut bytes = Vec::new();
     let operation = match operation {
         Operation::Bytes { kind, .. } => {
-            let most = [4, 16, 64, 512][entropy.below(4) as usize];
+            let most = [4, 16, 64, 512][choices.below(4) as usize];
             let length = match kind {
                 BytesKind::Inside => 2,
-                _ => entropy.below(most) as usize,
+                _ => choices.below(most) as usize,
             };
             bytes.resize(length, 0);
-            let random = entropy.one_in(3);
+            let random = choices.one_in(3);
             bytes.fill_with(|| match kind {
-                BytesKind::Payload | BytesKind::Extension | BytesKind::Inside => {
-                    entropy.next_u64() as u8
-                }
-                BytesKind::Name | BytesKind::Id if random => entropy.next_u64() as u8,
+                BytesKind::Payload | BytesKind::Extension | BytesKind::Inside => choices.byte(),
+                BytesKind::Name | BytesKind::Id if random => choices.byte(),
                 // Few letters, so that strings are equal now and then.
-                BytesKind::Name | BytesKind::Id => b'a' + entropy.below(3) as u8,
+                BytesKind::Name | BytesKind::Id => b'a' + choices.below(3) as u8,
             });
-            if kind == BytesKind::Payload && entropy.one_in(2) {
+            if kind == BytesKind::Payload && choices.one_in(2) {
                 // The header of a zstd block of at most 31 bytes. Deflate has the type of a block at the same place.
-                let header = [(entropy.below(96) << 1) as u8, 0, 0];
+                let header = [(choices.below(96) << 1) as u8, 0, 0];
                 bytes.iter_mut().zip(header).for_each(|(byte, header)| *byte = header);
             }
             Operation::Bytes { kind, length: Length::at_most(length) }
@@ -299,9 +359,9 @@ pub(crate) fn with_data(
 
 /// Generates one operation as random bytes would, but near the operations before it. Returns `None` if the opcode has
 /// no meaning.
-pub fn operation(entropy: &mut Entropy) -> Option<Operation> {
+pub fn operation(choices: &mut impl Choices) -> Option<Operation> {
     let mut record = [0; OPERATION_BYTES];
-    record.fill_with(|| entropy.next_u64() as u8);
+    record.fill_with(|| choices.byte());
     record[0] = if record[0] < 40 { 0 } else { record[0] };
     let has = |record: &[u8; OPERATION_BYTES], kind| {
         let places = Operation::decode(record)?.places();
@@ -311,21 +371,21 @@ pub fn operation(entropy: &mut Entropy) -> Option<Operation> {
         // A size keeps its random magnitude: with small operands, most disks would be empty from here on.
         return Operation::decode(&record);
     }
-    near(&mut record, entropy);
+    near(&mut record, choices);
     if let Some(clusters) = has(&record, OperandKind::Count) {
         // Half of the operations touch one cluster, few touch many.
         let byte = &mut record[clusters.start];
-        *byte = [0, 0, 0, 0, 1, 1, 2, *byte][entropy.below(8) as usize];
+        *byte = [0, 0, 0, 0, 1, 1, 2, *byte][choices.below(8) as usize];
     }
     Operation::decode(&record)
 }
 
 /// Moves a record's position to where neighbours are: near the start, near the last operation, or around the edges of
 /// tables.
-fn near(record: &mut [u8; OPERATION_BYTES], entropy: &mut Entropy) {
-    record[1] = [0, 0, 1, 2, 2, 2, 3, 3, 4][entropy.below(9) as usize];
-    let reach = [8, 32, 64][entropy.below(3) as usize];
-    record[2] = entropy.below(reach) as u8;
+fn near(record: &mut [u8; OPERATION_BYTES], choices: &mut impl Choices) {
+    record[1] = [0, 0, 1, 2, 2, 2, 3, 3, 4][choices.below(9) as usize];
+    let reach = [8, 32, 64][choices.below(3) as usize];
+    record[2] = choices.below(reach) as u8;
     record[3] = 0;
 }
 
@@ -334,6 +394,19 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+
+    /// Tests, benchmarks and campaigns depend on the programs of a seed.
+    #[test]
+    fn the_programs_of_a_seed_stay_the_same() {
+        let sum = |one: &dyn Fn(u64) -> Program| {
+            let bytes: Vec<u8> = (0..400).flat_map(|rng_seed| one(rng_seed).encode()).collect();
+            crc32fast::hash(&bytes)
+        };
+        let frozen = GenerateSettings { operations: 24, compressed: true };
+        assert_eq!(sum(&|rng_seed| generate(rng_seed, frozen)), 0x8405_e997);
+        assert_eq!(sum(&|rng_seed| generate_any(rng_seed, 24)), 0x53b8_62ba);
+        assert_eq!(sum(&|rng_seed| generate_writes(rng_seed, 24)), 0x10dd_fa33);
+    }
 
     #[test]
     fn every_operation_of_valid_images_is_generated() {

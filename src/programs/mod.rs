@@ -5,6 +5,8 @@
 //! byte changes one operation), stable (canonical encodings never change their meaning) and canonical (decoding an
 //! encoded program returns the same program).
 
+mod arbitrary;
+pub(crate) mod choices;
 mod events;
 pub(crate) mod fold;
 pub(crate) mod framing;

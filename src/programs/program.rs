@@ -13,6 +13,37 @@ use super::prologue::{PROLOGUE_BYTES, Prologue};
 const UNKNOWN_ENCODINGS: u8 = 240;
 
 /// A decoded program. Its `Debug` output is its text, which assembles to the same program.
+///
+/// Test frameworks make programs by [`Arbitrary`]: `libfuzzer_sys::fuzz_target!(|program: Program| …)`, or
+/// `bolero::check!().with_arbitrary::<Program>()`. Without a framework, random bytes of a fixed seed do:
+///
+/// ```
+/// use arbitrary::{Arbitrary, Unstructured};
+/// use qcowfuzz::harness::{Checks, Harness, Walker};
+/// use qcowfuzz::programs::Program;
+///
+/// let mut harness = Harness::new(Walker::default());
+/// let mut state = 1u64;
+/// let (mut operations, mut effective) = (0, 0);
+/// for _ in 0..50 {
+///     let bytes: Vec<u8> = std::iter::repeat_with(|| {
+///         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+///         (state >> 56) as u8
+///     })
+///     .take(512)
+///     .collect();
+///     let program = Program::arbitrary_take_rest(Unstructured::new(&bytes))?;
+///     match harness.run(&program.encode(), Checks::AtCheckpoints) {
+///         Ok(outcome) => {
+///             operations += outcome.operations;
+///             effective += outcome.effective;
+///         }
+///         Err(failure) => panic!("{}\n{program:?}", failure.violation),
+///     }
+/// }
+/// assert!(effective * 10 > operations * 9);
+/// # Ok::<(), arbitrary::Error>(())
+/// ```
 #[derive(Clone, Default, PartialEq)]
 pub struct Program {
     /// The image's options, fixed before the first operation.
@@ -75,17 +106,6 @@ impl fmt::Display for Program {
 impl fmt::Debug for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
-    }
-}
-
-impl<'a> Arbitrary<'a> for Program {
-    fn arbitrary(u: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
-        let length = u.len();
-        Ok(Self::decode(u.bytes(length)?))
-    }
-
-    fn arbitrary_take_rest(u: Unstructured<'a>) -> arbitrary::Result<Self> {
-        Ok(Self::decode(u.take_rest()))
     }
 }
 

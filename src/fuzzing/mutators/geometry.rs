@@ -1,12 +1,11 @@
 //! Changes one field of the prologue: the geometry, the placement of tables and data, the size of the disk.
 
-use crate::programs::generate::enlarge;
-use crate::programs::operand::{Number, OperandKind};
+use crate::programs::generate::{enlarge, near_size};
+use crate::programs::operand::{Number, Operand, OperandKind};
 use crate::programs::prologue::PROLOGUE_BYTES;
 use crate::programs::{Program, Prologue};
 
 use super::context::MutationContext;
-use super::operand::interesting_size;
 
 /// The share of changes after which the disk is a large one. Several fields must change together for it.
 const TO_LARGE_ONE_IN: u64 = 12;
@@ -20,9 +19,9 @@ pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bo
     let mut bytes = [0; PROLOGUE_BYTES];
     bytes[1..].copy_from_slice(&program.prologue.encode());
     if context.entropy.one_in(3) {
-        let size = interesting_size(&program.prologue.plan().geometry, &mut context.entropy);
+        let size = near_size(&program.prologue.plan().geometry, &mut context.entropy);
         let place = Prologue::PLACES.iter().find(|place| place.kind == OperandKind::Size);
-        place.into_iter().for_each(|place| bytes[place.bytes()].copy_from_slice(&size));
+        place.into_iter().for_each(|place| size.encode(&mut &mut bytes[place.bytes()]));
     } else {
         let others = Prologue::PLACES.iter().filter(|place| place.kind != OperandKind::Size);
         let others: Vec<_> = others.collect();

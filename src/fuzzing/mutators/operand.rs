@@ -7,6 +7,7 @@ use bytes::BufMut;
 use crate::formats::qcow2::geometry::Geometry;
 use crate::images::entropy::Entropy;
 use crate::programs::framing::{fit_data, gap_from};
+use crate::programs::generate::near_size;
 use crate::programs::operand::{Anchor, At, Length, Operand, OperandKind};
 use crate::programs::operation::OPERATION_BYTES;
 use crate::programs::{Operation, Program};
@@ -92,7 +93,7 @@ fn interesting(kind: OperandKind, operand: &mut [u8], geometry: &Geometry, entro
     let mut out = &mut *operand;
     match kind {
         OperandKind::Position => out.put_slice(&interesting_position(entropy)),
-        OperandKind::Size => out.put_slice(&interesting_size(geometry, entropy)),
+        OperandKind::Size => near_size(geometry, entropy).encode(&mut out),
         OperandKind::Gap => out.put_slice(&interesting_gap(geometry, entropy)),
         OperandKind::FarGap => out.put_slice(&interesting_far_gap(geometry, entropy)),
         OperandKind::Count | OperandKind::Few => {
@@ -154,24 +155,4 @@ fn interesting_far_gap(geometry: &Geometry, entropy: &mut Entropy) -> [u8; 2] {
     };
     let units = [1, 1, 3, 255][entropy.below(4) as usize];
     [units, offset_bits.saturating_sub(cluster_bits).min(47) as u8]
-}
-
-/// Returns the encoding of a size near a multiple of the bytes that a cluster, an L2 table or a cluster of the L1 table
-/// covers.
-pub(super) fn interesting_size(geometry: &Geometry, entropy: &mut Entropy) -> [u8; 5] {
-    let shift = match entropy.below(4) {
-        0 => geometry.cluster_size.bits(),
-        1 => geometry.l2_span_bytes().ilog2(),
-        2 => geometry.l2_span_bytes().ilog2() + geometry.cluster_size.bits() - 3,
-        _ => entropy.below(48) as u32,
-    };
-    let units = [1, 2, 3, 1 + entropy.below(300) as u16][entropy.below(4) as usize];
-    let tails = [0, 0, 512, -512, 1, -1, 511, entropy.next_u64() as i16];
-    let tail = tails[entropy.below(8) as usize];
-    let mut bytes = [0; 5];
-    let mut out = bytes.as_mut_slice();
-    out.put_u8(shift.min(47) as u8);
-    out.put_u16_le(units);
-    out.put_i16_le(tail);
-    bytes
 }
