@@ -55,7 +55,7 @@ fn drawn(bytes: &[u8]) -> Program {
     let mut choices = chosen_by(&image);
     let shape = [choices.below(13) as u8, choices.below(7) as u8];
     // Any image may have a data file or another format, as the images of decoded bytes have.
-    let mut prologue = generate::any_prologue(&mut choices, shape, 1);
+    let mut prologue = generate::any_prologue(&mut choices, shape, 1, |_| {});
     prologue.size = generate::near_size(&prologue.plan().geometry, &mut choices);
     let far_at = choices.one_in(generate::FAR_ONE_IN).then(|| choices.below(32));
     let mut drawing = Drawing {
@@ -217,8 +217,9 @@ mod tests {
         let programs = (0..400).map(|_| drawn(&random_bytes(&mut entropy, 1024)));
         let operations = programs.flat_map(|program| program.operations);
         let made: BTreeSet<_> = operations.map(|one| one.name()).collect();
-        let is_valid = |(code, _): &&(u8, &str)| {
-            let class = Operation::decode(&[*code, 0, 0, 0, 0, 0, 0, 0]).unwrap().class();
+        let is_valid = |(code, _): &&(u16, &str)| {
+            let record = Operation::with_opcode(*code, [0; OPERATION_BYTES]);
+            let class = Operation::decode(&record).unwrap().class();
             !matches!(class, Class::Attacks | Class::Requests(_))
         };
         let valid = Operation::OPCODES.iter().filter(is_valid).map(|(_, name)| *name);
