@@ -83,8 +83,7 @@ fn cost() {
     for (name, inputs) in generated.into_iter().chain([("the evolved set", evolved())]) {
         let mut alone = Harness::new(Walker::default());
         let recorder = Rc::new(Recorder::new());
-        let mut observed =
-            Harness::observed(Walker::observed(Rc::clone(&recorder)), Rc::clone(&recorder));
+        let mut observed = Harness::observed(Walker::observed(recorder.clone()), recorder.clone());
         let mut times = [Duration::MAX; 2];
         for _ in 0..ROUNDS {
             let start = cpu_time();

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use qcowfuzz::fuzzing::embedded::Subject;
 use qcowfuzz::fuzzing::feedback::Recorder;
-use qcowfuzz::harness::implementation::{Implementation, OurWalker};
-use qcowfuzz::harness::qemu_io::{AgainstQemu, CostlyComparisons, Qemu};
+use qcowfuzz::harness::implementation::{Implementation, no_observer};
+use qcowfuzz::harness::qemu_io::{CostlyComparisons, Qemu};
 use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, Harness, Knowing, KnownFindings, Walker};
+use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::images::FileNames;
 use qcowfuzz::internal::fuzzing::campaign::slot::Slot;
 use qcowfuzz::internal::fuzzing::campaign::subject::Supervised;
@@ -219,8 +219,9 @@ fn isolation() {
     let counter = limits.enforce().expect("limits");
     let recorder = Rc::new(Recorder::new());
     let kind = TargetKind::MapExtents;
-    let mut target = kind.create(&OurWalker, FileNames::default(), &recorder);
-    let mut worker = Supervised::new(&OurWalker, kind, slot, BTreeSet::new(), counter);
+    let walker = Implementation::our_walker();
+    let mut target = kind.create(&walker, FileNames::default(), recorder.clone());
+    let mut worker = Supervised::new(&walker, kind, slot, BTreeSet::new(), counter);
     println!("| programs | in the process, runs a second | in a worker | cost |");
     println!("|---|---|---|---|");
     for (name, compressed) in SETS {
@@ -253,15 +254,15 @@ fn against_qemu() {
         Ok(qemu) => qemu,
         Err(what) => return println!("not measured: {what}"),
     };
-    let walker = Knowing::new(&OurWalker, KnownFindings::default());
+    let walker = Implementation::our_walker();
     println!("| programs | images a program | alone, programs a second | judged by QEMU | cost |");
     println!("|---|---|---|---|---|");
     let frozen = SETS.map(|(name, compressed)| {
         (name, encoded(set(GenerateSettings { operations: OPERATIONS, compressed })))
     });
     for (name, inputs) in frozen.into_iter().chain([("evolved", evolved())]) {
-        let (alone, _) = judged(&AgainstQemu::new(&walker, None), &inputs);
-        let (both, images) = judged(&AgainstQemu::new(&walker, Some(qemu.clone())), &inputs);
+        let (alone, _) = judged(&walker, &inputs);
+        let (both, images) = judged(&walker.clone().against(&qemu), &inputs);
         println!(
             "| {name} | {:.1} | {:.0} | {:.0} | {:.1} × |",
             images as f64 / inputs.len() as f64,
@@ -274,10 +275,11 @@ fn against_qemu() {
 
 /// Runs the inputs for at least two seconds. Returns the CPU time of a round in seconds, with that of QEMU, and the
 /// number of images that QEMU judges in it.
-fn judged(implementation: &impl Implementation, inputs: &Inputs) -> (f64, usize) {
+fn judged(implementation: &Implementation, inputs: &Inputs) -> (f64, usize) {
     let (start, mut rounds, mut images) = (ticks(), 0_u32, 0);
     while ticks() - start < 200 {
-        let mut target = TargetKind::MapExtents.create(implementation, FileNames::default(), &());
+        let names = FileNames::default();
+        let mut target = TargetKind::MapExtents.create(implementation, names, no_observer());
         images = 0;
         for input in inputs {
             match target.run(black_box(input), Checks::AtCheckpoints) {

@@ -15,16 +15,15 @@ use qcowfuzz::findings::PanicNote;
 use qcowfuzz::fuzzing::corpus::Folder;
 use qcowfuzz::fuzzing::embedded::{FuzzSettings, Fuzzer, RunReply, Subject};
 use qcowfuzz::fuzzing::feedback::Recorder;
-use qcowfuzz::harness::Checks;
 use qcowfuzz::harness::claims::Claims;
-use qcowfuzz::harness::implementation::OurWalker;
-use qcowfuzz::harness::target::Target;
+use qcowfuzz::harness::implementation::Implementation;
 use qcowfuzz::harness::targets::TargetKind;
+use qcowfuzz::harness::{Checks, Harness};
 use qcowfuzz::images::FileNames;
 
 /// A target whose first violation ends the process.
 struct Bounded {
-    target: Box<dyn Target>,
+    target: Harness,
     recorder: Rc<Recorder>,
 }
 
@@ -55,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let kind = TargetKind::named(target).ok_or("expected a target")?;
     let runs: u64 = runs.parse()?;
     let recorder = Rc::<Recorder>::default();
-    let target = kind.create(&OurWalker, FileNames::default(), &recorder);
+    let target = kind.create(&Implementation::our_walker(), FileNames::default(), recorder.clone());
     // The loop adds its finds to its corpus.
     let work = tempfile::tempdir()?;
     let folder = |name: &str| Folder::new(work.path().join(name), work.path().join("scratch"));

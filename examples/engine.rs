@@ -10,21 +10,15 @@ use std::error::Error;
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 
-use qcowfuzz::disk::extent::{Extent, Mapping, Visitor, Window};
-use qcowfuzz::disk::features::Feature;
-use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
-use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::findings::minimizer::{MinimizeProgress, MinimizeSettings, minimize};
-use qcowfuzz::harness::chain::{Chain, ChainFile};
-use qcowfuzz::harness::claims::Claims;
-use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
 use qcowfuzz::harness::{Checks, Harness};
 use qcowfuzz::images::Limits;
+use qcowfuzz::prelude::*;
 use qcowfuzz::programs::Program;
 use qcowfuzz::programs::generate::generate_any;
 
 /// The engine: opens images with the reader below. It answers only `map`: the harness reports that look-ups, reads and
-/// snapshots are not asked.
+/// snapshots have no answer.
 #[derive(Clone)]
 pub struct Small {
     /// The reader respects bit 0 of an L2 entry, the zero flag. If this is false, the reader has its bug.
@@ -32,32 +26,19 @@ pub struct Small {
 }
 
 impl Engine for Small {
-    type Disk<'s> = SmallDisk<'s>;
+    // The harness folds each program into the other features, so no image has one of these.
+    describe!("small", no: [ExtendedL2, Qcow2Backing, RawBacking, DataFile]);
 
-    fn name(&self) -> &str {
-        "small"
-    }
-
-    fn claims(&self) -> Claims {
-        // The harness folds each program into the other features, so no image has one of these.
-        Claims::QCOW2.no(&[
-            Feature::ExtendedL2,
-            Feature::Qcow2Backing,
-            Feature::RawBacking,
-            Feature::DataFile,
-        ])
-    }
-
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<SmallDisk<'s>, EngineError> {
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         // The chain has one layer, because this engine does not claim backing files.
         let storage = chain.image();
         let disk = reader::open(storage)?;
-        Ok(SmallDisk { storage, disk, sees_zero_flag: self.sees_zero_flag })
+        Ok(Box::new(SmallDisk { storage, disk, sees_zero_flag: self.sees_zero_flag }))
     }
 }
 
 /// An open image.
-pub struct SmallDisk<'s> {
+struct SmallDisk<'s> {
     storage: &'s ChainFile,
     disk: reader::Disk,
     sees_zero_flag: bool,
@@ -68,7 +49,7 @@ impl OpenDisk for SmallDisk<'_> {
         self.disk.size
     }
 
-    fn map(&mut self, window: Window, visitor: &mut impl Visitor) -> Result<(), EngineError> {
+    fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Answer {
         let mut extents: Vec<Extent> = Vec::new();
         for (start, length_bytes, entry) in reader::clusters(self.storage, &self.disk)? {
             let mapping = mapping(entry, self.sees_zero_flag);
@@ -179,17 +160,14 @@ mod reader {
 }
 
 /// Runs a program, and returns the fingerprint of the violation, if any.
-fn fingerprint(harness: &mut Harness<Small>, input: &[u8]) -> Option<String> {
+fn fingerprint(harness: &mut Harness, input: &[u8]) -> Option<String> {
     let found = harness.run(input, Checks::AtCheckpoints).err();
     found.map(|failure| failure.violation.fingerprint())
 }
 
 /// Runs generated programs. Returns how many of them the engine supports and, for each fingerprint, how many programs
 /// show it and the first of these.
-pub fn judge(
-    harness: &mut Harness<Small>,
-    programs: u64,
-) -> (u64, BTreeMap<String, (u64, Vec<u8>)>) {
+pub fn judge(harness: &mut Harness, programs: u64) -> (u64, BTreeMap<String, (u64, Vec<u8>)>) {
     let (mut judged, mut found) = (0, BTreeMap::new());
     for rng_seed in 0..programs {
         let input = generate_any(rng_seed, 4).encode();
@@ -206,7 +184,7 @@ pub fn judge(
 }
 
 /// Returns the smallest program that still shows the fingerprint.
-pub fn minimized(harness: &mut Harness<Small>, shown: &str, input: &[u8]) -> Program {
+pub fn minimized(harness: &mut Harness, shown: &str, input: &[u8]) -> Program {
     let settings =
         MinimizeSettings { limits: Limits::WALKED, tries: 10_000, rerolls: 0, runs_here: true };
     let judge = &mut |input: &[u8]| {
@@ -221,7 +199,7 @@ pub fn minimized(harness: &mut Harness<Small>, shown: &str, input: &[u8]) -> Pro
 
 /// Runs the input in a file. Prints its violation, and the smallest program with the same fingerprint. The exit code is
 /// 1 if there is a violation.
-fn replay(harness: &mut Harness<Small>, path: &str) -> Result<ExitCode, Box<dyn Error>> {
+fn replay(harness: &mut Harness, path: &str) -> Result<ExitCode, Box<dyn Error>> {
     let input = std::fs::read(path).map_err(|error| format!("{path}: {error}"))?;
     let Err(failure) = harness.run(&input, Checks::AtCheckpoints) else {
         println!("{path}: no violation was found");

@@ -10,28 +10,15 @@ use std::process::exit;
 
 use qcowfuzz::harness::Walker;
 use qcowfuzz::harness::implementation::Implementation;
-use qcowfuzz::internal::disk::observer::Observer;
 use qcowfuzz::internal::writers::WriterFault;
 
-/// Our walker, whose writer has a fault.
-#[derive(Clone, Copy)]
-struct FaultyWriter {
-    fault: WriterFault,
-}
-
-impl Implementation for FaultyWriter {
-    type Engine<O: Observer + Clone + 'static> = Walker<O>;
-
-    fn engine<O: Observer + Clone + 'static>(&self, observer: &O) -> Walker<O> {
-        Walker::observed(observer.clone()).with_fault(self.fault)
-    }
-}
-
-/// Returns the fault that the environment names.
-fn named_fault() -> FaultyWriter {
+/// Returns our walker, whose writer has the fault that the environment names.
+fn faulty_writer() -> Implementation {
     let name = env::var("QCOWFUZZ_WRITER_FAULT").unwrap_or_default();
     match WriterFault::ALL.iter().find(|fault| fault.name() == name) {
-        Some(fault) => FaultyWriter { fault: *fault },
+        Some(fault) => Implementation::new(move |observer| {
+            Box::new(Walker::observed(observer.clone()).with_fault(*fault))
+        }),
         None => {
             let names: Vec<_> = WriterFault::ALL.iter().map(|fault| fault.name()).collect();
             eprintln!(
@@ -43,4 +30,4 @@ fn named_fault() -> FaultyWriter {
     }
 }
 
-qcowfuzz::command!(named_fault());
+qcowfuzz::command!(faulty_writer());

@@ -16,9 +16,11 @@ use std::time::{Duration, Instant};
 use qcowfuzz::disk::extent::{Extent, Mapping, Window};
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::{FileStorage, Layer};
+use qcowfuzz::harness::Checks;
 use qcowfuzz::harness::command_engine::EngineCommand;
-use qcowfuzz::harness::implementation::Implementation;
-use qcowfuzz::harness::{Checks, Harness};
+use qcowfuzz::harness::implementation::no_observer;
+use qcowfuzz::harness::targets::TargetKind;
+use qcowfuzz::images::FileNames;
 use qcowfuzz::programs::generate::generate_any;
 use qcowfuzz::walkers::{Disk, MapError, WalkScratch, map_extents, read};
 
@@ -51,7 +53,8 @@ fn main() -> Result<(), AnyError> {
 /// Measures the rate at which the harness judges the images of generated programs behind the protocol.
 fn measure() -> Result<(), AnyError> {
     let command = EngineCommand::start(&std::env::current_exe()?.display().to_string())?;
-    let mut harness = Harness::new(command.engine(&()));
+    let (names, observer) = (FileNames::default(), no_observer());
+    let mut harness = TargetKind::MapExtents.create(&command.into(), names, observer);
     let mut images = 0;
     let start = Instant::now();
     for seed in 0..20_000 {

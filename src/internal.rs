@@ -83,10 +83,8 @@ pub mod harness {
     pub mod model {
         pub use crate::harness::model::*;
     }
-    pub mod targets {
-        pub mod writes {
-            pub use crate::harness::targets::writes::*;
-        }
+    pub mod tested {
+        pub use crate::harness::tested::TestedEngine;
     }
     pub mod oracles {
         // One by one: the compiler reports an oracle that is not in this list and that the harness does not call.

@@ -14,14 +14,12 @@ use std::process::{Command, Output, Stdio};
 use qcowfuzz::disk::extent::{Extent, Mapping, Visitor, Window};
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::harness::chain::Chain;
-use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
-use qcowfuzz::harness::implementation::{Implementation, OurWalker};
-use qcowfuzz::harness::qemu_io::{AgainstQemu, CostlyComparisons, Qemu};
-use qcowfuzz::harness::target::Target;
+use qcowfuzz::harness::engine::{Engine, EngineError, Facts, OpenDisk, Opened};
+use qcowfuzz::harness::implementation::{Implementation, no_observer};
+use qcowfuzz::harness::qemu_io::{CostlyComparisons, Qemu};
 use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, Knowing, KnownFinding, KnownFindings, Walker};
+use qcowfuzz::harness::{Checks, KnownFinding, KnownFindings, Walker};
 use qcowfuzz::images::FileNames;
-use qcowfuzz::internal::harness::targets::writes::Writes;
 use qcowfuzz::internal::writers::WriterFault;
 use qcowfuzz::programs::generate::{generate_any, generate_writes};
 use qcowfuzz::programs::text::assemble;
@@ -65,34 +63,32 @@ impl Clone for Faulty {
     }
 }
 
-struct FaultyDisk<D>(D, Fault);
+struct FaultyDisk<'s>(Box<dyn OpenDisk + 's>, Fault);
 
 fn planted() -> EngineError {
     EngineError::untyped("planted")
 }
 
 impl Engine for Faulty {
-    type Disk<'s> = FaultyDisk<<Walker as Engine>::Disk<'s>>;
-
-    fn name(&self) -> &str {
-        "faulty"
+    fn facts(&self) -> Facts {
+        Facts::new("faulty")
     }
 
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<Self::Disk<'s>, EngineError> {
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         match self.1 {
             Fault::Refuses => Err(planted()),
-            fault => Ok(FaultyDisk(self.0.open(chain)?, fault)),
+            fault => Ok(Box::new(FaultyDisk(self.0.open(chain)?, fault))),
         }
     }
 }
 
-impl<D: OpenDisk> OpenDisk for FaultyDisk<D> {
+impl OpenDisk for FaultyDisk<'_> {
     fn virtual_size_bytes(&self) -> u64 {
         let size = self.0.virtual_size_bytes();
         if self.1 == Fault::Longer { size / 512 * 512 + 512 } else { size }
     }
 
-    fn map(&mut self, window: Window, visitor: &mut impl Visitor) -> Result<(), EngineError> {
+    fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Result<(), EngineError> {
         let fault = self.1;
         let mut change = |extent: Extent| {
             let mut mapping = extent.mapping;
@@ -128,12 +124,11 @@ fn qemu(test: &str) -> Option<Qemu> {
 }
 
 /// Returns the first finding of QEMU in a program, with all findings of the oracles set aside.
-fn found(implementation: &impl Implementation, qemu: &Qemu, input: &[u8]) -> Option<String> {
+fn found(implementation: &Implementation, qemu: &Qemu, input: &[u8]) -> Option<String> {
     let mut known = KnownFindings::default();
     loop {
-        let knowing = Knowing::new(implementation, known.clone());
-        let both = AgainstQemu::new(&knowing, Some(qemu.clone()));
-        let mut target = TargetKind::MapExtents.create(&both, FileNames::default(), &());
+        let both = implementation.clone().knowing(known.clone()).against(qemu);
+        let mut target = TargetKind::MapExtents.create(&both, FileNames::default(), no_observer());
         let failure = target.run(input, Checks::AtCheckpoints).err()?;
         let fingerprint = failure.violation.fingerprint();
         if fingerprint.starts_with("qemu: ") {
@@ -155,9 +150,9 @@ fn qemu_finds_each_planted_fault_by_its_own_fingerprint() {
                    zero at=start+8 clusters=1 keep=no\n\
                    write at=start+20 clusters=2\n";
     let input = assemble(program).unwrap().encode();
-    assert_eq!(found(&OurWalker, &qemu, &input), None);
+    assert_eq!(found(&Implementation::our_walker(), &qemu, &input), None);
     for (fault, fingerprint) in FAULTS {
-        let found = found(&Faulty(Walker::default(), fault), &qemu, &input);
+        let found = found(&Faulty(Walker::default(), fault).into(), &qemu, &input);
         assert_eq!(found.as_deref(), Some(fingerprint), "{fault:?}");
     }
 }
@@ -165,10 +160,9 @@ fn qemu_finds_each_planted_fault_by_its_own_fingerprint() {
 #[test]
 fn qemu_agrees_about_generated_programs() {
     let Some(qemu) = qemu("qemu_agrees_about_generated_programs") else { return };
-    let knowing = Knowing::new(&OurWalker, KnownFindings::default());
-    let both = AgainstQemu::new(&knowing, Some(qemu));
+    let both = Implementation::our_walker().against(&qemu);
     for kind in [TargetKind::MapExtents, TargetKind::Hostile, TargetKind::Writes] {
-        let mut target = kind.create(&both, FileNames::default(), &());
+        let mut target = kind.create(&both, FileNames::default(), no_observer());
         let (mut compared, mut not_compared) = (0, 0);
         for rng_seed in 0..150 {
             let program = match kind {
@@ -195,11 +189,11 @@ fn checked(fault: Option<WriterFault>, qemu: &Qemu) -> Result<bool, String> {
                    write at=start+20 clusters=2\n";
     let walker = Walker::default();
     let walker = fault.into_iter().fold(walker, Walker::with_fault);
-    let mut target = Writes::observed(walker, ());
+    let mut target = TargetKind::Writes.judging(walker);
     let ran = target.run(&assemble(program).unwrap().encode(), Checks::AtCheckpoints);
     assert_eq!(ran.is_err(), fault.is_some());
-    let both = AgainstQemu::new(&OurWalker, Some(qemu.clone()));
-    let mut second = both.second_opinion(&()).unwrap();
+    let both = Implementation::our_walker().against(qemu);
+    let mut second = both.second_opinion(&no_observer()).unwrap();
     second.begin_run(0);
     second.judge_left(target.written().unwrap()).map_err(|found| found.fingerprint())
 }

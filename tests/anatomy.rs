@@ -10,7 +10,6 @@ mod vmdk_extents;
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::images::Image;
@@ -32,7 +31,7 @@ fn attacked(program: &Program, part: Part, nth: usize, value: u16) -> Image {
     if let Err(failure) = hostile.run(&program.encode(), Checks::AtCheckpoints) {
         panic!("{}\n{program}", failure.violation);
     }
-    hostile.pipeline().unwrap().images().top().image.clone()
+    hostile.pipeline().images().top().image.clone()
 }
 
 /// Returns `N` bytes of an image.

@@ -15,12 +15,12 @@ mod seen;
 mod tally;
 
 use qcowfuzz::harness::chain::{Chain, ChainFolder};
+use qcowfuzz::harness::implementation::{Implementation, no_observer};
 use qcowfuzz::harness::qemu_io::QemuEngine;
-use qcowfuzz::harness::target::Target;
-use qcowfuzz::harness::{Checks, Harness, KnowingEngine, KnownFindings, Walker};
-use qcowfuzz::internal::harness::targets::writes::Writes;
+use qcowfuzz::harness::targets::TargetKind;
+use qcowfuzz::harness::{Checks, Harness, KnownFindings, Walker};
+use qcowfuzz::images::FileNames;
 use qcowfuzz::internal::writers::WriterFault;
-use qcowfuzz::prelude::Engine;
 use qcowfuzz::programs::text::assemble;
 
 use changes::Case;
@@ -37,15 +37,16 @@ const CHECKED_CASES: u64 = 14;
 const MAX_FOLDER_BYTES: u64 = 64 << 20;
 
 /// Makes the changes of cases in both ways.
-struct TwoWays<E: Engine> {
-    builder: Harness<Walker>,
-    writer: Writes<E>,
+struct TwoWays {
+    builder: Harness,
+    writer: Harness,
 }
 
-impl<E: Engine> TwoWays<E> {
-    fn new(engine: E) -> Self {
-        let builder = Harness::new(Walker::default());
-        Self { builder, writer: Writes::observed(engine, ()) }
+impl TwoWays {
+    fn new(implementation: impl Into<Implementation>) -> Self {
+        let (names, observer) = (FileNames::default(), no_observer());
+        let writer = TargetKind::Writes.create(&implementation.into(), names, observer);
+        Self { builder: Harness::new(Walker::default()), writer }
     }
 
     /// Returns the image of the build, and the one that the writer has left.
@@ -57,7 +58,7 @@ impl<E: Engine> TwoWays<E> {
         let run = self.writer.run(&case.requested().encode(), Checks::AtCheckpoints);
         let outcome = run.map_err(|failure| failure.violation.fingerprint())?;
         assert!(!outcome.folded && !outcome.unsupported, "{outcome:?}");
-        let requests = self.writer.pipeline().unwrap().vm().requests();
+        let requests = self.writer.pipeline().vm().requests();
         assert_eq!(requests.len(), case.changes.len(), "a bound has cut requests: {case:?}");
         Ok((built, self.writer.written().unwrap().clone()))
     }
@@ -77,7 +78,7 @@ impl<E: Engine> TwoWays<E> {
 
 /// Requires that both images of a case agree, and counts their content. `may_hide` states that the writer may keep host
 /// clusters that no disk shows.
-fn judge(ways: &mut TwoWays<impl Engine>, case: &Case, may_hide: bool, tally: &mut Tally) {
+fn judge(ways: &mut TwoWays, case: &Case, may_hide: bool, tally: &mut Tally) {
     let written = ways.compare(case).unwrap_or_else(|found| panic!("{found}: {case:?}"));
     let hidden = written.hidden_clusters();
     assert!(may_hide || hidden == 0, "{hidden} hidden clusters: {case:?}");
@@ -161,8 +162,8 @@ fn each_planted_fault_is_found() {
     let all = "[[finding]]\nfingerprint = '*: *'\nreason = 'Planted.'";
     let all = KnownFindings::parse(all).unwrap();
     for (fault, beginning) in FAULTS {
-        let engine = KnowingEngine::new(Walker::default().with_fault(fault), all.clone());
-        let mut ways = TwoWays::new(engine);
+        let faulty = Implementation::from(Walker::default().with_fault(fault));
+        let mut ways = TwoWays::new(faulty.knowing(all.clone()));
         let found = (0..CASES).filter_map(|number| ways.compare(&Case::new(number)).err());
         let found: Vec<String> = found.take(LEAST).collect();
         assert_eq!(found.len(), LEAST, "{}", fault.name());

@@ -13,7 +13,6 @@ use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::{Layer, Storage};
 use qcowfuzz::fuzzing::libfuzzer;
-use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Harness, Outcome, Walker};
 use qcowfuzz::images::FileNames;
@@ -91,7 +90,7 @@ fn seed(target: TargetKind, program: &Program) -> Vec<u8> {
     }
     let mut hostile = TargetKind::Hostile.judging(Walker::default());
     libfuzzer::report(hostile.run(&program.encode(), Checks::AtCheckpoints));
-    let image = &hostile.pipeline().unwrap().images().top().image;
+    let image = &hostile.pipeline().images().top().image;
     let mut file = vec![0; usize::try_from(image.length_bytes()).unwrap()];
     image.read_at(HostOffset::ZERO, &mut file).unwrap();
     let used = file.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);

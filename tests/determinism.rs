@@ -21,7 +21,7 @@ struct Seen {
     program: String,
 }
 
-fn run(harness: &mut Harness<Walker>, input: &[u8], checks: Checks) -> Seen {
+fn run(harness: &mut Harness, input: &[u8], checks: Checks) -> Seen {
     let outcome = harness.run(input, checks);
     let image = harness.image();
     Seen {
@@ -125,23 +125,21 @@ mod liar {
     use qcowfuzz::disk::offsets::GuestOffset;
     use qcowfuzz::harness::Walker;
     use qcowfuzz::harness::chain::Chain;
-    use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
+    use qcowfuzz::harness::engine::{Engine, EngineError, Facts, OpenDisk, Opened};
     use qcowfuzz::harness::status::GuestRun;
 
     #[derive(Default)]
     pub struct Liar(Walker);
 
-    pub struct LiarDisk<'s>(<Walker as Engine>::Disk<'s>);
+    pub struct LiarDisk<'s>(Box<dyn OpenDisk + 's>);
 
     impl Engine for Liar {
-        type Disk<'s> = LiarDisk<'s>;
-
-        fn name(&self) -> &str {
-            "liar"
+        fn facts(&self) -> Facts {
+            Facts::new("liar")
         }
 
-        fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<LiarDisk<'s>, EngineError> {
-            Ok(LiarDisk(self.0.open(chain)?))
+        fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
+            Ok(Box::new(LiarDisk(self.0.open(chain)?)))
         }
     }
 
@@ -150,7 +148,7 @@ mod liar {
             self.0.virtual_size_bytes()
         }
 
-        fn map(&mut self, window: Window, visitor: &mut impl Visitor) -> Result<(), EngineError> {
+        fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Result<(), EngineError> {
             self.0.map(window, visitor)
         }
 

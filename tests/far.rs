@@ -33,7 +33,7 @@ fn around(gap: &str, (cluster_bits, order): (u32, u32), policy: &str) -> Program
 }
 
 /// Runs a program with all oracles, and returns its image.
-fn image_of<'h>(harness: &'h mut Harness<Walker>, program: &Program) -> &'h Image {
+fn image_of<'h>(harness: &'h mut Harness, program: &Program) -> &'h Image {
     if let Err(failure) = harness.run(&program.encode(), Checks::AtCheckpoints) {
         panic!("{}\n{program}", failure.violation);
     }

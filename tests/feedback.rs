@@ -11,17 +11,15 @@ use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::fuzzing::feedback::Recorder;
 use qcowfuzz::harness::chain::Chain;
 use qcowfuzz::harness::claims::{EnginePolicy, SizePolicy};
-use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
-use qcowfuzz::harness::implementation::{Implementation, OurWalker};
-use qcowfuzz::harness::target::Target;
+use qcowfuzz::harness::engine::{AccessFeedback, Engine, EngineError, Facts, OpenDisk, Opened};
+use qcowfuzz::harness::implementation::Implementation;
 use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, Harness, Walker, WalkerDisk};
+use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::images::FileNames;
 use qcowfuzz::internal::disk::observer::Event;
-use qcowfuzz::internal::disk::observer::Observer;
-use qcowfuzz::internal::disk::observer::Rare;
 use qcowfuzz::internal::disk::observer::State;
 use qcowfuzz::internal::disk::observer::Vital;
+use qcowfuzz::internal::disk::observer::{Observer, Rare};
 use qcowfuzz::internal::findings::log::Log;
 use qcowfuzz::internal::fuzzing::feedback::layout::Counter;
 use qcowfuzz::internal::fuzzing::feedback::layout::{events_of, schema_hash};
@@ -33,18 +31,18 @@ use qcowfuzz::programs::generate::generate_any;
 /// All targets, observed by one recorder.
 struct Targets {
     recorder: Rc<Recorder>,
-    targets: [Box<dyn Target>; TargetKind::ALL.len()],
+    targets: [Harness; TargetKind::ALL.len()],
 }
 
 impl Targets {
     fn new() -> Self {
-        Self::of(&OurWalker)
+        Self::of(&Implementation::our_walker())
     }
 
-    fn of(implementation: &impl Implementation) -> Self {
+    fn of(implementation: &Implementation) -> Self {
         let recorder = Rc::new(Recorder::new());
         let create =
-            |kind: TargetKind| kind.create(implementation, FileNames::default(), &recorder);
+            |kind: TargetKind| kind.create(implementation, FileNames::default(), recorder.clone());
         Self { targets: TargetKind::ALL.map(create), recorder }
     }
 
@@ -119,7 +117,7 @@ fn counters_are_the_same_again_and_after_any_other_runs() {
 #[test]
 fn a_recorder_does_not_change_results() {
     let mut alone = Harness::new(Walker::default());
-    let observer = || Rc::new(Recorder::new());
+    let observer = || -> Rc<dyn Observer> { Rc::new(Recorder::new()) };
     let mut observed = Harness::observed(Walker::observed(observer()), observer());
     for input in others() {
         let checks = Checks::AtCheckpoints;
@@ -139,55 +137,31 @@ fn reached_by(target: TargetKind) -> BTreeSet<Counter> {
     counters(target, Targets::new())
 }
 
-/// Our walker without an observer: an engine that reports no events.
-#[derive(Clone)]
-struct Silent;
-
-impl Implementation for Silent {
-    type Engine<O: Observer + Clone + 'static> = Walker;
-
-    fn engine<O: Observer + Clone + 'static>(&self, _observer: &O) -> Walker {
-        Walker::default()
-    }
+/// Returns our walker without an observer: an engine that reports no events.
+fn silent() -> Implementation {
+    Walker::default().into()
 }
 
 /// An engine that has an answer to reads only, and says how it rounds sizes.
+#[derive(Clone)]
 struct Reading {
     walker: Walker,
     size: SizePolicy,
 }
 
-/// Creates such engines.
-#[derive(Clone)]
-struct ReadsOnly(SizePolicy);
-
-impl Implementation for ReadsOnly {
-    type Engine<O: Observer + Clone + 'static> = Reading;
-
-    fn engine<O: Observer + Clone + 'static>(&self, _observer: &O) -> Reading {
-        Reading { walker: Walker::default(), size: self.0 }
-    }
-}
-
-struct ReadingDisk<'s>(WalkerDisk<'s>);
+struct ReadingDisk<'s>(Box<dyn OpenDisk + 's>);
 
 impl Engine for Reading {
-    type Disk<'s> = ReadingDisk<'s>;
-
-    fn name(&self) -> &str {
-        "reading"
+    fn facts(&self) -> Facts {
+        Facts {
+            policy: EnginePolicy { size: self.size, ..EnginePolicy::default() },
+            reads: AccessFeedback::Ordered,
+            ..Facts::new("reading")
+        }
     }
 
-    fn policy(&self) -> EnginePolicy {
-        EnginePolicy { size: self.size, ..EnginePolicy::default() }
-    }
-
-    fn accesses_are_feedback(&self) -> bool {
-        true
-    }
-
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<ReadingDisk<'s>, EngineError> {
-        Ok(ReadingDisk(self.walker.open(chain)?))
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
+        Ok(Box::new(ReadingDisk(self.walker.open(chain)?)))
     }
 }
 
@@ -207,7 +181,8 @@ fn reads_of_an_engine_that_only_reads_are_feedback() {
     for size in [SizePolicy::WholeSectors, SizePolicy::Near] {
         for target in [TargetKind::MapExtents, TargetKind::Hostile, TargetKind::RawImage] {
             let name = format!("{}, {size:?}", target.name());
-            let reached = counters(target, Targets::of(&ReadsOnly(size)));
+            let reached =
+                counters(target, Targets::of(&Reading { walker: Walker::default(), size }.into()));
             let reads = edges(reached, State::FileReads);
             for edge in [(Event::Start, Event::Header), (Event::Table, Event::Normal)] {
                 assert!(reads.contains(&edge), "{name}: {edge:?} of {reads:?}");
@@ -218,7 +193,7 @@ fn reads_of_an_engine_that_only_reads_are_feedback() {
 
 /// Returns the same for an engine that reports no events.
 fn reached_in_silence(target: TargetKind) -> BTreeSet<Counter> {
-    counters(target, Targets::of(&Silent))
+    counters(target, Targets::of(&silent()))
 }
 
 fn counters(target: TargetKind, mut targets: Targets) -> BTreeSet<Counter> {
@@ -389,15 +364,11 @@ fn the_log_lists_the_events_that_the_counters_count() {
         let (log, recorder) = (Rc::new(Log::default()), Rc::new(Recorder::new()));
         let printed = LogText::default();
         log.print_next_run(Box::new(printed.clone()));
-        let run = |observed: bool| match observed {
-            true => Harness::observed(Walker::observed(Rc::clone(&log)), Rc::clone(&log))
-                .run(&input, Checks::AtCheckpoints),
-            false => {
-                Harness::observed(Walker::observed(Rc::clone(&recorder)), Rc::clone(&recorder))
-                    .run(&input, Checks::AtCheckpoints)
-            }
+        let run = |observer: Rc<dyn Observer>| {
+            let walker = Walker::observed(Rc::clone(&observer));
+            Harness::observed(walker, observer).run(&input, Checks::AtCheckpoints)
         };
-        assert_eq!(run(true), run(false));
+        assert_eq!(run(log.clone()), run(recorder.clone()));
         log.end_run();
         let printed = printed.0.lock().unwrap();
         assert!(!printed.contains("more entries"), "{printed}");

@@ -21,23 +21,21 @@ use qcowfuzz::internal::fuzzing::embedded::state::CampaignState;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::programs::Program;
 
-type Observed = Rc<Recorder>;
 /// Changes the result of a run. The parameters are the input, the recorder, the answer and the number of earlier runs.
 type Change = fn(&[u8], &Recorder, RunReply, u64) -> RunReply;
 
 /// Our walker, with changed results.
 struct Changed {
-    harness: Harness<Walker<Observed>, Observed>,
-    recorder: Observed,
+    harness: Harness,
+    recorder: Rc<Recorder>,
     change: Change,
     runs: u64,
 }
 
 impl Changed {
     fn new(change: Change) -> Self {
-        let recorder: Observed = Rc::default();
-        let walker = Walker::observed(Rc::clone(&recorder));
-        let harness = Harness::observed(walker, Rc::clone(&recorder));
+        let recorder: Rc<Recorder> = Rc::default();
+        let harness = Harness::observed(Walker::observed(recorder.clone()), recorder.clone());
         Self { harness, recorder, change, runs: 0 }
     }
 }

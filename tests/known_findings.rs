@@ -5,15 +5,12 @@ use qcowfuzz::disk::extent::{Visitor, Window};
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::harness::chain::Chain;
-use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
-use qcowfuzz::harness::implementation::Implementation;
+use qcowfuzz::harness::engine::{Engine, EngineError, Facts, OpenDisk, Opened};
+use qcowfuzz::harness::implementation::{Implementation, no_observer};
 use qcowfuzz::harness::status::{GuestRun, GuestStatus};
 use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{
-    Checks, Harness, Knowing, KnownFinding, KnownFindings, MetFinding, Walker, WalkerDisk,
-};
+use qcowfuzz::harness::{Checks, Harness, KnownFinding, KnownFindings, MetFinding, Walker};
 use qcowfuzz::images::FileNames;
-use qcowfuzz::internal::disk::observer::Observer;
 use qcowfuzz::programs::text::assemble;
 
 const PROGRAM: &str = "image version=3 cluster_bits=9 refcount_order=4 features=none size=64<<9+0 rng_seed=0 \
@@ -21,29 +18,17 @@ const PROGRAM: &str = "image version=3 cluster_bits=9 refcount_order=4 features=
 
 /// An implementation with two bugs: our walker, except that all look-ups find a hole and all reads fail.
 #[derive(Clone, Default)]
-struct TwoBugs;
+struct TwoBugs(Walker);
 
-struct TwoBugsEngine(Walker);
+struct TwoBugsDisk<'s>(Box<dyn OpenDisk + 's>);
 
-struct TwoBugsDisk<'s>(WalkerDisk<'s>);
-
-impl Implementation for TwoBugs {
-    type Engine<O: Observer + Clone + 'static> = TwoBugsEngine;
-
-    fn engine<O: Observer + Clone + 'static>(&self, _observer: &O) -> TwoBugsEngine {
-        TwoBugsEngine(Walker::default())
-    }
-}
-
-impl Engine for TwoBugsEngine {
-    type Disk<'s> = TwoBugsDisk<'s>;
-
-    fn name(&self) -> &str {
-        "two bugs"
+impl Engine for TwoBugs {
+    fn facts(&self) -> Facts {
+        Facts::new("two bugs")
     }
 
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<TwoBugsDisk<'s>, EngineError> {
-        Ok(TwoBugsDisk(self.0.open(chain)?))
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
+        Ok(Box::new(TwoBugsDisk(self.0.open(chain)?)))
     }
 }
 
@@ -60,7 +45,7 @@ impl OpenDisk for TwoBugsDisk<'_> {
         Err(EngineError::untyped("broken"))
     }
 
-    fn map(&mut self, window: Window, visitor: &mut impl Visitor) -> Result<(), EngineError> {
+    fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Result<(), EngineError> {
         self.0.map(window, visitor)
     }
 }
@@ -104,8 +89,9 @@ fn every_target_sets_known_findings_aside_and_goes_on() {
     for kind in [TargetKind::MapExtents, TargetKind::Hostile, TargetKind::RawImage] {
         let (input, mut fingerprints) = (input(kind), Vec::new());
         let mut target = loop {
-            let implementation = Knowing::new(&TwoBugs, known(&fingerprints));
-            let mut target = kind.create(&implementation, FileNames::default(), &());
+            let implementation =
+                Implementation::from(TwoBugs::default()).knowing(known(&fingerprints));
+            let mut target = kind.create(&implementation, FileNames::default(), no_observer());
             match target.run(&input, Checks::AtCheckpoints) {
                 Ok(_) => break target,
                 Err(failure) => {
@@ -124,8 +110,9 @@ fn every_target_sets_known_findings_aside_and_goes_on() {
         assert_eq!(target.met(), [], "{}", kind.name());
         // A known finding may have several fingerprints.
         let all = "*: *".to_string();
-        let implementation = Knowing::new(&TwoBugs, known(std::slice::from_ref(&all)));
-        let mut target = kind.create(&implementation, FileNames::default(), &());
+        let implementation =
+            Implementation::from(TwoBugs::default()).knowing(known(std::slice::from_ref(&all)));
+        let mut target = kind.create(&implementation, FileNames::default(), no_observer());
         target.run(&input, Checks::AtCheckpoints).unwrap();
         assert_eq!(target.met(), [MetFinding { known: all, seen: fingerprints }]);
     }

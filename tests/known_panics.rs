@@ -16,25 +16,21 @@ use qcowfuzz::fuzzing::feedback::Recorder;
 use qcowfuzz::fuzzing::libfuzzer;
 use qcowfuzz::harness::chain::Chain;
 use qcowfuzz::harness::claims::Claims;
-use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
-use qcowfuzz::harness::implementation::Implementation;
+use qcowfuzz::harness::engine::{Engine, EngineError, Facts, OpenDisk, Opened};
 use qcowfuzz::harness::target::Inputs;
 use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, KnownFindings, MetFinding, Walker, WalkerDisk};
+use qcowfuzz::harness::{Checks, KnownFindings, MetFinding, Walker};
 use qcowfuzz::images::{FileNames, Limits};
-use qcowfuzz::internal::disk::observer::Observer;
 use qcowfuzz::programs::text::assemble;
 
 /// The crate of the function is that of this test.
 const FINGERPRINT: &str = "panic: known_panics, reads_nothing";
 
 /// Our walker, with two panics in its way to read.
-#[derive(Clone)]
-struct Panics;
+#[derive(Clone, Default)]
+struct Panics(Walker);
 
-struct PanicsEngine(Walker);
-
-struct PanicsDisk<'s>(WalkerDisk<'s>);
+struct PanicsDisk<'s>(Box<dyn OpenDisk + 's>);
 
 /// Panics at disks of an odd number of sectors.
 fn reads_nothing(sectors: u64) {
@@ -51,28 +47,20 @@ const KNOWN: u64 = 65;
 const NEW: u64 = 66;
 const SOUND: u64 = 64;
 
-impl Implementation for Panics {
-    type Engine<O: Observer + Clone + 'static> = PanicsEngine;
-
-    fn engine<O: Observer + Clone + 'static>(&self, _observer: &O) -> PanicsEngine {
-        PanicsEngine(Walker::default())
-    }
-}
-
-impl Engine for PanicsEngine {
-    type Disk<'s> = PanicsDisk<'s>;
-
-    fn name(&self) -> &str {
-        "panics"
+impl Engine for Panics {
+    fn facts(&self) -> Facts {
+        Facts {
+            known: {
+                let text =
+                    format!("[[finding]]\nfingerprint = '{FINGERPRINT}'\nreason = 'a test'\n");
+                KnownFindings::parse(&text).unwrap()
+            },
+            ..Facts::new("panics")
+        }
     }
 
-    fn known_findings(&self) -> KnownFindings {
-        let text = format!("[[finding]]\nfingerprint = '{FINGERPRINT}'\nreason = 'a test'\n");
-        KnownFindings::parse(&text).unwrap()
-    }
-
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<PanicsDisk<'s>, EngineError> {
-        Ok(PanicsDisk(self.0.open(chain)?))
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
+        Ok(Box::new(PanicsDisk(self.0.open(chain)?)))
     }
 }
 
@@ -88,7 +76,7 @@ impl OpenDisk for PanicsDisk<'_> {
         self.0.read(guest, into)
     }
 
-    fn map(&mut self, window: Window, visitor: &mut impl Visitor) -> Result<(), EngineError> {
+    fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Result<(), EngineError> {
         self.0.map(window, visitor)
     }
 }
@@ -103,7 +91,7 @@ fn disk_of(sectors: u64) -> Vec<u8> {
 }
 
 /// The subject of the embedded loop.
-struct PanicsSubject(Runner<Rc<Recorder>, Panics>, Rc<Recorder>);
+struct PanicsSubject(Runner, Rc<Recorder>);
 
 impl Subject for PanicsSubject {
     fn run(&mut self, input: &[u8]) -> RunReply {
@@ -129,7 +117,8 @@ fn the_runner_and_the_loop_count_a_known_panic_and_go_on() {
     let _silence = PanicNotes::take_over();
     let recorder: Rc<Recorder> = Rc::default();
     let kind = TargetKind::MapExtents;
-    let mut runner = Runner::new(&Panics, kind, FileNames::default(), &recorder);
+    let mut runner =
+        Runner::new(&Panics::default().into(), kind, FileNames::default(), recorder.clone());
     let known = runner.run(&disk_of(KNOWN), Checks::AtCheckpoints);
     assert!(matches!(known, Ran::KnownPanic(_)) && known.finding().is_none(), "{known:?}");
     let met = MetFinding { known: FINGERPRINT.to_string(), seen: vec![FINGERPRINT.to_string()] };
@@ -171,7 +160,8 @@ fn the_runner_and_the_loop_count_a_known_panic_and_go_on() {
 #[ignore = "the next test runs this one in a process of its own"]
 fn process_with_the_hook_of_libfuzzer() {
     libfuzzer::name_panics();
-    let run = |sectors| libfuzzer::run_with(|| Panics, TargetKind::MapExtents, &disk_of(sectors));
+    let run =
+        |sectors| libfuzzer::run_with(Panics::default, TargetKind::MapExtents, &disk_of(sectors));
     for _ in 0..3 {
         assert!(run(KNOWN).unwrap().images == 0);
         // The target begins anew.

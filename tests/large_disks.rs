@@ -36,19 +36,17 @@ fn engines_with_narrow_guest_offsets_are_found() {
     }
 }
 
-type Observed = Rc<Recorder>;
-
 struct Planted {
-    harness: Harness<NarrowEngine<Observed>, Observed>,
-    recorder: Observed,
+    harness: Harness,
+    recorder: Rc<Recorder>,
 }
 
 impl Planted {
     fn new(case: &LargeCase) -> Self {
-        let recorder: Observed = Rc::default();
-        let walker = Walker::observed(Rc::clone(&recorder));
+        let recorder: Rc<Recorder> = Rc::default();
+        let walker = Walker::observed(recorder.clone());
         let engine = NarrowEngine { walker, format: case.format, narrow: Some(case.narrow) };
-        Self { harness: Harness::observed(engine, Rc::clone(&recorder)), recorder }
+        Self { harness: Harness::observed(engine, recorder.clone()), recorder }
     }
 }
 

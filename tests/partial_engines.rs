@@ -4,6 +4,7 @@
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use qcowfuzz::disk::extent::{Extent, Mapping, Visitor, Window};
 use qcowfuzz::disk::features::Feature;
@@ -11,13 +12,13 @@ use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::harness::chain::{Chain, ChainFile};
 use qcowfuzz::harness::claims::{Claims, CostPolicy, EnginePolicy, SizePolicy};
-use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
-use qcowfuzz::harness::idle::QuestionKind;
+use qcowfuzz::harness::engine::{Engine, EngineError, Facts, OpenDisk, Opened};
+use qcowfuzz::harness::questions::QuestionKind;
 use qcowfuzz::harness::status::{GuestRun, GuestStatus};
-use qcowfuzz::harness::{Checks, Harness, Walker, WalkerDisk};
+use qcowfuzz::harness::{Checks, Harness, Walker};
 
 type Answered = Result<(), EngineError>;
-type OnRead = fn(&mut WalkerDisk, GuestOffset, &mut [u8]) -> Answered;
+type OnRead = fn(&mut dyn OpenDisk, GuestOffset, &mut [u8]) -> Answered;
 type OnStatus = fn(GuestOffset, Extent) -> GuestRun;
 
 /// An engine that answers as these functions do. If one is `None`, the engine has no answer to such questions.
@@ -35,26 +36,20 @@ struct Partial {
 }
 
 struct PartialDisk<'s> {
-    disk: WalkerDisk<'s>,
+    disk: Box<dyn OpenDisk + 's>,
     answers: Answers,
 }
 
 impl Engine for Partial {
-    type Disk<'s> = PartialDisk<'s>;
-
-    fn name(&self) -> &str {
-        "partial"
+    fn facts(&self) -> Facts {
+        Facts { claims: self.answers.claims, ..Facts::new("partial") }
     }
 
-    fn claims(&self) -> Claims {
-        self.answers.claims
-    }
-
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<PartialDisk<'s>, EngineError> {
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         if let Some(open) = self.answers.open {
             open(chain)?;
         }
-        Ok(PartialDisk { disk: self.walker.open(chain)?, answers: self.answers })
+        Ok(Box::new(PartialDisk { disk: self.walker.open(chain)?, answers: self.answers }))
     }
 }
 
@@ -65,13 +60,13 @@ impl OpenDisk for PartialDisk<'_> {
 
     fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answered {
         match self.answers.read {
-            Some(read) => read(&mut self.disk, guest, into),
-            None => Err(EngineError::NotAsked),
+            Some(read) => read(&mut *self.disk, guest, into),
+            None => Err(EngineError::NoAnswer),
         }
     }
 
     fn status(&mut self, guest: GuestOffset) -> Result<GuestRun, EngineError> {
-        let Some(status) = self.answers.status else { return Err(EngineError::NotAsked) };
+        let Some(status) = self.answers.status else { return Err(EngineError::NoAnswer) };
         let window = Window { start: guest, length_bytes: u64::MAX };
         let mut first = None;
         self.disk.map(window, &mut |extent: Extent| {
@@ -85,7 +80,7 @@ impl OpenDisk for PartialDisk<'_> {
     }
 }
 
-fn sound_read(disk: &mut WalkerDisk, guest: GuestOffset, into: &mut [u8]) -> Answered {
+fn sound_read(disk: &mut dyn OpenDisk, guest: GuestOffset, into: &mut [u8]) -> Answered {
     disk.read(guest, into)
 }
 
@@ -128,7 +123,10 @@ fn idle_without(answered: QuestionKind) -> Vec<QuestionKind> {
     let structures = [TakeSnapshot, ApplySnapshot, DeleteSnapshot, ChangeBitmap];
     let requests = [Writing, WriteZeroes, Discard, Resize, Flush, Create];
     let is_idle = |kind: &QuestionKind| {
-        *kind != answered && !requests.contains(kind) && !structures.contains(kind)
+        !matches!(*kind, QuestionKind::Open)
+            && *kind != answered
+            && !requests.contains(kind)
+            && !structures.contains(kind)
     };
     QuestionKind::ALL.into_iter().filter(is_idle).collect()
 }
@@ -327,29 +325,23 @@ struct StoredSize {
 }
 
 struct StoredSizeDisk<'s> {
-    disk: WalkerDisk<'s>,
+    disk: Box<dyn OpenDisk + 's>,
     file: &'s ChainFile,
     size_bytes: u64,
     reads_zeros: bool,
 }
 
 impl Engine for StoredSize {
-    type Disk<'s> = StoredSizeDisk<'s>;
-
-    fn name(&self) -> &str {
-        "stored size"
+    fn facts(&self) -> Facts {
+        Facts { policy: self.policy, ..Facts::new("stored size") }
     }
 
-    fn policy(&self) -> EnginePolicy {
-        self.policy
-    }
-
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<StoredSizeDisk<'s>, EngineError> {
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         let mut size = [0; 8];
         chain.image().read_at(HostOffset::new(24), &mut size)?;
         let size_bytes = u64::from_be_bytes(size);
         let (disk, file) = (self.walker.open(chain)?, chain.image());
-        Ok(StoredSizeDisk { disk, file, size_bytes, reads_zeros: self.reads_zeros })
+        Ok(Box::new(StoredSizeDisk { disk, file, size_bytes, reads_zeros: self.reads_zeros }))
     }
 }
 
@@ -376,7 +368,7 @@ impl OpenDisk for StoredSizeDisk<'_> {
         Ok(())
     }
 
-    fn map(&mut self, window: Window, visitor: &mut impl Visitor) -> Answered {
+    fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Answered {
         // Reads far more than the tables.
         self.file.read_at(HostOffset::ZERO, &mut [0; 128 << 10])?;
         self.disk.map(window, visitor)
@@ -409,37 +401,40 @@ fn a_policy_excuses_the_size_and_the_cost_and_nothing_else() {
     assert!(found.iter().any(|it| it == "data: normal, what was written → zeros"), "{found:?}");
 }
 
+/// Files, with four bytes of each.
+type KeptFiles = Vec<(ChainFile, [u8; 4])>;
+
 /// Keeps the files of all chains, and reads them from another thread.
 #[derive(Default)]
 struct Hoarder {
     walker: Walker,
-    kept: Vec<(ChainFile, [u8; 4])>,
+    kept: Arc<Mutex<KeptFiles>>,
 }
 
 impl Engine for Hoarder {
-    type Disk<'s> = WalkerDisk<'s>;
-
-    fn name(&self) -> &str {
-        "hoarder"
+    fn facts(&self) -> Facts {
+        Facts::new("hoarder")
     }
 
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<WalkerDisk<'s>, EngineError> {
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         let file = chain.image().clone();
         let mut length = [0; 4];
         file.read_at(HostOffset::new(28), &mut length)?;
-        self.kept.push((file, length));
+        self.kept.lock().unwrap().push((file, length));
         self.walker.open(chain)
     }
 }
 
 #[test]
 fn an_engine_may_keep_its_files() {
-    let mut harness = Harness::new(Hoarder::default());
+    let hoarder = Hoarder::default();
+    let kept = Arc::clone(&hoarder.kept);
+    let mut harness = Harness::new(hoarder);
     for (name, seed) in seeds().into_iter().take(20) {
         let run = harness.run(&seed, Checks::AtCheckpoints);
         assert!(run.is_ok(), "{name}: {run:?}");
     }
-    let kept = std::mem::take(&mut harness.engine_mut().kept);
+    let kept = std::mem::take(&mut *kept.lock().unwrap());
     assert!(kept.len() > 20);
     let same = std::thread::spawn(move || {
         kept.iter().all(|(file, before)| {

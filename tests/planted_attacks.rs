@@ -3,7 +3,6 @@
 
 use std::ops::ControlFlow;
 
-use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Walker};
 use qcowfuzz::prelude::*;
@@ -16,8 +15,8 @@ struct WrongAbout {
     block: std::ops::Range<u64>,
 }
 
-struct WrongDisk<D> {
-    disk: D,
+struct WrongDisk<'s> {
+    disk: Box<dyn OpenDisk + 's>,
     block: std::ops::Range<u64>,
 }
 
@@ -25,28 +24,22 @@ struct WrongDisk<D> {
 const DISTANCE: u64 = 1 << 40;
 
 impl Engine for WrongAbout {
-    type Disk<'s> = WrongDisk<<Walker as Engine>::Disk<'s>>;
-
-    fn name(&self) -> &str {
-        "wrong about a block"
+    fn facts(&self) -> Facts {
+        Facts { claims: Claims::ALL, ..Facts::new("wrong about a block") }
     }
 
-    fn claims(&self) -> Claims {
-        Claims::ALL
-    }
-
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<Self::Disk<'s>> {
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         let block = self.block.clone();
-        Ok(WrongDisk { disk: self.walker.open(chain)?, block })
+        Ok(Box::new(WrongDisk { disk: self.walker.open(chain)?, block }))
     }
 }
 
-impl<D: OpenDisk> OpenDisk for WrongDisk<D> {
+impl OpenDisk for WrongDisk<'_> {
     fn virtual_size_bytes(&self) -> u64 {
         self.disk.virtual_size_bytes()
     }
 
-    fn map(&mut self, window: Window, visitor: &mut impl Visitor) -> Answer {
+    fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Answer {
         let block = self.block.clone();
         let mut wrong = |mut extent: Extent| -> ControlFlow<()> {
             if block.contains(&extent.start.get()) {

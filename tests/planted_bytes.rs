@@ -25,6 +25,7 @@ use qcowfuzz::internal::harness::oracles::data;
 use qcowfuzz::internal::harness::oracles::model;
 use qcowfuzz::internal::harness::oracles::qcow2::recount::Recount;
 use qcowfuzz::internal::harness::oracles::qcow2::refcounts;
+use qcowfuzz::internal::harness::tested::TestedEngine;
 use qcowfuzz::internal::images::files::Deviation;
 use qcowfuzz::internal::programs::journal::Journal;
 use qcowfuzz::programs::generate::{GenerateSettings, generate};
@@ -54,12 +55,12 @@ fn found(image: &Image, meant: &Meant) -> Vec<String> {
             return found;
         }
     };
-    let extents_and_data = [mapped(&mut disk, meant), read(&mut disk, meant)];
+    let extents_and_data = [mapped(&mut *disk, meant), read(&mut *disk, meant)];
     found.extend(extents_and_data.into_iter().filter_map(Result::err));
     found
 }
 
-fn mapped(disk: &mut impl OpenDisk, meant: &Meant) -> Result<(), String> {
+fn mapped(disk: &mut dyn OpenDisk, meant: &Meant) -> Result<(), String> {
     let named = |verdict: OracleResult| verdict.map_err(|it| it.fingerprint());
     named(model::check_size(meant.model.virtual_size_bytes(), disk.virtual_size_bytes()))?;
     let mut actual = Vec::new();
@@ -69,16 +70,16 @@ fn mapped(disk: &mut impl OpenDisk, meant: &Meant) -> Result<(), String> {
 }
 
 /// Compares the stamps, and the whole content of compressed clusters that are not too large.
-fn read(disk: &mut impl OpenDisk, meant: &Meant) -> Result<(), String> {
+fn read(disk: &mut dyn OpenDisk, meant: &Meant) -> Result<(), String> {
     let Meant { model, .. } = meant;
     let mut buffers = Default::default();
-    data::check(&mut |at, into| disk.read(at, into), model, |_| true)
-        .map_err(|it| it.fingerprint())?;
+    let read = &mut |at, into: &mut [u8]| disk.read(at, into);
+    data::edges::check(read, model, |_| true, &mut Err).map_err(|it| it.fingerprint())?;
     for visible in model.visible() {
         let length = (visible.end - visible.start) as usize;
         if matches!(visible.piece.state, PieceState::Compressed(..)) && length <= 64 << 10 {
             let start = GuestOffset::new(visible.start);
-            data::check_range(disk, model, start, length, &mut buffers)
+            data::check_range(read, model, start, length, &mut buffers)
                 .map_err(|it| it.fingerprint())?;
         }
     }
@@ -129,9 +130,10 @@ fn found_in_snapshots(image: &Image, meant: &Meant) -> Vec<String> {
     let mut model = Model::new();
     model.replay(std::iter::once(&meant.journal));
     let mut verdict = |index| {
-        let (walker, buffers) = (&mut Walker::default(), &mut Default::default());
-        let unanswered = Default::default();
-        oracles::snapshots::check(walker, &chain, index, &mut model, u64::MAX, unanswered, buffers)
+        let (walker, buffers) = (Walker::default(), &mut Default::default());
+        let facts = walker.facts();
+        let engine = &mut TestedEngine::new(Box::new(walker), facts);
+        oracles::snapshots::check(engine, &chain, index, &mut model, u64::MAX, buffers, &mut Err)
     };
     let all = 0..meant.model.snapshot_count();
     all.map(&mut verdict).filter_map(|it| it.err().map(|it| it.fingerprint())).collect()

@@ -16,7 +16,7 @@ use qcowfuzz::disk::features::FeatureSet;
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::harness::chain::Chain;
-use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
+use qcowfuzz::harness::engine::{Engine, EngineError};
 use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::images::{Image, Images};
 use qcowfuzz::internal::formats::qcow2::entry::ClusterKind;
@@ -38,20 +38,20 @@ fn seed(name: &str) -> Vec<u8> {
 }
 
 /// Returns the harness after a run of the seed, which finds nothing.
-fn ran(input: &[u8]) -> Harness<Walker> {
+fn ran(input: &[u8]) -> Harness {
     let mut harness = Harness::new(Walker::default());
     harness.run(input, Checks::AfterEach).unwrap();
     harness
 }
 
 /// Returns the violations that the recount and the data oracle find in an image of the seed's program.
-fn found(image: &Image, harness: &Harness<Walker>) -> Vec<String> {
+fn found(image: &Image, harness: &Harness) -> Vec<String> {
     let mut model = Model::new();
     model.replay(harness.vm().journals());
     let counted = refcounts::check(&mut Recount::new(), image, &[]);
     let (mut walker, chain) = (Walker::default(), Chain::alone(image.clone()));
     let mut disk = walker.open(&chain).unwrap();
-    let read = data::check(&mut |at, into| disk.read(at, into), &model, |_| true);
+    let read = data::edges::check(&mut |at, into| disk.read(at, into), &model, |_| true, &mut Err);
     [counted, read].into_iter().filter_map(|it| it.err().map(|it| it.fingerprint())).collect()
 }
 
@@ -103,7 +103,8 @@ fn a_file_that_loses_its_end_is_found() {
         let (mut walker, chain) = (Walker::default(), Chain::alone(image.clone()));
         let mut disk = walker.open(&chain).unwrap();
         let mut buffers = Default::default();
-        data::check_range(&mut disk, &model, start, cluster as usize, &mut buffers)
+        let read = &mut |at, into: &mut [u8]| disk.read(at, into);
+        data::check_range(read, &model, start, cluster as usize, &mut buffers)
             .err()
             .map(|it| it.fingerprint())
     };
@@ -182,7 +183,7 @@ fn a_raw_data_file_that_differs_from_the_disk_is_found() {
 }
 
 /// Judges one layer with the oracles of structures, in the way of the harness.
-fn structures(layer: LayerFiles, harness: &Harness<Walker>) -> OracleResult {
+fn structures(layer: LayerFiles, harness: &Harness) -> OracleResult {
     let mut images = Images::default();
     images.resize(1);
     *images.layer_mut(0) = layer;

@@ -5,9 +5,9 @@ use std::hint::black_box;
 
 use qcowfuzz::harness::chain::Chain;
 use qcowfuzz::harness::claims::{EnginePolicy, MemoryPolicy};
-use qcowfuzz::harness::engine::{Engine, EngineError};
+use qcowfuzz::harness::engine::{Engine, Facts, Opened};
 use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, PeakAlloc, Walker, WalkerDisk};
+use qcowfuzz::harness::{Checks, PeakAlloc, Walker};
 use qcowfuzz::programs::text::assemble;
 
 #[global_allocator]
@@ -21,17 +21,14 @@ struct Greedy {
 }
 
 impl Engine for Greedy {
-    type Disk<'s> = WalkerDisk<'s>;
-
-    fn name(&self) -> &str {
-        "greedy"
+    fn facts(&self) -> Facts {
+        Facts {
+            policy: EnginePolicy { memory: self.policy, ..EnginePolicy::default() },
+            ..Facts::new("greedy")
+        }
     }
 
-    fn policy(&self) -> EnginePolicy {
-        EnginePolicy { memory: self.policy, ..EnginePolicy::default() }
-    }
-
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<WalkerDisk<'s>, EngineError> {
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         drop(black_box(Vec::<u8>::with_capacity(self.bytes)));
         self.walker.open(chain)
     }

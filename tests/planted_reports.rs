@@ -4,9 +4,11 @@
 use qcowfuzz::disk::extent::{Visitor, Window};
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::harness::chain::Chain;
-use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
+use qcowfuzz::harness::engine::{
+    Engine, EngineError, Facts, ImageReport, OpenDisk, Opened, ReportKind,
+};
 use qcowfuzz::harness::info::{CheckCounts, ImageInfo};
-use qcowfuzz::harness::{Checks, Harness, Walker, WalkerDisk};
+use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::programs::text::assemble;
 
 /// Our walker, which gives the same report about every image.
@@ -17,21 +19,19 @@ struct Reporting {
 }
 
 struct ReportingDisk<'s> {
-    disk: WalkerDisk<'s>,
+    disk: Box<dyn OpenDisk + 's>,
     info: ImageInfo,
     check: CheckCounts,
 }
 
 impl Engine for Reporting {
-    type Disk<'s> = ReportingDisk<'s>;
-
-    fn name(&self) -> &str {
-        "reporting"
+    fn facts(&self) -> Facts {
+        Facts::new("reporting")
     }
 
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<ReportingDisk<'s>, EngineError> {
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         let disk = self.walker.open(chain)?;
-        Ok(ReportingDisk { disk, info: self.info.clone(), check: self.check })
+        Ok(Box::new(ReportingDisk { disk, info: self.info.clone(), check: self.check }))
     }
 }
 
@@ -40,7 +40,7 @@ impl OpenDisk for ReportingDisk<'_> {
         self.disk.virtual_size_bytes()
     }
 
-    fn map(&mut self, window: Window, visitor: &mut impl Visitor) -> Result<(), EngineError> {
+    fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Result<(), EngineError> {
         self.disk.map(window, visitor)
     }
 
@@ -48,12 +48,11 @@ impl OpenDisk for ReportingDisk<'_> {
         self.disk.read(guest, into)
     }
 
-    fn info(&mut self) -> Result<ImageInfo, EngineError> {
-        Ok(self.info.clone())
-    }
-
-    fn check(&mut self) -> Result<CheckCounts, EngineError> {
-        Ok(self.check)
+    fn report(&mut self, about: ReportKind) -> Result<ImageReport, EngineError> {
+        Ok(match about {
+            ReportKind::Info => ImageReport::Info(self.info.clone()),
+            ReportKind::Check => ImageReport::Check(self.check),
+        })
     }
 }
 

@@ -11,13 +11,16 @@ mod not_given;
 mod qemu;
 
 use qcowfuzz::harness::chain::ChainFolder;
-use qcowfuzz::harness::idle::QuestionKind;
-use qcowfuzz::harness::target::Target;
-use qcowfuzz::harness::{Checks, KnowingEngine, KnownFindings, Walker, WalkerDisk};
-use qcowfuzz::internal::harness::targets::writes::Writes;
+use qcowfuzz::harness::implementation::{Implementation, no_observer};
+use qcowfuzz::harness::questions::QuestionKind;
+use qcowfuzz::harness::targets::TargetKind;
+use qcowfuzz::harness::{Checks, Harness, KnownFindings, Walker};
+use qcowfuzz::images::FileNames;
 use qcowfuzz::internal::programs::operand::{DataIn, SyncKind};
 use qcowfuzz::internal::writers::WriterFault;
-use qcowfuzz::prelude::{Answer, Chain, Claims, Engine, GuestOffset, OpenDisk};
+use qcowfuzz::prelude::{
+    Answer, Chain, Engine, EngineError, Facts, GuestOffset, OpenDisk, Opened, Request,
+};
 use qcowfuzz::programs::generate::generate_writes;
 use qcowfuzz::programs::text::assemble;
 use qcowfuzz::programs::{Operation, Program};
@@ -107,20 +110,26 @@ fn programs() -> Vec<Program> {
     programs
 }
 
+/// Creates the target with an engine under test whose known findings are others than its own.
+fn knowing(engine: impl Into<Implementation>, known: KnownFindings) -> Harness {
+    let implementation = engine.into().knowing(known);
+    TargetKind::Writes.create(&implementation, FileNames::default(), no_observer())
+}
+
 /// Runs the program with a number. Returns the fingerprint of the violation.
-fn found(target: &mut impl Target, number: u64) -> Option<String> {
+fn found(target: &mut Harness, number: u64) -> Option<String> {
     found_in(target, &program(number))
 }
 
 /// Runs a program. Returns the fingerprint of the violation.
-fn found_in(target: &mut impl Target, program: &Program) -> Option<String> {
+fn found_in(target: &mut Harness, program: &Program) -> Option<String> {
     let run = target.run(&program.encode(), Checks::AtCheckpoints);
     run.err().map(|failure| failure.violation.fingerprint())
 }
 
 #[test]
 fn a_writer_without_a_fault_passes() {
-    let mut target = Writes::observed(Walker::default(), ());
+    let mut target = TargetKind::Writes.judging(Walker::default());
     for (number, program) in programs().iter().enumerate() {
         assert_eq!(found_in(&mut target, program), None, "program {number}");
     }
@@ -131,7 +140,7 @@ fn found_by(fault: WriterFault) -> &'static [&'static str] {
     use WriterFault::*;
     match fault {
         CopiedIgnored => &["written: a snapshot, ", "written: the rest, "],
-        SharedInside => &["written: a snapshot, the bytes of the guest → other bytes"],
+        SharedInside => &["written: a snapshot, the bytes of the guest → "],
         SharedTable | CompressedNeighbour => &["refcounts: ", "written: "],
         CountNotRaised | CountNotLowered | TableNotStored => &["refcounts: "],
         CopiedNotSet => &["refcounts: data, copied → not copied"],
@@ -224,7 +233,7 @@ fn each_planted_fault_is_found() {
         // A cut also shows most faults that an oracle finds in the closed file, and hides that this oracle finds them.
         let concerns_cuts = by.iter().any(|name| is_of_cut(name));
         let programs = if concerns_cuts { &with_cuts } else { &without_cuts };
-        let mut target = Writes::observed(Walker::default().with_fault(*fault), ());
+        let mut target = TargetKind::Writes.judging(Walker::default().with_fault(*fault));
         let found = programs.iter().rev().filter_map(|program| found_in(&mut target, program));
         let found: Vec<String> = found.take(LEAST).collect();
         assert!(found.len() >= LEAST, "{}: {found:?}", fault.name());
@@ -245,25 +254,19 @@ fn is_of_cut(name: &str) -> bool {
 /// Our walker, whose writer cannot change the size of a disk.
 struct WithoutResize(Walker);
 
-struct DiskWithoutResize<'s>(WalkerDisk<'s>);
+struct DiskWithoutResize<'s>(Box<dyn OpenDisk + 's>);
 
 impl Engine for WithoutResize {
-    type Disk<'s> = DiskWithoutResize<'s>;
-
-    fn name(&self) -> &str {
-        "without resize"
+    fn facts(&self) -> Facts {
+        Facts { write_claims: self.0.facts().write_claims, ..Facts::new("without resize") }
     }
 
-    fn write_claims(&self) -> Claims {
-        self.0.write_claims()
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
+        Ok(Box::new(DiskWithoutResize(self.0.open(chain)?)))
     }
 
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<DiskWithoutResize<'s>> {
-        Ok(DiskWithoutResize(self.0.open(chain)?))
-    }
-
-    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<DiskWithoutResize<'s>> {
-        Ok(DiskWithoutResize(self.0.open_to_write(chain)?))
+    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
+        Ok(Box::new(DiskWithoutResize(self.0.open_to_write(chain)?)))
     }
 }
 
@@ -276,29 +279,25 @@ impl OpenDisk for DiskWithoutResize<'_> {
         self.0.read(guest, into)
     }
 
-    fn write(&mut self, guest: GuestOffset, bytes: &[u8]) -> Answer {
-        assert!(guest.get() + bytes.len() as u64 <= self.virtual_size_bytes());
-        self.0.write(guest, bytes)
-    }
-
-    fn write_zeroes(&mut self, guest: GuestOffset, length_bytes: u64) -> Answer {
+    fn request(&mut self, request: &Request) -> Answer {
+        let (guest, length_bytes) = match *request {
+            Request::Write { guest, bytes } => (guest, bytes.len() as u64),
+            Request::WriteZeroes { guest, length_bytes }
+            | Request::Discard { guest, length_bytes } => (guest, length_bytes),
+            _ => return Err(EngineError::NoAnswer),
+        };
         assert!(guest.get() + length_bytes <= self.virtual_size_bytes());
-        self.0.write_zeroes(guest, length_bytes)
+        self.0.request(request)
     }
 
-    fn discard(&mut self, guest: GuestOffset, length_bytes: u64) -> Answer {
-        assert!(guest.get() + length_bytes <= self.virtual_size_bytes());
-        self.0.discard(guest, length_bytes)
-    }
-
-    fn close(self) -> Answer {
+    fn close(self: Box<Self>) -> Answer {
         self.0.close()
     }
 }
 
 #[test]
 fn an_engine_that_lacks_a_request_gets_only_those_that_fit_its_disk() {
-    let mut target = Writes::observed(WithoutResize(Walker::default()), ());
+    let mut target = TargetKind::Writes.judging(WithoutResize(Walker::default()));
     let mut unanswered = 0;
     for number in 0..PROGRAMS / 3 {
         let run = target.run(&program(number).encode(), Checks::AtCheckpoints);
@@ -317,7 +316,7 @@ fn a_check_after_each_request_finds_what_later_requests_hide() {
                 fill_bitmap index=0 entry=0 entries=1 fill=zeroes\nwrite at=start+0 clusters=4\n";
     let program = assemble(text).unwrap().encode();
     let walker = Walker::default().with_fault(WriterFault::BitmapNotCleared);
-    let mut target = Writes::observed(walker, ());
+    let mut target = TargetKind::Writes.judging(walker);
     for (checks, expected) in [
         (Checks::AtCheckpoints, None),
         (Checks::AfterEach, Some("bitmaps: other bits, zeros → ones")),
@@ -335,7 +334,7 @@ fn stale_bytes_of_a_raw_data_file_are_found_after_a_cut() {
                 sync kind=flush choice=0\nzero at=start+0 clusters=2 keep=no\nsync kind=flush choice=0\n\
                 sync kind=cut choice=0\n";
     let walker = Walker::default().with_fault(WriterFault::RawDataFileStale);
-    let found = found_in(&mut Writes::observed(walker, ()), &assemble(text).unwrap());
+    let found = found_in(&mut TargetKind::Writes.judging(walker), &assemble(text).unwrap());
     assert_eq!(
         found.as_deref(),
         Some("power_cut: flushed zeros, the bytes of the guest → other bytes")
@@ -346,7 +345,7 @@ fn stale_bytes_of_a_raw_data_file_are_found_after_a_cut() {
 #[test]
 fn late_bits_of_bitmaps_are_found_after_a_cut() {
     let walker = Walker::default().with_fault(WriterFault::BitmapLate);
-    let mut target = Writes::observed(walker, ());
+    let mut target = TargetKind::Writes.judging(walker);
     let expected = [
         "power_cut: the bits of a change, ones → zeros",
         "killed: the bits of a change, ones → zeros",
@@ -360,7 +359,7 @@ fn late_bits_of_bitmaps_are_found_after_a_cut() {
 #[test]
 fn late_bits_of_a_flushed_change_are_found_behind_a_lost_change() {
     let walker = Walker::default().with_fault(WriterFault::BitmapLate);
-    let mut target = Writes::observed(walker, ());
+    let mut target = TargetKind::Writes.judging(walker);
     for choice in 0..LOST_CHANGES {
         let text = format!(
             "image version=3 cluster_bits=9 refcount_order=4 features=none size=64<<9+0 rng_seed=0 \
@@ -379,8 +378,8 @@ fn known_findings_of_a_writer_are_set_aside() {
     let known = "[[finding]]\nfingerprint = '*: *'\nreason = 'Planted.'";
     let known = KnownFindings::parse(known).unwrap();
     for fault in [WriterFault::CountNotRaised, WriterFault::HeadLost, WriterFault::SizeNotStored] {
-        let engine = KnowingEngine::new(Walker::default().with_fault(fault), known.clone());
-        let mut target = Writes::observed(engine, ());
+        let walker = Walker::default().with_fault(fault);
+        let mut target = knowing(walker, known.clone());
         let mut met = 0;
         for number in 0..PROGRAMS / 6 {
             assert_eq!(found(&mut target, number), None, "{}: {number}", fault.name());
@@ -396,8 +395,7 @@ fn known_findings_of_a_writer_are_set_aside() {
 fn known_flags_of_a_closed_file_do_not_hide_what_its_snapshot_lacks() {
     let known = "[[finding]]\nfingerprint = 'refcounts: *'\nreason = 'Planted.'";
     let walker = Walker::default().with_fault(WriterFault::SnapshotKeepsCopied);
-    let engine = KnowingEngine::new(walker, KnownFindings::parse(known).unwrap());
-    let mut target = Writes::observed(engine, ());
+    let mut target = knowing(walker, KnownFindings::parse(known).unwrap());
     let lost = (0..PROGRAMS).filter_map(|number| {
         let found = found(&mut target, number)?;
         (!target.met().is_empty() && found.starts_with("written: a snapshot, ")).then_some(found)
@@ -415,8 +413,7 @@ fn a_known_size_of_a_file_has_no_other_findings_there() {
     ] {
         let known = format!("[[finding]]\nfingerprint = '{known}'\nreason = 'Planted.'");
         let walker = Walker::default().with_fault(fault);
-        let engine = KnowingEngine::new(walker, KnownFindings::parse(&known).unwrap());
-        let mut target = Writes::observed(engine, ());
+        let mut target = knowing(walker, KnownFindings::parse(&known).unwrap());
         let mut met = 0;
         for (number, program) in programs().iter().enumerate() {
             let found = found_in(&mut target, program).unwrap_or_default();
@@ -436,7 +433,7 @@ fn qemu_finds_no_fault_in_written_images() {
     if !qemu::tools_are_there("qemu_finds_no_fault_in_written_images") {
         return;
     }
-    let mut target = Writes::observed(Walker::default(), ());
+    let mut target = TargetKind::Writes.judging(Walker::default());
     let dir = tempfile::tempdir().unwrap();
     let mut folder = ChainFolder::new(dir.path(), MAX_FOLDER_BYTES);
     let mut checked = 0;

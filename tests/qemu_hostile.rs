@@ -23,7 +23,6 @@ use std::path::Path;
 
 use qcowfuzz::disk::extent::{Extent, Window};
 use qcowfuzz::disk::storage::{FileStorage, Layer, Storage};
-use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Walker};
 use qcowfuzz::images::Image;
@@ -249,7 +248,7 @@ fn qemu_opens_and_walks_the_same_damaged_images() {
         if let Err(failure) = hostile.run(&program.encode(), Checks::AtCheckpoints) {
             panic!("{}\n{program}", failure.violation);
         }
-        let image = &hostile.pipeline().unwrap().images().top().image;
+        let image = &hostile.pipeline().images().top().image;
         if image.length_bytes() > MAX_FILE_BYTES {
             continue;
         }

@@ -29,7 +29,6 @@ use broken::CASES;
 use fields::{Case, combinations, fields};
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::HostOffset;
-use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Walker};
 use qcowfuzz::images::{FileNames, Image};
@@ -59,7 +58,7 @@ fn refused_files(program: &Program, dir: &Path) -> Checked<Option<String>> {
     hostile.run(&program.encode(), Checks::AtCheckpoints).unwrap();
     let names = FileNames::default();
     let path = dir.join("image.qcow2");
-    for (name, image) in hostile.pipeline().unwrap().images().files(&names) {
+    for (name, image) in hostile.pipeline().images().files(&names) {
         let path = name.map_or(path.clone(), |name| dir.join(name));
         export::write(image, &File::create(path).unwrap(), Holes::Keep).unwrap();
     }

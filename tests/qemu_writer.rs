@@ -6,13 +6,14 @@ mod qemu;
 
 use std::process::Command;
 
-use qcowfuzz::harness::Checks;
-use qcowfuzz::harness::idle::QuestionKind;
-use qcowfuzz::harness::qemu_io::{QemuDisk, QemuEngine};
-use qcowfuzz::harness::target::Target;
-use qcowfuzz::internal::harness::targets::writes::Writes;
+use qcowfuzz::harness::qemu_io::QemuEngine;
+use qcowfuzz::harness::questions::QuestionKind;
+use qcowfuzz::harness::targets::TargetKind;
+use qcowfuzz::harness::{Checks, Harness};
 use qcowfuzz::internal::programs::operand::DataIn;
-use qcowfuzz::prelude::{Answer, Chain, Engine, GuestOffset, OpenDisk};
+use qcowfuzz::prelude::{
+    Answer, Chain, Engine, EngineError, Facts, GuestOffset, OpenDisk, Opened, Request,
+};
 use qcowfuzz::programs::generate::generate_writes;
 use qcowfuzz::programs::text::assemble;
 use qcowfuzz::programs::{Operation, Program};
@@ -32,7 +33,7 @@ const BITMAP_SEEDS: &str = "corpus/text/writes";
 
 /// The result of a program: the fingerprint of the violation, if there is one. `None` if QEMU did not get the files:
 /// they are too long for the file system, or the header has no room for what QEMU adds.
-fn judged(target: &mut impl Target, program: &Program) -> Option<Option<String>> {
+fn judged(target: &mut Harness, program: &Program) -> Option<Option<String>> {
     match target.run(&program.encode(), Checks::AtCheckpoints) {
         Ok(outcome) => {
             assert_eq!(outcome.refused, 0, "{outcome:?}");
@@ -52,13 +53,13 @@ fn qemu_writes_without_a_fault() {
     if !qemu::tools_are_there("qemu_writes_without_a_fault") {
         return;
     }
-    let mut target = Writes::observed(QemuEngine::default(), ());
+    let mut target = TargetKind::Writes.judging(QemuEngine::default());
     let (mut cuts, mut snapshots) = (0, 0);
     for number in 0..PROGRAMS {
         let program = generate_writes(number, OPERATIONS);
         let Some(found) = judged(&mut target, &program) else { continue };
         assert_eq!(found, None, "program {number}");
-        let requests = target.pipeline().unwrap().vm().requests();
+        let requests = target.pipeline().vm().requests();
         cuts += requests.iter().filter(|request| request.is_cut()).count();
         snapshots += requests.iter().filter(|request| request.is_about_snapshots()).count();
     }
@@ -71,7 +72,7 @@ fn qemu_keeps_bitmaps_up_to_date() {
     if !qemu::tools_are_there("qemu_keeps_bitmaps_up_to_date") {
         return;
     }
-    let mut target = Writes::observed(QemuEngine::default(), ());
+    let mut target = TargetKind::Writes.judging(QemuEngine::default());
     let mut requests = 0;
     for seed in std::fs::read_dir(BITMAP_SEEDS).unwrap() {
         let path = seed.unwrap().path();
@@ -80,7 +81,7 @@ fn qemu_keeps_bitmaps_up_to_date() {
             continue;
         }
         assert_eq!(judged(&mut target, &program), Some(None), "{}", path.display());
-        let made = target.pipeline().unwrap().vm().requests();
+        let made = target.pipeline().vm().requests();
         requests += made.iter().filter(|request| request.is_about_bitmaps()).count();
     }
     assert!(requests > 0);
@@ -104,12 +105,12 @@ fn qemu_writes_data_files_without_a_fault() {
     if !qemu::tools_are_there("qemu_writes_data_files_without_a_fault") {
         return;
     }
-    let mut target = Writes::observed(QemuEngine::default(), ());
+    let mut target = TargetKind::Writes.judging(QemuEngine::default());
     let mut files = 0;
     for number in 0..DATA_FILES {
         let Some(found) = judged(&mut target, &with_data_file(number)) else { continue };
         assert_eq!(found, None, "program {number}");
-        let pipeline = target.pipeline().unwrap();
+        let pipeline = target.pipeline();
         let is_written = !pipeline.vm().requests().is_empty();
         files += u64::from(is_written && pipeline.images().top().has_data_file);
     }
@@ -119,21 +120,19 @@ fn qemu_writes_data_files_without_a_fault() {
 /// QEMU, which says that it has flushed, and has not.
 struct WithoutFlush(QemuEngine);
 
-struct DiskWithoutFlush<'s>(QemuDisk<'s>);
+struct DiskWithoutFlush<'s>(Box<dyn OpenDisk + 's>);
 
 impl Engine for WithoutFlush {
-    type Disk<'s> = DiskWithoutFlush<'s>;
-
-    fn name(&self) -> &str {
-        "without flush"
+    fn facts(&self) -> Facts {
+        Facts::new("without flush")
     }
 
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<DiskWithoutFlush<'s>> {
-        Ok(DiskWithoutFlush(self.0.open(chain)?))
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
+        Ok(Box::new(DiskWithoutFlush(self.0.open(chain)?)))
     }
 
-    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<DiskWithoutFlush<'s>> {
-        Ok(DiskWithoutFlush(self.0.open_to_write(chain)?))
+    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
+        Ok(Box::new(DiskWithoutFlush(self.0.open_to_write(chain)?)))
     }
 }
 
@@ -146,15 +145,15 @@ impl OpenDisk for DiskWithoutFlush<'_> {
         self.0.read(guest, into)
     }
 
-    fn write(&mut self, guest: GuestOffset, bytes: &[u8]) -> Answer {
-        self.0.write(guest, bytes)
+    fn request(&mut self, request: &Request) -> Answer {
+        match request {
+            Request::Write { .. } => self.0.request(request),
+            Request::Flush => Ok(()),
+            _ => Err(EngineError::NoAnswer),
+        }
     }
 
-    fn flush(&mut self) -> Answer {
-        Ok(())
-    }
-
-    fn close(self) -> Answer {
+    fn close(self: Box<Self>) -> Answer {
         self.0.close()
     }
 }
@@ -173,8 +172,8 @@ fn a_flush_that_qemu_does_not_make_is_found() {
         );
         assemble(&text).unwrap()
     };
-    let mut sound = Writes::observed(QemuEngine::default(), ());
-    let mut planted = Writes::observed(WithoutFlush(QemuEngine::default()), ());
+    let mut sound = TargetKind::Writes.judging(QemuEngine::default());
+    let mut planted = TargetKind::Writes.judging(WithoutFlush(QemuEngine::default()));
     for data_in in ["image", "file", "raw_file"] {
         let mut lost = 0;
         for choice in 0..12 {

@@ -5,7 +5,7 @@
 /// Story: describe the fault, how it was found, and its fix.
 #[test]
 fn bug_model_kind_zero_allocated_zero_plain_1370c18a() {
-    use qcowfuzz::harness::{Checks, target::Target};
+    use qcowfuzz::harness::Checks;
     let text = "\
         image version=3 cluster_bits=16 refcount_order=4 features=none size=100<<16+0 rng_seed=0 blocks=append table=append tolerance=0\n\
         write at=start+4 clusters=8\n\
@@ -17,12 +17,12 @@ fn bug_model_kind_zero_allocated_zero_plain_1370c18a() {
     ";
     let input = qcowfuzz::programs::text::assemble(text).unwrap().encode();
     let mut target = qcowfuzz::harness::Harness::new(qcowfuzz::harness::Walker::default());
-    let found = Target::run(&mut target, &input, Checks::AtCheckpoints).err();
+    let found = target.run(&input, Checks::AtCheckpoints).err();
     let found = found.map(|failure| failure.violation.fingerprint());
     assert_eq!(found, None);
     // An engine may list the bug among its known findings.
     let bug = "model: kind, zero-allocated → zero-plain".to_string();
-    assert!(!Target::met(&target).iter().any(|met| met.seen.contains(&bug)));
+    assert!(!target.met().iter().any(|met| met.seen.contains(&bug)));
     // Guest offset, length, status, host offset.
     let extents = [
         (0, 262144, "unallocated", None),
@@ -49,7 +49,7 @@ fn bug_model_kind_zero_allocated_zero_plain_1370c18a() {
 /// Story: describe the fault, how it was found, and its fix.
 #[test]
 fn bug_refcounts_refcount_block_the_references_fewer_28274946() {
-    use qcowfuzz::harness::{Checks, target::Target};
+    use qcowfuzz::harness::Checks;
     let text = "\
         image version=3 cluster_bits=17 refcount_order=4 features=none size=500<<20+0 rng_seed=4 blocks=append table=mixed tolerance=0\n\
         write at=start+0 clusters=9\n\
@@ -65,12 +65,12 @@ fn bug_refcounts_refcount_block_the_references_fewer_28274946() {
     let input = qcowfuzz::programs::text::assemble(text).unwrap().encode();
     let mut target = qcowfuzz::harness::targets::TargetKind::Refcounts
         .judging(qcowfuzz::harness::Walker::default());
-    let found = Target::run(&mut target, &input, Checks::AtCheckpoints).err();
+    let found = target.run(&input, Checks::AtCheckpoints).err();
     let found = found.map(|failure| failure.violation.fingerprint());
     assert_eq!(found, None);
     // An engine may list the bug among its known findings.
     let bug = "refcounts: refcount block, the references → fewer".to_string();
-    assert!(!Target::met(&target).iter().any(|met| met.seen.contains(&bug)));
+    assert!(!target.met().iter().any(|met| met.seen.contains(&bug)));
 }
 
 /// hostile: walk, a result → a panic
@@ -78,7 +78,7 @@ fn bug_refcounts_refcount_block_the_references_fewer_28274946() {
 /// Story: describe the fault, how it was found, and its fix.
 #[test]
 fn bug_hostile_walk_a_result_a_panic_33ffee0d() {
-    use qcowfuzz::harness::{Checks, target::Target};
+    use qcowfuzz::harness::Checks;
     let text = "\
         image version=3 cluster_bits=16 refcount_order=4 features=none size=300<<16+0 rng_seed=0 blocks=append table=append tolerance=0\n\
         write at=start+1 clusters=3\n\
@@ -92,10 +92,10 @@ fn bug_hostile_walk_a_result_a_panic_33ffee0d() {
     let input = qcowfuzz::programs::text::assemble(text).unwrap().encode();
     let mut target = qcowfuzz::harness::targets::TargetKind::Hostile
         .judging(qcowfuzz::harness::Walker::default());
-    let found = Target::run(&mut target, &input, Checks::AtCheckpoints).err();
+    let found = target.run(&input, Checks::AtCheckpoints).err();
     let found = found.map(|failure| failure.violation.fingerprint());
     assert_eq!(found, None);
     // An engine may list the bug among its known findings.
     let bug = "hostile: walk, a result → a panic".to_string();
-    assert!(!Target::met(&target).iter().any(|met| met.seen.contains(&bug)));
+    assert!(!target.met().iter().any(|met| met.seen.contains(&bug)));
 }

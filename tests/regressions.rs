@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use qcowfuzz::findings::regression::Regression;
-use qcowfuzz::harness::implementation::OurWalker;
+use qcowfuzz::harness::implementation::{Implementation, no_observer};
 use qcowfuzz::harness::{Checks, Failure, Outcome};
 use qcowfuzz::images::FileNames;
 
@@ -25,7 +25,10 @@ fn read(path: &Path) -> Regression {
 
 fn run(regression: &Regression, checks: Checks) -> Result<Outcome, Box<Failure>> {
     let input = regression.program.encode();
-    regression.target.create(&OurWalker, FileNames::default(), &()).run(&input, checks)
+    regression
+        .target
+        .create(&Implementation::our_walker(), FileNames::default(), no_observer())
+        .run(&input, checks)
 }
 
 #[test]

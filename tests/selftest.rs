@@ -1,7 +1,7 @@
 //! The self-test passes for our walker, and names the mistake of each adapter in which one is planted.
 
+use qcowfuzz::harness::Walker;
 use qcowfuzz::harness::selftest::{SelfTest, SelfTestAnswer, SelfTestQuestion, self_test};
-use qcowfuzz::harness::{Walker, WalkerDisk};
 use qcowfuzz::prelude::*;
 
 /// An adapter of our walker, with a planted mistake.
@@ -41,27 +41,26 @@ struct Adapter {
 }
 
 struct AdapterDisk<'s> {
-    disk: WalkerDisk<'s>,
+    disk: Box<dyn OpenDisk + 's>,
     chain: Chain,
     planted: Planted,
 }
 
 impl Engine for Adapter {
-    type Disk<'s> = AdapterDisk<'s>;
-
-    fn name(&self) -> &str {
-        "planted"
-    }
-
-    fn claims(&self) -> Claims {
-        match self.planted {
-            Unclaimed => Claims::ALL.no(&[Feature::Zstd]),
-            RefusesZstdAsClaimed => Claims::ALL.refuse_or_be_right(&[Feature::Zstd]),
-            _ => Claims::ALL,
+    fn facts(&self) -> Facts {
+        Facts {
+            claims: {
+                match self.planted {
+                    Unclaimed => Claims::ALL.no(&[Feature::Zstd]),
+                    RefusesZstdAsClaimed => Claims::ALL.refuse_or_be_right(&[Feature::Zstd]),
+                    _ => Claims::ALL,
+                }
+            },
+            ..Facts::new("planted")
         }
     }
 
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<AdapterDisk<'s>> {
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         let mut header = [0; 8];
         chain.image().read_exact_at(72, &mut header)?;
         // The incompatible feature of zstd.
@@ -70,16 +69,16 @@ impl Engine for Adapter {
             return Err(EngineError::unsupported("zstd is not supported"));
         }
         let (disk, planted) = (self.walker.open(chain)?, self.planted);
-        Ok(AdapterDisk { disk, chain: chain.clone(), planted })
+        Ok(Box::new(AdapterDisk { disk, chain: chain.clone(), planted }))
     }
 
-    fn open_snapshot<'s>(&'s mut self, chain: &'s Chain, index: u32) -> Answer<AdapterDisk<'s>> {
+    fn open_snapshot<'s>(&'s mut self, chain: &'s Chain, index: u32) -> Opened<'s> {
         let (planted, other) = (self.planted, chain.clone());
         let disk = match planted {
             WrongSnapshot => self.walker.open(chain)?,
             _ => self.walker.open_snapshot(chain, index)?,
         };
-        Ok(AdapterDisk { disk, chain: other, planted })
+        Ok(Box::new(AdapterDisk { disk, chain: other, planted }))
     }
 }
 
@@ -112,7 +111,7 @@ impl OpenDisk for AdapterDisk<'_> {
             _ if is(FileBytes) => return Ok(image.read_exact_at(guest.get(), into)?),
             _ if is(FirstBytes) => return self.disk.read(GuestOffset::ZERO, into),
             _ if is(Untouched) => return Ok(()),
-            _ if is(AnswersNothing) => return Err(EngineError::NotAsked),
+            _ if is(AnswersNothing) => return Err(EngineError::NoAnswer),
             _ if is(Panics) => panic!("planted"),
             _ if is(WholeReads) => {
                 let end = guest.get() + (into.len() as u64).next_multiple_of(8192);
@@ -148,7 +147,7 @@ impl OpenDisk for AdapterDisk<'_> {
         let mapping = self.mapping(guest)?;
         let run = GuestRun { length_bytes: 1, status: GuestStatus::Exact(mapping) };
         Ok(match self.planted {
-            AnswersNothing => return Err(EngineError::NotAsked),
+            AnswersNothing => return Err(EngineError::NoAnswer),
             NoLength => GuestRun { length_bytes: 0, ..run },
             PastTheEnd => GuestRun { length_bytes: 1 << 30, ..run },
             HostOfCluster => {
@@ -168,16 +167,16 @@ impl OpenDisk for AdapterDisk<'_> {
         })
     }
 
-    fn map(&mut self, window: Window, visitor: &mut impl Visitor) -> Answer {
+    fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Answer {
         match self.planted {
             Nothing => self.disk.map(window, visitor),
-            _ => Err(EngineError::NotAsked),
+            _ => Err(EngineError::NoAnswer),
         }
     }
 }
 
 fn test(planted: Planted) -> SelfTest {
-    self_test(|| Adapter { walker: Walker::default(), planted })
+    self_test(&move || Box::new(Adapter { walker: Walker::default(), planted }))
 }
 
 /// Returns a line for each wrong answer: the image, the question, the mistake or the first line of the violation.
@@ -200,7 +199,7 @@ fn finds(planted: Planted, expected: &str) -> Vec<String> {
 
 #[test]
 fn our_walker_passes() {
-    for test in [test(Nothing), self_test(Walker::default)] {
+    for test in [test(Nothing), self_test(&|| Box::new(Walker::default()))] {
         assert_eq!(wrong(&test), [""; 0]);
         assert!(test.passed());
         // Every image is asked about, and nothing is skipped.

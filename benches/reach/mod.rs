@@ -45,8 +45,8 @@ impl Reach {
     /// Runs the programs under the target `map_extents`, with a recorder.
     pub fn of(inputs: impl Iterator<Item = Vec<u8>>) -> Self {
         let recorder = Rc::new(Recorder::new());
-        let walker = Walker::observed(Rc::clone(&recorder));
-        let mut harness = Harness::observed(walker, Rc::clone(&recorder));
+        let walker = Walker::observed(recorder.clone());
+        let mut harness = Harness::observed(walker, recorder.clone());
         let (mut reach, mut reached) = (Self::default(), BTreeSet::new());
         for input in inputs {
             recorder.begin_run();

@@ -3,9 +3,7 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use qcowfuzz::harness::engine::Engine;
 use qcowfuzz::harness::{Checks, Harness, Outcome};
-use qcowfuzz::internal::disk::observer::Observer;
 use qcowfuzz::programs::Program;
 use qcowfuzz::programs::generate::{GenerateSettings, generate};
 use rustix::time::{ClockId, clock_gettime};
@@ -37,10 +35,7 @@ pub fn encoded(programs: impl IntoIterator<Item = Program>) -> Inputs {
 }
 
 /// Runs the programs once and returns the sum of their outcomes.
-pub fn run_all<E: Engine, O: Observer>(
-    harness: &mut Harness<E, O>,
-    programs: &[Vec<u8>],
-) -> Outcome {
+pub fn run_all(harness: &mut Harness, programs: &[Vec<u8>]) -> Outcome {
     let mut sum = Outcome::default();
     for program in programs {
         match harness.run(black_box(program), Checks::AtCheckpoints) {

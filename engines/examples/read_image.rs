@@ -46,7 +46,7 @@ fn main() -> ExitCode {
 
 fn run(mut engine: impl Engine, words: &[&str]) -> ExitCode {
     match words {
-        ["claims"] => print_claims(&engine.claims()),
+        ["claims"] => print_claims(&engine.facts().claims),
         [raw, files @ ..] if !files.is_empty() => {
             match chain(files).and_then(|chain| Ok((chain, read(raw)?))) {
                 Ok((chain, expected)) => return compare(&mut engine, &chain, &expected),

@@ -11,11 +11,9 @@ use qcowfuzz::prelude::*;
 pub struct Fstool(ChainFiles);
 
 /// A chain that the crate has opened.
-pub struct FstoolDisk(Qcow2Backend);
+struct FstoolDisk(Qcow2Backend);
 
 impl Engine for Fstool {
-    type Disk<'s> = FstoolDisk;
-
     // The crate refuses each of these by name.
     describe!(
         "fstool",
@@ -26,9 +24,9 @@ impl Engine for Fstool {
         ],
         size: Near, known: include_str!("../known/fstool.toml"));
 
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<FstoolDisk> {
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         let image = Qcow2Backend::open_read_only(self.0.write(chain)?);
-        Ok(FstoolDisk(image.map_err(typed)?))
+        Ok(Box::new(FstoolDisk(image.map_err(typed)?)))
     }
 }
 

@@ -15,30 +15,20 @@ use qcowfuzz::prelude::*;
 pub struct Imago;
 
 /// A chain that the crate has opened.
-pub struct ImagoDisk(FormatAccess<File>);
+struct ImagoDisk(FormatAccess<File>);
 
 impl Engine for Imago {
-    type Disk<'s> = ImagoDisk;
-
-    // The external data file is the only incompatible feature that the crate knows.
+    // The external data file is the only incompatible feature that the crate knows. Its cache is a map whose order is
+    // random, and so is the order in which it writes the tables.
     describe!("imago", no: [OddBackingSize], refuses: [ExtendedL2, Zstd, Dirty, Corrupt],
-        size: Near, known: include_str!("../known/imago.toml"));
+        size: Near, known: include_str!("../known/imago.toml"), reads: Ordered, writes: Parts);
 
-    fn accesses_are_feedback(&self) -> bool {
-        true
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
+        Ok(Box::new(ImagoDisk(open(&chain.layers()[0], &chain.layers()[1..], false)?)))
     }
 
-    // The cache is a map whose order is random, and so is the order in which the crate writes the tables.
-    fn written_accesses_are_ordered(&self) -> bool {
-        false
-    }
-
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<ImagoDisk> {
-        Ok(ImagoDisk(open(&chain.layers()[0], &chain.layers()[1..], false)?))
-    }
-
-    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<ImagoDisk> {
-        Ok(ImagoDisk(open(&chain.layers()[0], &chain.layers()[1..], true)?))
+    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
+        Ok(Box::new(ImagoDisk(open(&chain.layers()[0], &chain.layers()[1..], true)?)))
     }
 
     // The crate has no choice of the version and of features.
@@ -89,28 +79,23 @@ impl OpenDisk for ImagoDisk {
         Ok(GuestRun { length_bytes, status })
     }
 
-    fn write(&mut self, guest: GuestOffset, bytes: &[u8]) -> Answer {
-        Ok(self.0.write(bytes, guest.get())?)
+    fn request(&mut self, request: &Request) -> Answer {
+        let Self(disk) = self;
+        Ok(match *request {
+            Request::Write { guest, bytes } => disk.write(bytes, guest.get())?,
+            Request::WriteZeroes { guest, length_bytes } => {
+                disk.write_zeroes(guest.get(), length_bytes)?
+            }
+            Request::Discard { guest, length_bytes } => {
+                disk.discard_to_zero(guest.get(), length_bytes)?
+            }
+            Request::Resize { size_bytes } => disk.resize(size_bytes, PreallocateMode::Zero)?,
+            Request::Flush => disk.flush().and_then(|()| disk.sync())?,
+            _ => return Err(EngineError::NoAnswer),
+        })
     }
 
-    fn write_zeroes(&mut self, guest: GuestOffset, length_bytes: u64) -> Answer {
-        Ok(self.0.write_zeroes(guest.get(), length_bytes)?)
-    }
-
-    fn discard(&mut self, guest: GuestOffset, length_bytes: u64) -> Answer {
-        Ok(self.0.discard_to_zero(guest.get(), length_bytes)?)
-    }
-
-    fn resize(&mut self, size_bytes: u64) -> Answer {
-        Ok(self.0.resize(size_bytes, PreallocateMode::Zero)?)
-    }
-
-    fn flush(&mut self) -> Answer {
-        self.0.flush()?;
-        Ok(self.0.sync()?)
-    }
-
-    fn close(self) -> Answer {
+    fn close(self: Box<Self>) -> Answer {
         Ok(self.0.flush()?)
     }
 }

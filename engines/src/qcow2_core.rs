@@ -11,30 +11,25 @@ use qcowfuzz::prelude::*;
 pub struct Qcow2Core;
 
 /// An image that the crate has opened.
-pub struct Qcow2CoreDisk(Qcow2Reader);
+struct Qcow2CoreDisk(Qcow2Reader);
 
 impl Engine for Qcow2Core {
-    type Disk<'s> = Qcow2CoreDisk;
-
     // The crate documents that it refuses each of these.
     describe!(
         "qcow2_core",
         refuses: [Clusters2M, ExtendedL2, Zstd, Qcow2Backing, RawBacking, DataFile, LargeL1],
-        size: Near, known: include_str!("../known/qcow2_core.toml"));
+        size: Near, known: include_str!("../known/qcow2_core.toml"), reads: Ordered);
 
-    fn accesses_are_feedback(&self) -> bool {
-        true
-    }
-
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<Qcow2CoreDisk> {
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         let opened = Qcow2Reader::from_reader(ChainStream::new(chain.image()));
-        opened.map(Qcow2CoreDisk).map_err(|error| match error {
+        let disk = opened.map_err(|error| match error {
             Qcow2Error::BackingFileNotSupported
             | Qcow2Error::UnsupportedIncompatibleFeatures(_)
             | Qcow2Error::ClusterBitsOutOfRange(_)
             | Qcow2Error::L1TableTooLarge(_) => EngineError::unsupported(error),
             error => EngineError::untyped(error),
-        })
+        });
+        Ok(Box::new(Qcow2CoreDisk(disk?)))
     }
 }
 

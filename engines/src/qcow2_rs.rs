@@ -19,39 +19,26 @@ const SECTOR_BYTES: usize = 512;
 pub struct Qcow2Rs;
 
 /// A chain that the crate has opened.
-pub struct Qcow2RsDisk(Qcow2Dev<File>);
+struct Qcow2RsDisk(Qcow2Dev<File>);
 
 impl Engine for Qcow2Rs {
-    type Disk<'s> = Qcow2RsDisk;
-
     // With its default parameters, the crate computes slices of 0 entries for clusters below 4 KiB, and hangs in reads
-    // across clusters. It refuses every bit of the incompatible features, and opens every backing file as qcow2.
+    // across clusters. It refuses every bit of the incompatible features, and opens every backing file as qcow2. Its
+    // caches are maps whose order is random, and so is the order in which it writes the tables. It changes tables and
+    // clusters that a snapshot shares, aborts where it should copy them, and mixes up neighbours of refcounts of 2 and
+    // 4 bits. See docs/findings.md.
     describe!(
         "qcow2_rs",
         no: [Clusters512, Clusters1K, Clusters2K, OddBackingSize],
         refuses: [ExtendedL2, Zstd, DataFile, Dirty, Corrupt, RawBacking],
-        size: Near, known: include_str!("../known/qcow2_rs.toml"));
+        size: Near, known: include_str!("../known/qcow2_rs.toml"), reads: Ordered, writes: Parts,
+        no_writes: [Snapshots, Refcounts2, Refcounts4]);
 
-    fn accesses_are_feedback(&self) -> bool {
-        true
-    }
-
-    // The caches are maps whose order is random, and so is the order in which the crate writes the tables.
-    fn written_accesses_are_ordered(&self) -> bool {
-        false
-    }
-
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<Qcow2RsDisk> {
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         prepared(chain, true)
     }
 
-    // The crate changes tables and clusters that a snapshot shares, and aborts where it should copy them. It mixes up
-    // neighbours of refcounts of 2 and 4 bits. See docs/findings.md.
-    fn write_claims(&self) -> Claims {
-        self.claims().no(&[Feature::Snapshots, Feature::Refcounts2, Feature::Refcounts4])
-    }
-
-    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<Qcow2RsDisk> {
+    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         prepared(chain, false)
     }
 
@@ -79,10 +66,10 @@ fn formatted(image: &NewImage) -> Result<Vec<u8>> {
 }
 
 /// Opens a chain, and prepares it for reads and writes.
-fn prepared(chain: &Chain, read_only: bool) -> Answer<Qcow2RsDisk> {
+fn prepared(chain: &Chain, read_only: bool) -> Opened<'static> {
     let disk = block_on(open(chain.layers(), false, read_only)).map_err(EngineError::untyped)?;
     block_on(disk.qcow2_prep_io()).map_err(EngineError::untyped)?;
-    Ok(Qcow2RsDisk(disk))
+    Ok(Box::new(Qcow2RsDisk(disk)))
 }
 
 /// Opens the first layer and, if it names a backing file, the layers below it.
@@ -141,20 +128,23 @@ impl OpenDisk for Qcow2RsDisk {
         };
         Ok(GuestRun { length_bytes: left.min((info.cluster_size() - inside) as u64), status })
     }
-    // The crate writes whole sectors.
-    fn write(&mut self, guest: GuestOffset, bytes: &[u8]) -> Answer {
-        let (skipped, mut sectors) = self.sectors(guest, bytes.len())?;
-        sectors[skipped..][..bytes.len()].copy_from_slice(bytes);
-        let first = guest.get() - skipped as u64;
-        block_on(self.0.write_at(&sectors, first)).map_err(EngineError::untyped)
+
+    fn request(&mut self, request: &Request) -> Answer {
+        let done = match *request {
+            // The crate writes whole sectors.
+            Request::Write { guest, bytes } => {
+                let (skipped, mut sectors) = self.sectors(guest, bytes.len())?;
+                sectors[skipped..][..bytes.len()].copy_from_slice(bytes);
+                block_on(self.0.write_at(&sectors, guest.get() - skipped as u64))
+            }
+            Request::Flush => block_on(self.0.flush_meta())
+                .and_then(|()| block_on(self.0.fsync_range(0, usize::MAX))),
+            _ => return Err(EngineError::NoAnswer),
+        };
+        done.map_err(EngineError::untyped)
     }
 
-    fn flush(&mut self) -> Answer {
-        block_on(self.0.flush_meta()).map_err(EngineError::untyped)?;
-        block_on(self.0.fsync_range(0, usize::MAX)).map_err(EngineError::untyped)
-    }
-
-    fn close(self) -> Answer {
+    fn close(self: Box<Self>) -> Answer {
         match self.0.need_flush_meta() {
             true => block_on(self.0.flush_meta()).map_err(EngineError::untyped),
             false => Ok(()),

@@ -12,25 +12,19 @@ use qcowfuzz::prelude::*;
 pub struct RustImgQcow2(ChainFiles);
 
 /// A chain that the crate has opened.
-pub struct RustImgQcow2Disk(Qcow2Reader);
+struct RustImgQcow2Disk(Qcow2Reader);
 
 impl Engine for RustImgQcow2 {
-    type Disk<'s> = RustImgQcow2Disk;
-
     // The crate documents the first two. It opens every backing file as qcow2.
     describe!("rust_img_qcow2", no: [OddBackingSize], refuses: [ExtendedL2, DataFile, RawBacking],
-        size: Near, known: include_str!("../known/rust_img_qcow2.toml"));
+        size: Near, known: include_str!("../known/rust_img_qcow2.toml"), reads: Ordered);
 
-    fn accesses_are_feedback(&self) -> bool {
-        true
-    }
-
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<RustImgQcow2Disk> {
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         let image = match chain.layers().len() {
             1 => Qcow2Reader::open_on_device(Arc::new(File(chain.image().clone()))),
             _ => Qcow2Reader::open(self.0.write(chain)?),
         };
-        Ok(RustImgQcow2Disk(image.map_err(typed)?))
+        Ok(Box::new(RustImgQcow2Disk(image.map_err(typed)?)))
     }
 }
 

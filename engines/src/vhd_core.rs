@@ -15,30 +15,25 @@ const MAX_FILE_BYTES: u64 = 192 << 20;
 pub struct VhdCore;
 
 /// An image that the crate has opened.
-pub struct VhdCoreDisk(VhdReader);
+struct VhdCoreDisk(VhdReader);
 
 impl Engine for VhdCore {
-    type Disk<'s> = VhdCoreDisk;
-
     describe!(
         "vhd_core",
         yes: [Vpc],
         no: [Qcow2],
-        size: Near, known: include_str!("../known/vhd_core.toml"));
+        size: Near, known: include_str!("../known/vhd_core.toml"), reads: Ordered);
 
-    fn accesses_are_feedback(&self) -> bool {
-        true
-    }
-
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<VhdCoreDisk> {
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         if chain.image().length_bytes() > MAX_FILE_BYTES {
             return Err(EngineError::NotGiven("a file of more than 192 MiB".into()));
         }
         let opened = VhdReader::open_reader(Box::new(ChainStream::new(chain.image())));
-        opened.map(VhdCoreDisk).map_err(|error| match error {
+        let disk = opened.map_err(|error| match error {
             VhdError::DifferencingNotSupported => EngineError::unsupported(error),
             error => EngineError::untyped(error),
-        })
+        });
+        Ok(Box::new(VhdCoreDisk(disk?)))
     }
 }
 

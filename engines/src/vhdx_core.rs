@@ -11,23 +11,19 @@ use qcowfuzz::prelude::*;
 pub struct VhdxCore;
 
 /// An image that the crate has opened.
-pub struct VhdxCoreDisk(VhdxReader);
+struct VhdxCoreDisk(VhdxReader);
 
 impl Engine for VhdxCore {
-    type Disk<'s> = VhdxCoreDisk;
+    describe!("vhdx_core", yes: [Vhdx], no: [Qcow2],
+        known: include_str!("../known/vhdx_core.toml"), reads: Ordered);
 
-    describe!("vhdx_core", yes: [Vhdx], no: [Qcow2], known: include_str!("../known/vhdx_core.toml"));
-
-    fn accesses_are_feedback(&self) -> bool {
-        true
-    }
-
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<VhdxCoreDisk> {
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         let opened = VhdxReader::open_reader(Box::new(ChainStream::new(chain.image())));
-        opened.map(VhdxCoreDisk).map_err(|error| match error {
+        let disk = opened.map_err(|error| match error {
             VhdxError::DifferencingNotSupported => EngineError::unsupported(error),
             error => EngineError::untyped(error),
-        })
+        });
+        Ok(Box::new(VhdxCoreDisk(disk?)))
     }
 }
 

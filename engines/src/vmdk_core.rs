@@ -11,30 +11,25 @@ use qcowfuzz::prelude::*;
 pub struct VmdkCore;
 
 /// An image that the crate has opened.
-pub struct VmdkCoreDisk(VmdkReader<ChainStream>);
+struct VmdkCoreDisk(VmdkReader<ChainStream>);
 
 impl Engine for VmdkCore {
-    type Disk<'s> = VmdkCoreDisk;
-
     // The specification has no grains of less than 4 KiB, and the crate refuses them.
     describe!(
         "vmdk_core",
         yes: [Vmdk],
         no: [Qcow2, Clusters512, Clusters1K, Clusters2K],
-        known: include_str!("../known/vmdk_core.toml"));
+        known: include_str!("../known/vmdk_core.toml"), reads: Ordered);
 
-    fn accesses_are_feedback(&self) -> bool {
-        true
-    }
-
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<VmdkCoreDisk> {
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         let opened = VmdkReader::open(ChainStream::new(chain.image()));
-        opened.map(VmdkCoreDisk).map_err(|error| match error {
+        let disk = opened.map_err(|error| match error {
             VmdkError::UnsupportedVersion(_)
             | VmdkError::CompressedNotSupported
             | VmdkError::UnsupportedDiskType(_) => EngineError::unsupported(error),
             error => EngineError::untyped(error),
-        })
+        });
+        Ok(Box::new(VmdkCoreDisk(disk?)))
     }
 }
 

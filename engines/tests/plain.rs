@@ -13,8 +13,8 @@ use qcowfuzz_engines::vhdx_core::VhdxCore;
 use qcowfuzz_engines::vmdk_core::VmdkCore;
 
 /// Runs the self-test. Its wrong answers must be `wrong`, and the images that it skips `skipped`.
-fn judge<E: Engine + Default>(wrong: &[&str], skipped: &[&str]) {
-    let test = self_test(E::default);
+fn judge<E: Engine + Default + 'static>(wrong: &[&str], skipped: &[&str]) {
+    let test = self_test(&|| Box::new(E::default()));
     assert!(test.has_answers());
     let (mut found_wrong, mut found_skipped) = (Vec::new(), Vec::new());
     for row in &test.rows {

@@ -12,14 +12,14 @@ use std::path::Path;
 use std::rc::Rc;
 
 use qcowfuzz::disk::features::{Feature, FeatureSet};
+use qcowfuzz::harness::Checks;
 use qcowfuzz::harness::chain::{ChainFile, ChainFolder};
 use qcowfuzz::harness::implementation::Implementation;
-use qcowfuzz::harness::target::Target;
-use qcowfuzz::harness::{Checks, Knowing};
+use qcowfuzz::harness::targets::TargetKind;
+use qcowfuzz::images::FileNames;
 use qcowfuzz::internal::disk::observer::{Event, Observer, State};
 use qcowfuzz::internal::harness::oracles::qcow2::recount::{Recount, RefcountFault, Role};
-use qcowfuzz::internal::harness::targets::writes::Writes;
-use qcowfuzz::prelude::{Chain, Engine};
+use qcowfuzz::prelude::Chain;
 use qcowfuzz::programs::Program;
 use qcowfuzz::programs::generate::generate_writes;
 use qcowfuzz::programs::text::assemble;
@@ -56,15 +56,16 @@ struct Files {
 
 /// Runs a program. Returns the files if the engine has changed the image, and no oracle has met a finding, new or
 /// known.
-fn sound_run(implementation: &impl Implementation, program: &Program) -> Option<Files> {
+fn sound_run(implementation: &Implementation, program: &Program) -> Option<Files> {
     let changes = Changes::default();
-    let mut target = Writes::observed(implementation.engine(&()), changes.clone());
+    let observer = Rc::new(changes.clone());
+    let mut target = TargetKind::Writes.create(implementation, FileNames::default(), observer);
     let outcome = target.run(&program.encode(), Checks::AtCheckpoints).ok()?;
     let is_judged = !outcome.unsupported && outcome.refused == 0;
     if !is_judged || changes.0.get() == 0 || !target.met().is_empty() {
         return None;
     }
-    let built = Chain::new(target.pipeline()?.images());
+    let built = Chain::new(target.images());
     Some(Files { built, written: target.written()?.clone() })
 }
 
@@ -99,7 +100,7 @@ fn check(path: &Path, files: &Files) -> qemu::Checked<()> {
 }
 
 /// Has qemu-img check the images of all sound runs. Returns the number of these images.
-fn check_sound_runs(implementation: &impl Implementation) -> u32 {
+fn check_sound_runs(implementation: &Implementation) -> u32 {
     let seeds = std::fs::read_dir(SEEDS).unwrap().map(|seed| seed.unwrap().path());
     let seeds = seeds.map(|path| assemble(&std::fs::read_to_string(path).unwrap()).unwrap());
     let programs = (0..PROGRAMS).map(|number| generate_writes(number, OPERATIONS)).chain(seeds);
@@ -123,7 +124,7 @@ fn qemu_finds_no_fault_in_images_of_imago() {
     if !qemu::tools_are_there("qemu_finds_no_fault_in_images_of_imago") {
         return;
     }
-    let checked = check_sound_runs(&Imago);
+    let checked = check_sound_runs(&Imago.into());
     assert!(checked >= 80, "{checked} images");
 }
 
@@ -134,7 +135,7 @@ fn qemu_finds_no_fault_in_images_of_qcow2_rs() {
     }
     // A write to a compressed cluster can end the process: `qcow2_rs/compressed_write_aborts` in docs/findings.md.
     let ends_process = FeatureSet::of(&[Feature::Compressed]);
-    let implementation = Knowing::new(&Qcow2Rs, Qcow2Rs.known_findings()).without(ends_process);
+    let implementation = Implementation::from(Qcow2Rs).without(ends_process);
     let checked = check_sound_runs(&implementation);
     assert!(checked >= 50, "{checked} images");
 }

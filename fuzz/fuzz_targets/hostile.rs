@@ -1,4 +1,4 @@
 //! Damaged images: the target `hostile` of `qcowfuzz::harness::targets`.
 #![no_main]
 
-qcowfuzz::fuzz_target!(Hostile, qcowfuzz::harness::implementation::OurWalker);
+qcowfuzz::fuzz_target!(Hostile, qcowfuzz::harness::implementation::Implementation::our_walker());

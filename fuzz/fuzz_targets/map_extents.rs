@@ -1,4 +1,4 @@
 //! Valid images, walked: the target `map_extents` of `qcowfuzz::harness::targets`.
 #![no_main]
 
-qcowfuzz::fuzz_target!(MapExtents, qcowfuzz::harness::implementation::OurWalker);
+qcowfuzz::fuzz_target!(MapExtents, qcowfuzz::harness::implementation::Implementation::our_walker());

@@ -1,4 +1,4 @@
 //! Any bytes as a file: the target `raw_image` of `qcowfuzz::harness::targets`.
 #![no_main]
 
-qcowfuzz::fuzz_target!(RawImage, qcowfuzz::harness::implementation::OurWalker);
+qcowfuzz::fuzz_target!(RawImage, qcowfuzz::harness::implementation::Implementation::our_walker());

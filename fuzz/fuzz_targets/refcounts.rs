@@ -1,4 +1,4 @@
 //! The allocator alone: the target `refcounts` of `qcowfuzz::harness::targets`.
 #![no_main]
 
-qcowfuzz::fuzz_target!(Refcounts, qcowfuzz::harness::implementation::OurWalker);
+qcowfuzz::fuzz_target!(Refcounts, qcowfuzz::harness::implementation::Implementation::our_walker());

@@ -1,6 +1,6 @@
 //! Our walker as the engine.
 
-use qcowfuzz::harness::{Walker, WalkerDisk};
+use qcowfuzz::harness::Walker;
 use qcowfuzz::prelude::*;
 
 /// The implementation under test.
@@ -17,15 +17,13 @@ impl Clone for MyEngine {
 }
 
 /// An image that it has opened.
-pub struct MyDisk<'s>(WalkerDisk<'s>);
+struct MyDisk<'s>(Box<dyn OpenDisk + 's>);
 
 impl Engine for MyEngine {
-    type Disk<'s> = MyDisk<'s>;
-
     describe!("walker");
 
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<MyDisk<'s>> {
-        Ok(MyDisk(self.walker.open(chain)?))
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
+        Ok(Box::new(MyDisk(self.walker.open(chain)?)))
     }
 }
 

@@ -8,7 +8,6 @@ use crate::findings::examiner::Examiner;
 use crate::findings::report::Verdict;
 use crate::findings::runner::showing;
 use crate::harness::Checks;
-use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 use crate::images::FileNames;
 
@@ -46,7 +45,7 @@ pub struct Arguments {
 }
 
 /// Packs the input.
-pub fn run(under_test: &UnderTest<impl Implementation>, arguments: &Arguments) -> ExitResult {
+pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
     let Arguments { input, output, target, force } = arguments;
     let existing = save::not_the_input(output, input, *force)?;
     let bytes = input::read_input(input)?;

@@ -16,7 +16,6 @@ use crate::fuzzing::campaign::{
     UnansweredQuestion, build_name,
 };
 use crate::harness::Checks;
-use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 
 use super::exit::{CommandError, Exit, ExitResult};
@@ -101,7 +100,7 @@ pub struct Arguments {
 }
 
 /// Runs a campaign.
-pub fn run(under_test: &UnderTest<impl Implementation>, arguments: &Arguments) -> ExitResult {
+pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
     let Arguments { target, dir, .. } = arguments;
     if arguments.check_each {
         target::reject_files(*target, "--check-each")?;

@@ -7,7 +7,6 @@ use std::time::Duration;
 use crate::disk::files;
 use crate::disk::limits::MAX_INPUT_BYTES;
 use crate::findings::isolation::{IsolatedRun, Isolation};
-use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 use crate::processes::ProcessLimits;
 
@@ -54,7 +53,7 @@ pub fn reject_if_crashes(
     path: &Path,
     input: &[u8],
     target: TargetKind,
-    under_test: &UnderTest<impl Implementation>,
+    under_test: &UnderTest,
 ) -> Result<(), CommandError> {
     let executable = under_test.executable()?;
     let isolation = Isolation { executable, target, limits: RUN_LIMITS };

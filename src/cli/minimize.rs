@@ -14,7 +14,6 @@ use crate::findings::isolation::Isolation;
 use crate::findings::judges::{CandidateJudge, JudgeError, Passed, Predicate, SameFinding};
 use crate::findings::minimizer;
 use crate::findings::minimizer::{MinimizeProgress, MinimizeSettings, Minimized};
-use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 use crate::programs::Program;
 
@@ -79,7 +78,7 @@ pub struct Arguments {
 }
 
 /// Minimizes an input.
-pub fn run(under_test: &UnderTest<impl Implementation>, arguments: &Arguments) -> ExitResult {
+pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
     let Arguments { input, output, target, .. } = arguments;
     target::reject_files(*target, "minimize")?;
     let existing = save::not_the_input(output, input, arguments.force)?;
@@ -128,7 +127,7 @@ fn line(progress: &MinimizeProgress) -> String {
 
 /// Returns the judge that the arguments name, or the judge that fits the input.
 fn judge(
-    under_test: &UnderTest<impl Implementation>,
+    under_test: &UnderTest,
     arguments: &Arguments,
     input: &[u8],
 ) -> Result<Box<dyn CandidateJudge>, CommandError> {

@@ -121,7 +121,11 @@ Commands that write output from a crash (minimize, report, regress, bundle) exit
 /// Parses the command line and runs the verb that it names, with your implementation under test:
 ///
 /// ```no_run
-/// # use qcowfuzz::harness::implementation::OurWalker as MyEngine;
+/// # use qcowfuzz::harness::Walker;
+/// # struct MyEngine;
+/// # impl MyEngine { fn default() -> qcowfuzz::harness::implementation::Implementation {
+/// #     qcowfuzz::harness::implementation::Implementation::our_walker()
+/// # } }
 /// fn main() -> std::process::ExitCode {
 ///     qcowfuzz::cli::main_with(MyEngine::default())
 /// }
@@ -133,11 +137,12 @@ Commands that write output from a crash (minimize, report, regress, bundle) exit
 /// The verbs `fuzz`, `replay`, `minimize`, `report`, `regress`, `triage`, `bundle` and `state` run inputs with your
 /// implementation, and `selftest` asks it about plain images. They start this executable again for work in other
 /// processes, so the call must be all that the executable does.
-pub fn main_with(implementation: impl Implementation) -> ExitCode {
+pub fn main_with(implementation: impl Into<Implementation>) -> ExitCode {
     let arguments = Arguments::parse();
+    let implementation = implementation.into();
     let outcome = engine::caught(|| match &arguments.engine_command {
-        None => run(&implementation, &arguments),
-        Some(line) => run(&engine::start(line)?, &arguments),
+        None => run(implementation, &arguments),
+        Some(line) => run(engine::start(line)?.into(), &arguments),
     });
     let code = match &outcome {
         Ok(Exit::Nothing) | Err(CommandError::Pipe) => 0,
@@ -152,7 +157,7 @@ pub fn main_with(implementation: impl Implementation) -> ExitCode {
 }
 
 fn run(
-    implementation: &impl Implementation,
+    implementation: Implementation,
     Arguments { options, against, verb, .. }: &Arguments,
 ) -> ExitResult {
     let without_inputs = match verb {

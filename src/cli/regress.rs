@@ -59,7 +59,7 @@ pub struct Arguments {
 }
 
 /// Prints the test.
-pub fn run(under_test: &UnderTest<impl Implementation>, arguments: &Arguments) -> ExitResult {
+pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
     let Arguments { input, target, .. } = arguments;
     target::reject_files(*target, "regress")?;
     let bytes = input::read_input(input)?;
@@ -85,7 +85,7 @@ pub fn run(under_test: &UnderTest<impl Implementation>, arguments: &Arguments) -
 }
 
 fn fingerprint(
-    implementation: &impl Implementation,
+    implementation: &Implementation,
     arguments: &Arguments,
     input: &[u8],
 ) -> Result<String, CommandError> {

@@ -62,7 +62,7 @@ pub struct Arguments {
 }
 
 /// Replays the inputs.
-pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitResult {
+pub fn run(implementation: &Implementation, arguments: &Arguments) -> ExitResult {
     refuse(arguments)?;
     let _silence = PanicNotes::take_over();
     let alone = arguments.inputs.len() == 1;

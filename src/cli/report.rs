@@ -8,7 +8,6 @@ use crate::findings::page;
 use crate::findings::qemu::QemuResult;
 use crate::findings::runner::showing;
 use crate::harness::Checks;
-use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 use crate::images::FileNames;
 
@@ -49,7 +48,7 @@ pub struct Arguments {
 }
 
 /// Writes the page.
-pub fn run(under_test: &UnderTest<impl Implementation>, arguments: &Arguments) -> ExitResult {
+pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
     let Arguments { input, html, target, force } = arguments;
     let existing = save::not_the_input(html, input, *force)?;
     let bytes = input::read_input(input)?;

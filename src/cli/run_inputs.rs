@@ -20,7 +20,7 @@ pub struct Arguments {
 }
 
 /// Runs the inputs.
-pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitResult {
+pub fn run(implementation: &Implementation, arguments: &Arguments) -> ExitResult {
     // The end of a service or of a container reaches all of its processes; the process that waits for the results
     // handles it.
     let _ = ctrlc::set_handler(|| {});

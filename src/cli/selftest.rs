@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use crate::findings::PanicNotes;
-use crate::harness::implementation::Implementation;
+use crate::harness::implementation::{Implementation, no_observer};
 use crate::harness::selftest::{SelfTest, SelfTestAnswer, SelfTestRow, self_test};
 
 use super::exit::{Exit, ExitResult};
@@ -30,9 +30,9 @@ pub struct Arguments {
 }
 
 /// Runs the self-test.
-pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitResult {
+pub fn run(implementation: &Implementation, arguments: &Arguments) -> ExitResult {
     let _silence = PanicNotes::take_over();
-    let test = self_test(|| implementation.engine(&()));
+    let test = self_test(&|| implementation.engine(&no_observer()));
     print(&(), false, |(), out| lines(&test, arguments.programs, out))?;
     Ok(if test.passed() { Exit::Nothing } else { Exit::Violation })
 }
@@ -62,7 +62,7 @@ fn of_image(name: &str, rows: &[&SelfTestRow], out: &mut impl Write) -> io::Resu
         let image = std::mem::take(&mut column);
         writeln!(out, "{image:26}{question:36}{answer}")
     };
-    for (answer, text) in [(SelfTestAnswer::Right, "ok"), (SelfTestAnswer::NotAsked, "not asked")] {
+    for (answer, text) in [(SelfTestAnswer::Right, "ok"), (SelfTestAnswer::NoAnswer, "no answer")] {
         let given = questions(&answer);
         if !given.is_empty() {
             line(out, &given.join(" "), text)?;
@@ -70,7 +70,7 @@ fn of_image(name: &str, rows: &[&SelfTestRow], out: &mut impl Write) -> io::Resu
     }
     for row in rows {
         match &row.answer {
-            SelfTestAnswer::Right | SelfTestAnswer::NotAsked => {}
+            SelfTestAnswer::Right | SelfTestAnswer::NoAnswer => {}
             SelfTestAnswer::Skipped(reason) => {
                 line(out, row.question.name(), &format!("skipped: {reason}"))?;
             }

@@ -106,7 +106,7 @@ enum What {
 }
 
 /// Runs the subcommand.
-pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitResult {
+pub fn run(implementation: &Implementation, arguments: &Arguments) -> ExitResult {
     let _silence = PanicNotes::take_over();
     let target = arguments.target;
     let read = |dir: &Path| Corpus::read(implementation, dir, target);

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use crate::findings::isolation::Isolation;
 use crate::findings::triage;
 use crate::findings::triage::{KnownBugs, Triage, TriagedInput, TriagedKnown};
-use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 
 use super::exit::{CommandError, Exit, ExitResult};
@@ -52,7 +51,7 @@ const REGRESSIONS: &str = "tests/regressions";
 const MOST_LISTED: usize = 8;
 
 /// Groups the artifacts of a folder.
-pub fn run(under_test: &UnderTest<impl Implementation>, arguments: &Arguments) -> ExitResult {
+pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
     let Arguments { dir, timeout, memory, .. } = arguments;
     let target = arguments.target.unwrap_or_else(|| target_named_by(dir));
     let mut regressions = KnownBugs::new();

@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 
 use crate::disk::features::{Feature, FeatureSet};
 use crate::disk::files;
-use crate::harness::engine::Engine;
+use crate::harness::KnownFindings;
 use crate::harness::implementation::Implementation;
-use crate::harness::qemu_io::{AgainstQemu, Qemu};
-use crate::harness::{Knowing, KnownFindings};
+use crate::harness::qemu_io::Qemu;
 use crate::processes::Executable;
 
 use super::against;
@@ -43,9 +42,9 @@ impl UnderTestOptions {
 }
 
 /// An implementation, and what else a verb needs to run inputs with it.
-pub struct UnderTest<I> {
+pub struct UnderTest {
     /// The implementation, with its known findings and those of the option.
-    pub implementation: AgainstQemu<Knowing<I>>,
+    pub implementation: Implementation,
     /// The known findings.
     pub known: KnownFindings,
     /// The folders of known bugs that the option names.
@@ -56,22 +55,25 @@ pub struct UnderTest<I> {
     unclaimed: FeatureSet,
 }
 
-impl<I: Implementation> UnderTest<I> {
+impl UnderTest {
     /// Reads the files that the options name. `qemu` judges the images, too.
     pub fn new(
-        implementation: &I,
+        implementation: Implementation,
         options: &UnderTestOptions,
         qemu: Option<Qemu>,
     ) -> Result<Self, CommandError> {
-        let mut known = implementation.engine(&()).known_findings();
+        let mut known = implementation.facts().known;
         let (folders, files): (Vec<_>, Vec<_>) =
             options.known.iter().cloned().partition(|path| path.is_dir());
         for path in &files {
             known = known.and(&read(path)?);
         }
         let unclaimed = FeatureSet::of(&options.without);
-        let implementation = Knowing::new(implementation, known.clone()).without(unclaimed);
-        let implementation = AgainstQemu::new(&implementation, qemu.clone());
+        let implementation = implementation.knowing(known.clone()).without(unclaimed);
+        let implementation = match &qemu {
+            Some(qemu) => implementation.against(qemu),
+            None => implementation,
+        };
         Ok(Self { implementation, known, folders, qemu, files, unclaimed })
     }
 

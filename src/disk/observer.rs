@@ -307,7 +307,10 @@ pub trait PrintAccesses: fmt::Debug + Send + Sync {
 /// A receiver of events. Every method has a default that does nothing.
 pub trait Observer {
     /// Reports whether this observer uses the events. If not, callers skip the work that only events need.
-    const OBSERVES: bool = true;
+    #[inline(always)]
+    fn observes(&self) -> bool {
+        true
+    }
 
     /// Receives the beginning of a chain of events in `state`.
     #[inline(always)]
@@ -380,58 +383,18 @@ pub trait Observer {
 
 /// An observer that ignores all events.
 impl Observer for () {
-    const OBSERVES: bool = false;
-}
-
-/// An observer that is chosen at run time.
-impl<O: Observer> Observer for Option<O> {
-    const OBSERVES: bool = O::OBSERVES;
-
-    fn begin(&self, state: State) {
-        self.iter().for_each(|observer| observer.begin(state));
-    }
-
-    fn event(&self, state: State, event: Event) {
-        self.iter().for_each(|observer| observer.event(state, event));
-    }
-
-    fn rare(&self, rare: Rare) {
-        self.iter().for_each(|observer| observer.rare(rare));
-    }
-
-    fn vital(&self, vital: Vital, value: u64) {
-        self.iter().for_each(|observer| observer.vital(vital, value));
-    }
-
-    fn handled_bytes(&self, bytes: u64) {
-        self.iter().for_each(|observer| observer.handled_bytes(bytes));
-    }
-
-    fn second(&self, answer: SecondAnswer) {
-        self.iter().for_each(|observer| observer.second(answer));
-    }
-
-    fn reason(&self, text: &str) {
-        self.iter().for_each(|observer| observer.reason(text));
-    }
-
-    fn measured(&self) {
-        self.iter().for_each(Observer::measured);
-    }
-
-    fn walk(&self, window: WindowClass) {
-        self.iter().for_each(|observer| observer.walk(window));
-    }
-
-    fn access_printer(&self) -> Option<Arc<dyn PrintAccesses>> {
-        self.as_ref().and_then(Observer::access_printer)
+    fn observes(&self) -> bool {
+        false
     }
 }
 
 macro_rules! passed_on {
     ($holder:ty) => {
-        impl<O: Observer> Observer for $holder {
-            const OBSERVES: bool = O::OBSERVES;
+        impl<O: Observer + ?Sized> Observer for $holder {
+            #[inline(always)]
+            fn observes(&self) -> bool {
+                (**self).observes()
+            }
 
             #[inline(always)]
             fn begin(&self, state: State) {

@@ -166,13 +166,17 @@ mod tests {
     use crate::findings::examiner::Examiner;
     use crate::findings::report::Verdict;
     use crate::harness::Checks;
-    use crate::harness::implementation::OurWalker;
+    use crate::harness::implementation::Implementation;
     use crate::programs::generate::{GenerateSettings, generate};
 
     /// Returns a report of a sound program with a made-up fingerprint.
     fn found(target: TargetKind, input: &[u8]) -> Report {
-        let mut examiner =
-            Examiner::new(&OurWalker, target, Checks::AtCheckpoints, FileNames::default());
+        let mut examiner = Examiner::new(
+            &Implementation::our_walker(),
+            target,
+            Checks::AtCheckpoints,
+            FileNames::default(),
+        );
         let mut report = examiner.examine(Path::new("input"), input);
         report.verdict = Verdict::Violation;
         report.fingerprint = Some("model: it's, one → two".to_string());

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::rc::Rc;
 
-use crate::harness::implementation::Implementation;
+use crate::harness::implementation::{Implementation, no_observer};
 use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, Pipeline};
 use crate::images::files::FileNames;
@@ -15,23 +15,28 @@ use super::report::Report;
 use super::runner::Runner;
 
 /// Runs inputs of a target, and reports them.
-pub struct Examiner<I> {
+pub struct Examiner {
     target: TargetKind,
     checks: Checks,
     names: FileNames,
     log: Rc<Log>,
-    runner: Runner<Rc<Log>, I>,
+    runner: Runner,
     /// The runner of the second run, which shares no state with the first.
-    again: Runner<(), I>,
+    again: Runner,
 }
 
-impl<I: Implementation> Examiner<I> {
+impl Examiner {
     /// Creates an examiner for inputs of `target`, with `implementation` under test. Images name other files by
     /// `names`.
-    pub fn new(implementation: &I, target: TargetKind, checks: Checks, names: FileNames) -> Self {
+    pub fn new(
+        implementation: &Implementation,
+        target: TargetKind,
+        checks: Checks,
+        names: FileNames,
+    ) -> Self {
         let log: Rc<Log> = Rc::default();
-        let runner = Runner::new(implementation, target, names.clone(), &log);
-        let again = Runner::new(implementation, target, names.clone(), &());
+        let runner = Runner::new(implementation, target, names.clone(), log.clone());
+        let again = Runner::new(implementation, target, names.clone(), no_observer());
         Self { target, checks, names, log, runner, again }
     }
 
@@ -55,7 +60,7 @@ impl<I: Implementation> Examiner<I> {
         let second = again.run(bytes, *checks);
         let mut report = Report::new(input, *target, runner, &first);
         if runner.pipeline().is_some_and(Pipeline::is_folded) {
-            let claims = target.claims_of(&runner.implementation().engine(&()));
+            let claims = target.claims_of(&runner.implementation().facts());
             report.folded = claims.folded_lines(bytes);
         }
         if first != second {
@@ -70,7 +75,7 @@ impl<I: Implementation> Examiner<I> {
     }
 
     /// Returns the runner of the first run.
-    pub fn runner(&self) -> &Runner<Rc<Log>, I> {
+    pub fn runner(&self) -> &Runner {
         &self.runner
     }
 }
@@ -82,18 +87,21 @@ mod tests {
     use crate::disk::storage::Storage;
     use crate::findings::log::tests::Text;
     use crate::findings::report::Verdict;
-    use crate::harness::WalkerDisk;
     use crate::harness::chain::Chain;
-    use crate::harness::engine::{Answer, Engine};
-    use crate::harness::implementation::OurWalker;
+    use crate::harness::engine::{AccessFeedback, Engine, Facts, Opened};
+    use crate::harness::implementation::Implementation;
     use crate::programs::generate::{GenerateSettings, generate};
 
     #[test]
     fn an_input_is_reported_with_and_without_evidence() {
         let input = generate(3, GenerateSettings { operations: 5, compressed: false }).encode();
         let target = TargetKind::MapExtents;
-        let mut examiner =
-            Examiner::new(&OurWalker, target, Checks::AtCheckpoints, FileNames::default());
+        let mut examiner = Examiner::new(
+            &Implementation::our_walker(),
+            target,
+            Checks::AtCheckpoints,
+            FileNames::default(),
+        );
         let judged = examiner.judge(Path::new("file"), &input);
         assert_eq!((judged.verdict, judged.operations), (Verdict::Ok, Some(5)));
         assert!(judged.steady && judged.evidence.is_empty() && judged.program.is_none());
@@ -110,17 +118,11 @@ mod tests {
     struct Panicking;
 
     impl Engine for Panicking {
-        type Disk<'s> = WalkerDisk<'s>;
-
-        fn name(&self) -> &str {
-            "panicking"
+        fn facts(&self) -> Facts {
+            Facts { reads: AccessFeedback::Ordered, ..Facts::new("panicking") }
         }
 
-        fn accesses_are_feedback(&self) -> bool {
-            true
-        }
-
-        fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<WalkerDisk<'s>> {
+        fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
             for at in [4, 20] {
                 chain.image().read_at(HostOffset::new(at), &mut [0]).unwrap();
             }
@@ -133,7 +135,8 @@ mod tests {
         let input = generate(3, GenerateSettings { operations: 5, compressed: false }).encode();
         for target in [TargetKind::MapExtents, TargetKind::Hostile] {
             let names = FileNames::default();
-            let mut examiner = Examiner::new(&Panicking, target, Checks::AtCheckpoints, names);
+            let mut examiner =
+                Examiner::new(&Panicking.into(), target, Checks::AtCheckpoints, names);
             let text = Text::default();
             examiner.print_events(Box::new(text.clone()));
             examiner.judge(Path::new("file"), &input);

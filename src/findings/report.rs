@@ -7,8 +7,6 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::disk::observer::Observer;
-use crate::harness::implementation::Implementation;
 use crate::harness::target::{Expectation, Inputs};
 use crate::harness::targets::TargetKind;
 use crate::harness::{Outcome, Pipeline};
@@ -102,12 +100,7 @@ pub struct Report {
 
 impl Report {
     /// Returns the report of the last run of `runner`, without evidence.
-    pub fn new(
-        input: &Path,
-        target: TargetKind,
-        runner: &Runner<impl Observer + Clone + 'static, impl Implementation>,
-        ran: &Ran,
-    ) -> Self {
+    pub fn new(input: &Path, target: TargetKind, runner: &Runner, ran: &Ran) -> Self {
         let program = runner.pipeline().map(Pipeline::program);
         let mut report = Self {
             input: input.display().to_string(),

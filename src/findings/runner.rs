@@ -1,13 +1,13 @@
 //! Runs inputs of a target and turns a panic of the code under test into a finding.
 
+use std::rc::Rc;
+
 use crate::disk::observer::Observer;
-#[cfg(feature = "fuzzer")]
-use crate::harness::Knowing;
-use crate::harness::engine::Engine;
 use crate::harness::implementation::Implementation;
-use crate::harness::target::Target;
+#[cfg(feature = "fuzzer")]
+use crate::harness::implementation::no_observer;
 use crate::harness::targets::TargetKind;
-use crate::harness::{Checks, Failure, KnownFindings, MetFinding, Outcome, Pipeline};
+use crate::harness::{Checks, Failure, Harness, KnownFindings, MetFinding, Outcome, Pipeline};
 use crate::images::files::FileNames;
 use crate::images::files::LayerFiles;
 
@@ -79,41 +79,46 @@ pub(crate) fn finding_of_two(first: &Ran, again: &Ran) -> Option<Finding> {
 /// Returns `implementation`, with the known findings under which `input` shows a finding: its own; or none, if all that
 /// the input shows is known.
 #[cfg(feature = "fuzzer")]
-pub(crate) fn showing<I: Implementation>(
-    implementation: &I,
+pub(crate) fn showing(
+    implementation: &Implementation,
     kind: TargetKind,
     input: &[u8],
-) -> Knowing<I> {
-    let mut runner = Runner::new(implementation, kind, FileNames::default(), &());
+) -> Implementation {
+    let mut runner = Runner::new(implementation, kind, FileNames::default(), no_observer());
     let finding = runner.run(input, Checks::AtCheckpoints).finding();
     let known = match finding.is_none() && !runner.met.is_empty() {
         true => KnownFindings::default(),
         false => runner.known,
     };
-    Knowing::new(implementation, known)
+    implementation.clone().knowing(known)
 }
 
 /// Runs inputs of a target. It reuses the target's buffers from run to run.
-pub struct Runner<O, I> {
-    implementation: I,
+pub struct Runner {
+    implementation: Implementation,
     kind: TargetKind,
     names: FileNames,
-    observer: O,
+    observer: Rc<dyn Observer>,
     known: KnownFindings,
     /// The known findings that the last run met, each once.
     met: Vec<MetFinding>,
-    target: Box<dyn Target>,
+    target: Harness,
     /// True if the last run panicked. The target's buffers are then in an unknown state.
     panicked: bool,
 }
 
-impl<O: Observer + Clone + 'static, I: Implementation> Runner<O, I> {
+impl Runner {
     /// Creates a runner for inputs of the target `kind`, with `implementation` under test. Images name each other by
     /// `names`; the target reports events to `observer`.
-    pub fn new(implementation: &I, kind: TargetKind, names: FileNames, observer: &O) -> Self {
-        let target = kind.create(implementation, names.clone(), observer);
-        let known = implementation.engine(&()).known_findings();
-        let (implementation, observer) = (implementation.clone(), observer.clone());
+    pub fn new(
+        implementation: &Implementation,
+        kind: TargetKind,
+        names: FileNames,
+        observer: Rc<dyn Observer>,
+    ) -> Self {
+        let target = kind.create(implementation, names.clone(), Rc::clone(&observer));
+        let known = target.facts().known.clone();
+        let implementation = implementation.clone();
         let (met, panicked) = Default::default();
         Self { implementation, kind, names, observer, known, met, target, panicked }
     }
@@ -121,8 +126,8 @@ impl<O: Observer + Clone + 'static, I: Implementation> Runner<O, I> {
     /// Runs an input. If it panics, [`Runner::pipeline`] shows the progress of the run.
     pub fn run(&mut self, input: &[u8], checks: Checks) -> Ran {
         if std::mem::take(&mut self.panicked) {
-            self.target =
-                self.kind.create(&self.implementation, self.names.clone(), &self.observer);
+            let observer = Rc::clone(&self.observer);
+            self.target = self.kind.create(&self.implementation, self.names.clone(), observer);
         }
         let Self { target, known, met, panicked, .. } = self;
         let caught = panics::caught(|| target.run(input, checks));
@@ -147,14 +152,14 @@ impl<O: Observer + Clone + 'static, I: Implementation> Runner<O, I> {
     }
 
     /// Returns the implementation under test.
-    pub fn implementation(&self) -> &I {
+    pub fn implementation(&self) -> &Implementation {
         &self.implementation
     }
 
     /// Returns the pipeline with the program, the virtual machine and the images of the last run. Returns `None` if the
     /// inputs of the target are files.
     pub fn pipeline(&self) -> Option<&Pipeline> {
-        self.target.pipeline()
+        self.target.runs_programs().then(|| self.target.pipeline())
     }
 
     /// Returns the files at the top as the engine of the last run has left them, if it has written them.

@@ -32,7 +32,7 @@ fn test(regression: &Regression, constructor: &str, out: &mut impl Write) -> io:
     writeln!(out, "/// {fingerprint}\n///")?;
     story.lines().try_for_each(|line| writeln!(out, "/// {line}"))?;
     writeln!(out, "#[test]\nfn {}() {{", regression.name())?;
-    writeln!(out, "    use qcowfuzz::harness::{{Checks, target::Target}};")?;
+    writeln!(out, "    use qcowfuzz::harness::Checks;")?;
     writeln!(out, "    let text = \"\\")?;
     for line in program.to_string().lines() {
         writeln!(out, "        {line}\\n\\")?;
@@ -40,15 +40,12 @@ fn test(regression: &Regression, constructor: &str, out: &mut impl Write) -> io:
     writeln!(out, "    \";")?;
     writeln!(out, "    let input = qcowfuzz::programs::text::assemble(text).unwrap().encode();")?;
     writeln!(out, "    let mut target = qcowfuzz::harness::{constructor};")?;
-    writeln!(
-        out,
-        "    let found = Target::run(&mut target, &input, Checks::AtCheckpoints).err();"
-    )?;
+    writeln!(out, "    let found = target.run(&input, Checks::AtCheckpoints).err();")?;
     writeln!(out, "    let found = found.map(|failure| failure.violation.fingerprint());")?;
     writeln!(out, "    assert_eq!(found, None);")?;
     writeln!(out, "    // An engine may list the bug among its known findings.")?;
     writeln!(out, "    let bug = {fingerprint:?}.to_string();")?;
-    writeln!(out, "    assert!(!Target::met(&target).iter().any(|met| met.seen.contains(&bug)));")?;
+    writeln!(out, "    assert!(!target.met().iter().any(|met| met.seen.contains(&bug)));")?;
     if target.definition().expectation == Expectation::Extents {
         expected(program, target.limits(), out)?;
     }

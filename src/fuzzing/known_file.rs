@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 
 use crate::harness::KnownFindings;
-use crate::harness::engine::Engine;
 use crate::harness::implementation::Implementation;
 
 /// The environment variable that names a file of known findings, which are set aside beside those of the
@@ -12,8 +11,8 @@ const KNOWN_FILE: &str = "QCOWFUZZ_KNOWN";
 
 /// Returns the known findings of an implementation and those of the file that [`KNOWN_FILE`] names. If the file is
 /// wrong, ends the process with one line and the exit code of the commands.
-pub(super) fn known_findings<I: Implementation>(implementation: &I) -> KnownFindings {
-    let known = implementation.engine(&()).known_findings();
+pub(super) fn known_findings(implementation: &Implementation) -> KnownFindings {
+    let known = implementation.facts().known;
     let Some(path) = std::env::var_os(KNOWN_FILE) else { return known };
     match known_file(&path) {
         Ok(added) => known.and(&added),

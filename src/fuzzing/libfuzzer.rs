@@ -11,10 +11,9 @@ use crate::findings::panics;
 use crate::findings::panics::PanicNote;
 use crate::fuzzing::feedback::{Recorder, extra};
 use crate::harness::claims::Claims;
-use crate::harness::implementation::{Implementation, OurWalker};
-use crate::harness::target::Target;
+use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
-use crate::harness::{Checks, Failure, Knowing, KnownFindings, MetFinding, Outcome};
+use crate::harness::{Checks, Failure, Harness, KnownFindings, MetFinding, Outcome};
 use crate::images::checksums;
 use crate::images::entropy::Entropy;
 use crate::images::files::FileNames;
@@ -29,7 +28,7 @@ thread_local! {
     /// The claims of the implementation under test.
     static CLAIMS: OnceCell<Claims> = const { OnceCell::new() };
     /// The targets that a thread has run, with their buffers.
-    static TARGETS: RefCell<[Option<Box<dyn Target>>; TargetKind::ALL.len()]> = RefCell::default();
+    static TARGETS: RefCell<[Option<Harness>; TargetKind::ALL.len()]> = RefCell::default();
     /// The known findings of the implementation under test, for the panic hook.
     static KNOWN: RefCell<KnownFindings> = RefCell::default();
     /// The panic hook has met a known finding and has not ended the process.
@@ -43,7 +42,7 @@ thread_local! {
 /// # Errors
 /// The first violation.
 pub fn run(kind: TargetKind, input: &[u8]) -> Result<Outcome, Box<Failure>> {
-    run_with(|| OurWalker, kind, input)
+    run_with(Implementation::our_walker, kind, input)
 }
 
 /// Runs an input of the target `kind`, with `implementation` under test: the same one in all calls. Each thread
@@ -53,7 +52,7 @@ pub fn run(kind: TargetKind, input: &[u8]) -> Result<Outcome, Box<Failure>> {
 ///
 /// # Errors
 /// The first violation.
-pub fn run_with<I: Implementation>(
+pub fn run_with<I: Into<Implementation>>(
     implementation: impl FnOnce() -> I,
     kind: TargetKind,
     input: &[u8],
@@ -63,11 +62,10 @@ pub fn run_with<I: Implementation>(
             let recorder = RECORDER.with(Rc::clone);
             let slot = &mut targets[kind as usize];
             let target = slot.get_or_insert_with(|| {
-                let implementation = implementation();
+                let implementation = implementation().into();
                 let known = known_findings(&implementation);
                 KNOWN.set(known.clone());
-                let knowing = Knowing::new(&implementation, known);
-                kind.create(&knowing, FileNames::default(), &recorder)
+                kind.create(&implementation.knowing(known), FileNames::default(), recorder)
             });
             let run = AssertUnwindSafe(|| {
                 let result = target.run(input, Checks::AtCheckpoints);
@@ -122,7 +120,7 @@ pub fn mutate_file(
 
 /// Mutates the program in `data[..size]` as [`mutate`] does, and folds it into the features that `implementation`
 /// claims: the same one in all calls, created once.
-pub fn mutate_for<I: Implementation>(
+pub fn mutate_for<I: Into<Implementation>>(
     implementation: impl FnOnce() -> I,
     kind: TargetKind,
     (data, size): (&mut [u8], usize),
@@ -131,8 +129,8 @@ pub fn mutate_for<I: Implementation>(
     bytes: impl FnOnce(&mut [u8], usize, usize) -> usize,
 ) -> usize {
     let size = mutate(data, size, max_size, rng_seed, kind.limits(), bytes);
-    let claims =
-        CLAIMS.with(|claims| *claims.get_or_init(|| kind.claims_of(&implementation().engine(&()))));
+    let claims = CLAIMS
+        .with(|claims| *claims.get_or_init(|| kind.claims_of(&implementation().into().facts())));
     let mutated = &data[..size];
     match claims.fold(mutated) {
         // The canonical bytes of a short input are longer than it.
@@ -204,7 +202,7 @@ fn reported<'p>(panic: &'p PanicHookInfo) -> Option<&'p str> {
 mod tests {
     use super::*;
     use crate::formats::anatomy::Part;
-    use crate::harness::{Harness, Walker};
+    use crate::harness::Walker;
     use crate::images::damage::Transform;
     use crate::images::entropy::Entropy;
     use crate::programs::Operation;

@@ -9,6 +9,7 @@ use crate::images::files::{Images, LayerFile};
 use crate::images::layer_anatomy::LayerAnatomy;
 use crate::programs::Journal;
 
+use super::engine::AccessFeedback;
 use super::meter::{FileAccess, MAX_ACCESSES, Meter};
 use super::origins::DataOrigins;
 
@@ -38,22 +39,41 @@ type FilePlace = (usize, LayerFile);
 impl AccessReport {
     /// Begins a trace on `meter`, if the accesses of the engine are feedback, and `observer` wants it. If `observer`
     /// prints accesses, each is printed when it occurs.
-    pub(super) fn begin<O: Observer>(are_feedback: bool, meter: &Meter, observer: &O) {
-        if O::OBSERVES && are_feedback {
+    pub(super) fn begin(feedback: AccessFeedback, meter: &Meter, observer: &dyn Observer) {
+        if feedback != AccessFeedback::None && observer.observes() {
             meter.begin_trace(observer.access_printer());
         }
     }
 
-    /// Ends the trace on `meter`, and reports which parts of `images` its accesses met, each once and in a fixed order:
-    /// the order of the accesses, and so their number, do not depend on the input alone. Reports nothing if the trace
-    /// is full. The rest is as for [`AccessReport::end`].
-    pub(super) fn end_unordered<O: Observer>(
+    /// Ends the trace on `meter`, if there is one, and reports the accesses to the files of `images` to `observer`.
+    /// `journals` are those of its layers, from the top down; a file of unknown origin has none. Returns the number of
+    /// accesses, as far as it is feedback.
+    pub(super) fn end(
+        &mut self,
+        feedback: AccessFeedback,
+        files: (&Images, &[&Journal]),
+        meter: &Meter,
+        observer: &dyn Observer,
+    ) -> u64 {
+        match feedback {
+            AccessFeedback::None => 0,
+            AccessFeedback::Parts => {
+                self.report_parts(files, meter, observer);
+                0
+            }
+            AccessFeedback::Ordered => self.report_ordered(files, meter, observer),
+        }
+    }
+
+    /// Reports which parts of `images` the accesses met, each once and in a fixed order: the order of the accesses, and
+    /// so their number, do not depend on the input alone. Reports nothing if the trace is full.
+    fn report_parts(
         &mut self,
         (images, journals): (&Images, &[&Journal]),
         meter: &Meter,
-        observer: &O,
+        observer: &dyn Observer,
     ) {
-        let Some(accesses) = self.end_trace::<O>((images, journals), meter) else { return };
+        let Some(accesses) = self.end_trace((images, journals), meter, observer) else { return };
         let mut met = [[false; Event::COUNT]; 2];
         let mut count = 0;
         for access in accesses {
@@ -71,15 +91,14 @@ impl AccessReport {
         }
     }
 
-    /// Ends the trace on `meter`, and reports the accesses to the files of `images` to `observer`. `journals` are those
-    /// of its layers, from the top down; a file of unknown origin has none. Returns the number of accesses.
-    pub(super) fn end<O: Observer>(
+    /// Reports each access in its order. Returns the number of accesses.
+    fn report_ordered(
         &mut self,
         (images, journals): (&Images, &[&Journal]),
         meter: &Meter,
-        observer: &O,
+        observer: &dyn Observer,
     ) -> u64 {
-        let Some(accesses) = self.end_trace::<O>((images, journals), meter) else { return 0 };
+        let Some(accesses) = self.end_trace((images, journals), meter, observer) else { return 0 };
         observer.begin(State::FileReads);
         observer.begin(State::FileWrites);
         let (mut depth, mut counts) = (0, [0u64; 2]);
@@ -101,13 +120,14 @@ impl AccessReport {
 
     /// Ends the trace on `meter`, and takes the files apart. Returns the accesses; `None` if there are none, or if no
     /// observer wants them.
-    fn end_trace<'m, O: Observer>(
+    fn end_trace<'m>(
         &mut self,
         (images, journals): (&Images, &[&Journal]),
         meter: &'m Meter,
-    ) -> Option<impl Iterator<Item = FileAccess> + use<'m, O>> {
+        observer: &dyn Observer,
+    ) -> Option<impl Iterator<Item = FileAccess> + use<'m>> {
         let mut accesses = meter.end_trace().peekable();
-        if !O::OBSERVES || accesses.peek().is_none() {
+        if !observer.observes() || accesses.peek().is_none() {
             return None;
         }
         self.take_apart(images);

@@ -36,7 +36,23 @@ pub struct Case<'c> {
     pub in_full: bool,
 }
 
-impl Case<'_> {
+impl<'c> Case<'c> {
+    /// Returns the case of a file of any content. Nothing is known about its disk.
+    pub(super) fn of_file(file: &'c Images, no_damage: &'c Damage) -> Self {
+        Self {
+            images: file,
+            journals: SmallVec::new(),
+            questions: &[],
+            requests: &[],
+            new_image: None,
+            damage: no_damage,
+            features: FeatureSet::EMPTY,
+            cell_bytes: 1,
+            table_span_bits: u64::BITS - 1,
+            in_full: true,
+        }
+    }
+
     /// Returns the guest offsets at which a layer continues in another file.
     pub fn file_edges(&self) -> SmallVec<[u64; MAX_LAYERS * MAX_EXTENT_FILES]> {
         let behind_first =

@@ -1,10 +1,12 @@
 //! The engine interface: to fuzz your own implementation, implement these two traits. The oracles call every
 //! implementation through them, our own walker included. `examples/engine.rs` implements them for a small reader.
 
+use std::borrow::Cow;
 use std::error::Error;
 
 use crate::disk::error::StorageError;
 use crate::disk::extent::{Visitor, Window};
+use crate::disk::features::FeatureSet;
 use crate::disk::offsets::GuestOffset;
 use crate::processes::ProcessEnd;
 pub use crate::programs::{BitmapChange, NewImage};
@@ -13,93 +15,122 @@ use super::chain::Chain;
 use super::claims::{Claims, EnginePolicy};
 use super::info::{CheckCounts, ImageInfo};
 use super::known::KnownFindings;
+use super::questions::{QuestionKind, QuestionKinds};
 use super::status::GuestRun;
+
+/// The statement of an implementation about itself. The harness asks for it once, before the first image.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// The name of the implementation, for reports.
+    pub name: Cow<'static, str>,
+    /// The features that the engine claims to read: by default, all those of qcow2 images. A violation on a valid image
+    /// with these features is a bug of the engine.
+    pub claims: Claims,
+    /// The features of the images to which the engine can write; by default, those that it claims to read. The target
+    /// `writes` has no other images. Nor has it images that a writer would repair at open.
+    pub write_claims: Option<Claims>,
+    /// The kinds of questions that the engine may answer: by default, all. No other reaches it.
+    pub answers: QuestionKinds,
+    /// The answers that are excused: by default, none.
+    pub policy: EnginePolicy,
+    /// The known findings of the implementation: by default, none. Every target sets them aside.
+    pub known: KnownFindings,
+    /// The accesses to files while the engine reads: by default, they are no feedback.
+    pub reads: AccessFeedback,
+    /// The accesses to files while the engine has an image open for writing; by default, they are as while it reads.
+    pub writes: Option<AccessFeedback>,
+    /// The engine wants to know the questions about an image before it opens the image ([`Engine::prepare`]): by
+    /// default, it does not.
+    pub is_prepared: bool,
+}
+
+/// The part of an engine's accesses to its files that is feedback: the parts of the images that it reads and writes.
+/// Feedback must depend on the input alone, so the engine keeps nothing from run to run, or forgets it in
+/// [`Engine::begin_run`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AccessFeedback {
+    /// None.
+    #[default]
+    None,
+    /// The parts, and not their order: an engine that writes its caches in a random order.
+    Parts,
+    /// The parts in their order.
+    Ordered,
+}
+
+impl Facts {
+    /// Creates the facts of an implementation with the defaults of all fields but the name.
+    pub fn new(name: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            name: name.into(),
+            claims: Claims::QCOW2,
+            write_claims: None,
+            answers: QuestionKinds::ALL,
+            policy: EnginePolicy::default(),
+            known: KnownFindings::default(),
+            reads: AccessFeedback::None,
+            writes: None,
+            is_prepared: false,
+        }
+    }
+
+    /// Returns the features of the images to which the engine can write.
+    pub fn write_claims(&self) -> Claims {
+        self.write_claims.unwrap_or(self.claims)
+    }
+
+    /// Returns the accesses that are feedback while the engine has an image open for writing.
+    pub fn writes(&self) -> AccessFeedback {
+        self.writes.unwrap_or(self.reads)
+    }
+
+    /// Returns these facts without the claims about `features`.
+    pub fn without(self, features: FeatureSet) -> Self {
+        let write_claims = self.write_claims.map(|claims| claims.without(features));
+        Self { claims: self.claims.without(features), write_claims, ..self }
+    }
+}
 
 /// An implementation that opens disk images.
 pub trait Engine {
-    /// An image that the engine has opened.
-    type Disk<'s>: OpenDisk
-    where
-        Self: 's;
-
-    /// Returns the name of the implementation, for reports.
-    fn name(&self) -> &str;
-
-    /// Returns the features that the engine claims to support: by default, all those of qcow2 images. A violation on a
-    /// valid image with these features is a bug of the engine.
-    fn claims(&self) -> Claims {
-        Claims::QCOW2
-    }
-
-    /// Returns the answers of the engine that are excused: by default, none.
-    fn policy(&self) -> EnginePolicy {
-        EnginePolicy::default()
-    }
-
-    /// Returns the known findings of the implementation: by default, none. Every target sets them aside.
-    fn known_findings(&self) -> KnownFindings {
-        KnownFindings::default()
-    }
-
-    /// Reports whether the accesses of the engine to its files are feedback: the parts of the images that it reads and
-    /// writes, in their order. By default, they are not. They must depend on the input alone, so the engine keeps
-    /// nothing from run to run, or forgets it in [`Engine::begin_run`].
-    fn accesses_are_feedback(&self) -> bool {
-        false
-    }
-
-    /// Reports the same for the accesses of an engine that has the image open for writing. By default, it is as for
-    /// reading.
-    fn written_accesses_are_feedback(&self) -> bool {
-        self.accesses_are_feedback()
-    }
-
-    /// Reports whether the order of the accesses depends on the input alone while the engine writes. An engine that
-    /// writes its caches in a random order says no: then the parts of the images are feedback, and not their order.
-    fn written_accesses_are_ordered(&self) -> bool {
-        true
-    }
-
-    /// Begins a rehearsal, if the engine wants one: the harness judges the next image twice, and discards the first
-    /// verdict. The engine answers as well as it can, and learns the questions about the image before it has to answer
-    /// them. By default, there is none.
-    fn begin_rehearsal(&mut self) -> bool {
-        false
-    }
-
-    /// Ends a rehearsal: the next answers count.
-    fn end_rehearsal(&mut self) {}
-
-    /// Returns the end of the process that should have answered about the image that was judged last, if the image has
-    /// ended it. Such an end is a violation, even if no oracle finds one.
-    fn take_end(&mut self) -> Option<EngineEnd> {
-        None
-    }
+    /// Returns the statement of the implementation about itself.
+    fn facts(&self) -> Facts;
 
     /// Begins a run: the next images belong to another input. An engine that caches anything from image to image clears
     /// the cache here, so that the coverage of a run depends on its input alone, as its verdict does.
     fn begin_run(&mut self) {}
 
+    /// Takes the questions that the harness is about to ask about `chain`, in order: an engine for which one batch is
+    /// cheaper than many questions answers all of them at once. Other questions may follow. The harness calls this only
+    /// if [`Facts::is_prepared`].
+    fn prepare(&mut self, chain: &Chain, questions: &[EngineQuestion]) {
+        let _ = (chain, questions);
+    }
+
     /// Opens the image at the top of `chain`.
     ///
     /// # Errors
     /// The image is refused, or cannot be read.
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<Self::Disk<'s>, EngineError>;
-
-    /// Returns the features of the images to which the engine can write: by default, those that it claims to read. The
-    /// target `writes` has no other images. Nor has it images that a writer would repair at open.
-    fn write_claims(&self) -> Claims {
-        self.claims()
-    }
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s>;
 
     /// Opens the image at the top of `chain` for reading and writing. Only its file and its data file can be written
     /// ([`ChainFile::write_at`](super::chain::ChainFile::write_at)). By default, the engine does not write.
     ///
     /// # Errors
     /// As for [`Engine::open`].
-    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<Self::Disk<'s>> {
+    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         let _ = chain;
-        Err(EngineError::NotAsked)
+        Err(EngineError::NoAnswer)
+    }
+
+    /// Opens the snapshot at `index` of the first image's snapshot table, counted from 0. The disk has the size that it
+    /// had when the snapshot was taken. Ranges that the snapshot does not map come from the layers below.
+    ///
+    /// # Errors
+    /// As for [`Engine::open`]; or the snapshot does not exist.
+    fn open_snapshot<'s>(&'s mut self, chain: &'s Chain, index: u32) -> Opened<'s> {
+        let _ = (chain, index);
+        Err(EngineError::NoAnswer)
     }
 
     /// Creates an empty image in the first file of `chain`, which is empty and can be written. The next call opens it
@@ -110,21 +141,7 @@ pub trait Engine {
     /// cannot be written.
     fn create(&mut self, chain: &Chain, image: &NewImage) -> Answer {
         let _ = (chain, image);
-        Err(EngineError::NotAsked)
-    }
-
-    /// Opens the snapshot at `index` of the first image's snapshot table, counted from 0. The disk has the size that it
-    /// had when the snapshot was taken. Ranges that the snapshot does not map come from the layers below.
-    ///
-    /// # Errors
-    /// As for [`Engine::open`]; or the snapshot does not exist.
-    fn open_snapshot<'s>(
-        &'s mut self,
-        chain: &'s Chain,
-        index: u32,
-    ) -> Result<Self::Disk<'s>, EngineError> {
-        let _ = (chain, index);
-        Err(EngineError::NotAsked)
+        Err(EngineError::NoAnswer)
     }
 }
 
@@ -141,7 +158,7 @@ pub trait OpenDisk {
     /// The image is malformed there, or cannot be read; or the range reaches past the end of the disk.
     fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Result<(), EngineError> {
         let _ = (guest, into);
-        Err(EngineError::NotAsked)
+        Err(EngineError::NoAnswer)
     }
 
     /// Returns the status of the bytes from `guest` on.
@@ -150,121 +167,7 @@ pub trait OpenDisk {
     /// As for [`OpenDisk::read`].
     fn status(&mut self, guest: GuestOffset) -> Result<GuestRun, EngineError> {
         let _ = guest;
-        Err(EngineError::NotAsked)
-    }
-
-    /// Returns the engine's report about the image.
-    ///
-    /// # Errors
-    /// The image cannot be read.
-    fn info(&mut self) -> Result<ImageInfo, EngineError> {
-        Err(EngineError::NotAsked)
-    }
-
-    /// Checks the image, as `qemu-img check` does, and changes nothing.
-    ///
-    /// # Errors
-    /// The image cannot be checked. An error in the image is a result.
-    fn check(&mut self) -> Result<CheckCounts, EngineError> {
-        Err(EngineError::NotAsked)
-    }
-
-    /// Writes `bytes` to the guest disk from `guest` on. The disk was opened for writing, as for all changes below; the
-    /// range lies on it.
-    ///
-    /// # Errors
-    /// The image is malformed there, or its file cannot be read or written. The same holds for all changes below.
-    fn write(&mut self, guest: GuestOffset, bytes: &[u8]) -> Answer {
-        let _ = (guest, bytes);
-        Err(EngineError::NotAsked)
-    }
-
-    /// Makes a range of the disk read as zeros. Engines need not store them.
-    ///
-    /// # Errors
-    /// As for [`OpenDisk::write`]; or this image does not allow it ([`EngineError::Unsupported`]), and the engine has
-    /// changed nothing. This is no finding here, nor for [`OpenDisk::discard`] and [`OpenDisk::resize`].
-    fn write_zeroes(&mut self, guest: GuestOffset, length_bytes: u64) -> Answer {
-        let _ = (guest, length_bytes);
-        Err(EngineError::NotAsked)
-    }
-
-    /// Frees whole clusters, which then read as zeros.
-    ///
-    /// # Errors
-    /// As for [`OpenDisk::write`].
-    fn discard(&mut self, guest: GuestOffset, length_bytes: u64) -> Answer {
-        let _ = (guest, length_bytes);
-        Err(EngineError::NotAsked)
-    }
-
-    /// Gives the disk another size. New bytes read as zeros, also if the layers below have other bytes
-    /// there.
-    ///
-    /// # Errors
-    /// As for [`OpenDisk::write`].
-    fn resize(&mut self, size_bytes: u64) -> Answer {
-        let _ = size_bytes;
-        Err(EngineError::NotAsked)
-    }
-
-    /// Takes a snapshot of the disk as it is now. It comes behind all others in the snapshot table of the image.
-    ///
-    /// # Errors
-    /// As for [`OpenDisk::write_zeroes`]. The same holds for the next two.
-    fn take_snapshot(&mut self) -> Answer {
-        Err(EngineError::NotAsked)
-    }
-
-    /// Restores the disk, with its size, from the snapshot at `index` of the snapshot table, counted from 0.
-    ///
-    /// # Errors
-    /// As for [`OpenDisk::take_snapshot`].
-    fn apply_snapshot(&mut self, index: u32) -> Answer {
-        let _ = index;
-        Err(EngineError::NotAsked)
-    }
-
-    /// Deletes the snapshot at `index` of the snapshot table, counted from 0. Those behind it move up.
-    ///
-    /// # Errors
-    /// As for [`OpenDisk::take_snapshot`].
-    fn delete_snapshot(&mut self, index: u32) -> Answer {
-        let _ = index;
-        Err(EngineError::NotAsked)
-    }
-
-    /// Changes the bitmap at `index` of the image's directory of persistent dirty bitmaps, counted from 0. A new one
-    /// comes behind all others, and `index` is their number. An enabled bitmap has a one for every byte that changes.
-    ///
-    /// An engine that does not support bitmaps clears the autoclear bit of an image that has some, before it changes
-    /// anything.
-    ///
-    /// # Errors
-    /// As for [`OpenDisk::write_zeroes`].
-    fn change_bitmap(&mut self, index: u32, change: BitmapChange) -> Answer {
-        let _ = (index, change);
-        Err(EngineError::NotAsked)
-    }
-
-    /// Writes all changes to the file, and has it keep them in a power cut
-    /// ([`ChainFile::flush`](super::chain::ChainFile::flush)).
-    ///
-    /// # Errors
-    /// As for [`OpenDisk::write`].
-    fn flush(&mut self) -> Answer {
-        Err(EngineError::NotAsked)
-    }
-
-    /// Closes the image, which then contains all changes. By default, there is nothing to do.
-    ///
-    /// # Errors
-    /// The file cannot be written.
-    fn close(self) -> Answer
-    where
-        Self: Sized,
-    {
-        Ok(())
+        Err(EngineError::NoAnswer)
     }
 
     /// Calls `visitor` with the extents of `window`, in order, until it breaks: all that `qemu-img map` reports. The
@@ -272,14 +175,138 @@ pub trait OpenDisk {
     ///
     /// # Errors
     /// The image is malformed in the window, or cannot be read. The extents that were emitted before stay valid.
-    fn map(&mut self, window: Window, visitor: &mut impl Visitor) -> Result<(), EngineError> {
+    fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Answer {
         let _ = (window, visitor);
-        Err(EngineError::NotAsked)
+        Err(EngineError::NoAnswer)
+    }
+
+    /// Returns a report about the image. A check, as that of `qemu-img check`, changes nothing.
+    ///
+    /// # Errors
+    /// The image cannot be read or checked. An error that a check finds in the image is a result.
+    fn report(&mut self, about: ReportKind) -> Answer<ImageReport> {
+        let _ = about;
+        Err(EngineError::NoAnswer)
+    }
+
+    /// Carries out a request. The disk was opened for writing.
+    ///
+    /// # Errors
+    /// The image is malformed there, or its file cannot be read or written; or this image does not allow the request
+    /// ([`EngineError::Unsupported`]), and the engine has changed nothing. That is no finding here, unless the request
+    /// is a write or a flush. By default, the engine carries out no requests.
+    fn request(&mut self, request: &Request) -> Answer {
+        let _ = request;
+        Err(EngineError::NoAnswer)
+    }
+
+    /// Closes the image, which then contains all changes. By default, there is nothing to do.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    fn close(self: Box<Self>) -> Answer {
+        Ok(())
     }
 }
 
 /// The answer of an engine to a question.
 pub type Answer<T = ()> = Result<T, EngineError>;
+
+/// The answer of an engine that opens an image.
+pub type Opened<'s> = Answer<Box<dyn OpenDisk + 's>>;
+
+/// A request to a disk that is open for writing. Its range lies on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request<'b> {
+    /// Writes `bytes` to the guest disk from `guest` on.
+    Write {
+        /// The first byte.
+        guest: GuestOffset,
+        /// The bytes.
+        bytes: &'b [u8],
+    },
+    /// Makes a range read as zeros. Engines need not store them.
+    WriteZeroes {
+        /// The first byte.
+        guest: GuestOffset,
+        /// The number of bytes.
+        length_bytes: u64,
+    },
+    /// Frees whole clusters, which then read as zeros.
+    Discard {
+        /// The first byte, at the edge of a cluster.
+        guest: GuestOffset,
+        /// The number of bytes: whole clusters, or all up to the end of the disk.
+        length_bytes: u64,
+    },
+    /// Gives the disk another size. New bytes read as zeros, also if the layers below have other bytes there.
+    Resize {
+        /// The new size in bytes: whole sectors of 512 bytes.
+        size_bytes: u64,
+    },
+    /// Takes a snapshot of the disk as it is now. It comes behind all others in the snapshot table of the image.
+    TakeSnapshot,
+    /// Restores the disk, with its size, from the snapshot at `index` of the snapshot table, counted from 0.
+    ApplySnapshot {
+        /// The index.
+        index: u32,
+    },
+    /// Deletes the snapshot at `index` of the snapshot table, counted from 0. Those behind it move up.
+    DeleteSnapshot {
+        /// The index.
+        index: u32,
+    },
+    /// Changes the bitmap at `index` of the image's directory of persistent dirty bitmaps, counted from 0. A new one
+    /// comes behind all others, and `index` is their number. An enabled bitmap has a one for every byte that changes.
+    ///
+    /// An engine that does not support bitmaps clears the autoclear bit of an image that has some, before it changes
+    /// anything.
+    ChangeBitmap {
+        /// The index.
+        index: u32,
+        /// The change.
+        change: BitmapChange,
+    },
+    /// Writes all changes to the file, and has it keep them in a power cut
+    /// ([`ChainFile::flush`](super::chain::ChainFile::flush)).
+    Flush,
+}
+
+/// A report about an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReportKind {
+    /// Fields of `qemu-img info`.
+    Info,
+    /// The result of a check.
+    Check,
+}
+
+/// An engine's report about an image, of the kind that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ImageReport {
+    /// Fields of `qemu-img info`.
+    Info(ImageInfo),
+    /// The result of a check.
+    Check(CheckCounts),
+}
+
+/// A question to an engine, as [`Engine::prepare`] announces it. The questions that follow an opening are about the
+/// disk that it opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineQuestion {
+    /// [`Engine::open`].
+    Open,
+    /// [`Engine::open_snapshot`], with the index of the snapshot.
+    OpenSnapshot(u32),
+    /// [`OpenDisk::map`]. The harness may stop the walk.
+    Map(Window),
+    /// [`OpenDisk::status`].
+    Status(GuestOffset),
+    /// [`OpenDisk::read`].
+    Read(GuestOffset, usize),
+    /// [`OpenDisk::report`].
+    Report(ReportKind),
+}
 
 /// The end of a process in place of its answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -294,8 +321,12 @@ pub struct EngineEnd {
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The engine has no answer to questions of this kind, for any image.
-    #[error("not asked")]
-    NotAsked,
+    #[error("no answer")]
+    NoAnswer,
+    /// The process that should have answered has ended, and the image has ended it. That is a violation, even if no
+    /// oracle finds one.
+    #[error("the process has ended: {}", .0.process.name())]
+    Ended(Box<EngineEnd>),
     /// The harness could not give the image to the engine: its files are too large for a folder, say. If an opening
     /// fails in this way, the image is not judged.
     #[error(transparent)]
@@ -329,7 +360,7 @@ pub enum EngineError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// The engine has no answer to questions of this kind.
-    NotAsked,
+    NoAnswer,
     /// The engine does not support a feature.
     Unsupported,
     /// A read of the chain's files failed.
@@ -359,11 +390,11 @@ impl EngineError {
     /// Returns the kind.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::NotAsked | Self::NotGiven(_) => ErrorKind::NotAsked,
+            Self::NoAnswer | Self::NotGiven(_) => ErrorKind::NoAnswer,
             Self::Unsupported(_) => ErrorKind::Unsupported,
             Self::Storage(_) | Self::Io(_) => ErrorKind::Io,
             Self::PastEnd { .. } | Self::Failed(_) => ErrorKind::Failed,
-            Self::Untyped(_) => ErrorKind::Untyped,
+            Self::Untyped(_) | Self::Ended(_) => ErrorKind::Untyped,
         }
     }
 }
@@ -378,45 +409,34 @@ impl From<std::io::Error> for EngineError {
     }
 }
 
-/// Defines the functions of [`Engine`] that a wrapper passes on to its field `engine`: all but those about claims,
-/// known findings and images. The wrappers share this list, so that none of them lacks a function.
-macro_rules! pass_on_to_engine {
-    () => {
-        fn name(&self) -> &str {
-            self.engine.name()
+impl EngineQuestion {
+    /// Returns the kind.
+    pub(super) const fn kind(&self) -> QuestionKind {
+        match self {
+            Self::Open => QuestionKind::Open,
+            Self::OpenSnapshot(_) => QuestionKind::Snapshots,
+            Self::Map(_) => QuestionKind::Map,
+            Self::Status(_) => QuestionKind::Status,
+            Self::Read(..) => QuestionKind::Read,
+            Self::Report(ReportKind::Info) => QuestionKind::Info,
+            Self::Report(ReportKind::Check) => QuestionKind::Check,
         }
-
-        fn policy(&self) -> $crate::harness::claims::EnginePolicy {
-            self.engine.policy()
-        }
-
-        fn accesses_are_feedback(&self) -> bool {
-            self.engine.accesses_are_feedback()
-        }
-
-        fn written_accesses_are_feedback(&self) -> bool {
-            self.engine.written_accesses_are_feedback()
-        }
-
-        fn written_accesses_are_ordered(&self) -> bool {
-            self.engine.written_accesses_are_ordered()
-        }
-
-        fn begin_rehearsal(&mut self) -> bool {
-            self.engine.begin_rehearsal()
-        }
-
-        fn end_rehearsal(&mut self) {
-            self.engine.end_rehearsal();
-        }
-
-        fn take_end(&mut self) -> Option<$crate::harness::engine::EngineEnd> {
-            self.engine.take_end()
-        }
-
-        fn begin_run(&mut self) {
-            self.engine.begin_run();
-        }
-    };
+    }
 }
-pub(super) use pass_on_to_engine;
+
+impl Request<'_> {
+    /// Returns the kind.
+    pub(super) const fn kind(&self) -> QuestionKind {
+        match self {
+            Self::Write { .. } => QuestionKind::Writing,
+            Self::WriteZeroes { .. } => QuestionKind::WriteZeroes,
+            Self::Discard { .. } => QuestionKind::Discard,
+            Self::Resize { .. } => QuestionKind::Resize,
+            Self::TakeSnapshot => QuestionKind::TakeSnapshot,
+            Self::ApplySnapshot { .. } => QuestionKind::ApplySnapshot,
+            Self::DeleteSnapshot { .. } => QuestionKind::DeleteSnapshot,
+            Self::ChangeBitmap { .. } => QuestionKind::ChangeBitmap,
+            Self::Flush => QuestionKind::Flush,
+        }
+    }
+}

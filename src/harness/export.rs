@@ -101,7 +101,7 @@ mod tests {
     use crate::programs::text::assemble;
 
     /// A chain of two images, the lower one of 100 clusters, built for `path`.
-    fn chain(path: &Path) -> Harness<Walker> {
+    fn chain(path: &Path) -> Harness {
         let program = "image version=3 cluster_bits=16 refcount_order=4 features=none size=100<<16+0 rng_seed=0 \
                        blocks=append table=append tolerance=0
                        overlay version=3 cluster_bits=16 refcount_order=4 features=none data_in=image size=+0<<0

@@ -15,11 +15,9 @@ pub(crate) mod engine_failure;
 mod engine_process;
 #[cfg(feature = "fuzzer")]
 pub(crate) mod export;
-pub mod idle;
+mod file_input;
 pub mod implementation;
 pub mod info;
-mod judge;
-mod knowing;
 pub(crate) mod known;
 pub(crate) mod meter;
 pub(crate) mod model;
@@ -29,7 +27,7 @@ mod pipeline;
 pub mod prelude;
 #[cfg(feature = "fuzzer")]
 pub mod qemu_io;
-mod rounded;
+pub mod questions;
 mod run;
 pub mod second_opinion;
 pub mod selftest;
@@ -37,6 +35,7 @@ pub mod status;
 pub mod stream;
 pub mod target;
 pub mod targets;
+pub(crate) mod tested;
 mod top_files;
 mod verdicts;
 mod walker;
@@ -46,10 +45,9 @@ mod written_file;
 
 #[cfg(feature = "fuzzer")]
 pub use chain_files::ChainFiles;
-pub use knowing::{Knowing, KnowingEngine};
 pub use known::{KnownFinding, KnownFindings, MetFinding};
 pub use oracles::Violation;
 pub use peak_alloc::PeakAlloc;
 pub use pipeline::{Checks, Failure, Outcome, Pipeline};
 pub use run::Harness;
-pub use walker::{Walker, WalkerDisk};
+pub use walker::Walker;

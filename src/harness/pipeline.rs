@@ -6,8 +6,8 @@ use std::borrow::Cow;
 use crate::disk::observer::{Observer, State, Vital};
 use crate::harness::case::Case;
 use crate::harness::claims::Claims;
-use crate::harness::idle::Unanswered;
 use crate::harness::oracles::{OracleResult, Violation};
+use crate::harness::questions::QuestionKinds;
 use crate::harness::second_opinion::ComparedImages;
 use crate::images::damage::Damage;
 use crate::images::files::{FileNames, Images};
@@ -49,7 +49,7 @@ pub struct Outcome {
     /// Some image has a feature that the engine does not know: the harness did not call it.
     pub unsupported: bool,
     /// The kinds of questions that the engine did not answer.
-    pub unanswered: Unanswered,
+    pub unanswered: QuestionKinds,
     /// The images that a second opinion has judged, or could not judge.
     pub second: ComparedImages,
 }
@@ -102,7 +102,7 @@ impl Pipeline {
         &mut self,
         limits: Limits,
         checks: Checks,
-        observer: &impl Observer,
+        observer: &dyn Observer,
         mut judge: impl FnMut(&Case) -> OracleResult,
     ) -> Result<Outcome, Box<Failure>> {
         observer.begin(State::Build);

@@ -9,7 +9,10 @@ pub use crate::disk::storage::Storage;
 pub use crate::harness::ChainFiles;
 pub use crate::harness::chain::{Chain, ChainFile, ChainLayer};
 pub use crate::harness::claims::{Claims, CostPolicy, EnginePolicy, SizePolicy};
-pub use crate::harness::engine::{Answer, BitmapChange, Engine, EngineError, NewImage, OpenDisk};
+pub use crate::harness::engine::{
+    AccessFeedback, Answer, BitmapChange, Engine, EngineError, Facts, ImageReport, NewImage,
+    OpenDisk, Opened, ReportKind, Request,
+};
 pub use crate::harness::status::{GuestRun, GuestStatus};
 pub use crate::harness::stream::ChainStream;
 
@@ -25,41 +28,44 @@ macro_rules! __describe {
         $(, size: $size:ident)?
         $(, cost: $cost:ident)?
         $(, known: $known:expr)?
+        $(, reads: $reads:ident)?
+        $(, writes: $writes:ident)?
+        $(, no_writes: [$($no_writes:ident),* $(,)?])?
         $(,)?
     ) => {
-        fn name(&self) -> &str {
-            $name
-        }
-
-        fn claims(&self) -> $crate::harness::claims::Claims {
+        fn facts(&self) -> $crate::harness::engine::Facts {
             let claims = $crate::harness::claims::Claims::QCOW2;
             $(let claims = claims.yes(&[$($crate::disk::features::Feature::$known_too),*]);)?
             $(let claims = claims.refuse_or_be_right(&[
                 $($crate::disk::features::Feature::$refused),*
             ]);)?
             $(let claims = claims.no(&[$($crate::disk::features::Feature::$no),*]);)?
-            claims
-        }
-
-        fn policy(&self) -> $crate::harness::claims::EnginePolicy {
-            $crate::harness::claims::EnginePolicy {
+            let policy = $crate::harness::claims::EnginePolicy {
                 $(size: $crate::harness::claims::SizePolicy::$size,)?
                 $(cost: $crate::harness::claims::CostPolicy::$cost,)?
                 ..Default::default()
+            };
+            $crate::harness::engine::Facts {
+                claims,
+                policy,
+                $(known: {
+                    let known = $crate::harness::KnownFindings::parse($known);
+                    known.unwrap_or_else(|error| panic!("known findings: {error}"))
+                },)?
+                $(write_claims: Some(claims.no(&[$($crate::disk::features::Feature::$no_writes),*])),)?
+                $(reads: $crate::harness::engine::AccessFeedback::$reads,)?
+                $(writes: Some($crate::harness::engine::AccessFeedback::$writes),)?
+                ..$crate::harness::engine::Facts::new($name)
             }
         }
-
-        $(fn known_findings(&self) -> $crate::harness::KnownFindings {
-            let known = $crate::harness::KnownFindings::parse($known);
-            known.unwrap_or_else(|error| panic!("known findings: {error}"))
-        })?
     };
 }
 
-/// Defines the functions of [`Engine`] that describe an implementation, in an `impl` of that trait: its name, the
-/// features that it knows beside those of qcow2 images, those that it does not know, those that it refuses, its policy,
-/// and the text of the file with its known findings. Everything but the name may be left out. A wrong file of
-/// known findings panics with the line that is wrong.
+/// Defines [`Engine::facts`] in an `impl` of that trait: the name of an implementation, the features that it knows
+/// beside those of qcow2 images, those that it does not know, those that it refuses, its policy, the text of the file
+/// with its known findings, the accesses to files that are feedback while it reads and while it writes, and the
+/// features of images to which it does not write. Everything but the name may be left out. A wrong file of known
+/// findings panics with the line that is wrong.
 ///
 /// ```
 /// use qcowfuzz::prelude::*;
@@ -73,8 +79,6 @@ macro_rules! __describe {
 /// # }
 ///
 /// impl Engine for MyEngine {
-///     type Disk<'s> = MyDisk;
-///
 ///     describe!(
 ///         "mine",
 ///         no: [Clusters512],
@@ -84,15 +88,16 @@ macro_rules! __describe {
 ///         known: "[[finding]]\nfingerprint = 'model: kind, normal → zero-plain'\nreason = 'Issue 1.'"
 ///     );
 ///
-///     fn open<'s>(&'s mut self, _chain: &'s Chain) -> Answer<MyDisk> {
+///     fn open<'s>(&'s mut self, _chain: &'s Chain) -> Opened<'s> {
 ///         Err(EngineError::unsupported("every image"))
 ///     }
 /// }
 ///
-/// assert_eq!(MyEngine.claims(), Claims::QCOW2.refuse_or_be_right(&[Feature::Zstd, Feature::ExtendedL2])
+/// let facts = MyEngine.facts();
+/// assert_eq!(facts.claims, Claims::QCOW2.refuse_or_be_right(&[Feature::Zstd, Feature::ExtendedL2])
 ///     .no(&[Feature::Clusters512]));
-/// assert_eq!(MyEngine.policy().size, SizePolicy::Near);
-/// assert!(MyEngine.known_findings().contains("model: kind, normal → zero-plain"));
+/// assert_eq!(facts.policy.size, SizePolicy::Near);
+/// assert!(facts.known.contains("model: kind, normal → zero-plain"));
 /// ```
 #[doc(inline)]
 pub use __describe as describe;

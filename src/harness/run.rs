@@ -1,52 +1,97 @@
-//! The harness: runs a program, has an engine open the images that it builds, and has the oracles judge the answers.
-//! libFuzzer, tests, `replay` and benchmarks call it.
+//! The harness: the one frame in which every input of every target is run and judged. It runs a program, has an engine
+//! open the images that it builds, and has the judge of the target and the oracles judge the answers. libFuzzer, tests,
+//! `replay` and benchmarks call it.
+
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::disk::extent::Extent;
 use crate::disk::observer::Observer;
 use crate::harness::claims::{Claim, Claims};
-use crate::harness::engine::Engine;
+use crate::harness::engine::{Engine, Facts};
+use crate::harness::oracles::OracleResult;
+use crate::harness::oracles::memory::MemoryMeter;
 use crate::harness::oracles::qcow2::structures::Structures;
+use crate::images::damage::Damage;
 use crate::images::entropy::Entropy;
-use crate::images::files::{FileNames, Images};
+use crate::images::files::{FileNames, Images, LayerFiles};
 use crate::images::image::Image;
-use crate::images::limits::Limits;
 use crate::programs::{Program, Vm};
 
-use super::judge::Judge;
+use super::accesses::AccessReport;
+use super::case::Case;
+use super::chain::Chain;
+use super::engine_failure;
+use super::implementation::{Implementation, no_observer};
+use super::meter::Meter;
 use super::second_opinion::{Opinion, SecondOpinion};
+use super::target::{CaseEnd, CaseRun, Definition, Expectation, Inputs, JudgeCase};
+use super::targets::TargetKind;
+use super::tested::TestedEngine;
+use super::verdicts::Verdicts;
 use super::{Checks, Failure, MetFinding, Outcome, Pipeline};
 
-/// The limits of the programs that a harness runs.
-pub(super) const LIMITS: Limits = Limits::WALKED;
-
-/// An engine, with the buffers for running programs and judging its answers. It reports events to its observer.
-#[derive(Debug)]
-pub struct Harness<E, O: Observer = ()> {
-    engine: E,
-    observer: O,
+/// A target with an engine under test. It reuses its buffers from run to run, and reports events to its observer.
+pub struct Harness {
+    definition: &'static Definition,
+    observer: Rc<dyn Observer>,
     pipeline: Pipeline,
-    structures: Structures,
-    judge: Judge,
-    /// The judge of rehearsals.
-    rehearsal: Judge,
-    second: Option<Opinion>,
+    /// The input, if inputs are files.
+    file: Images,
+    no_damage: Damage,
+    judging: Judging,
 }
 
-impl<E: Engine> Harness<E> {
-    /// Creates a harness that judges `engine`.
-    pub fn new(engine: E) -> Self {
-        Self::observed(engine, ())
+/// The engine, and all that judges it.
+struct Judging {
+    engine: TestedEngine,
+    judge: Box<dyn JudgeCase>,
+    structures: Structures,
+    second: Option<Opinion>,
+    verdicts: Verdicts,
+    entropy: Entropy,
+    meter: Arc<Meter>,
+    accesses: AccessReport,
+    ends: CaseEnds,
+}
+
+/// The images of a run by their ends.
+#[derive(Clone, Copy, Debug, Default)]
+struct CaseEnds {
+    refused: usize,
+    failed: usize,
+    unsupported: bool,
+}
+
+impl fmt::Debug for Harness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Harness").field("target", &self.definition.name).finish_non_exhaustive()
     }
 }
 
-impl<E: Engine, O: Observer> Harness<E, O> {
-    /// Creates a harness that judges `engine`, and reports events of VM, build and oracles to `observer`. The engine
-    /// reports its own events, if it has any.
-    pub fn observed(engine: E, observer: O) -> Self {
-        let (pipeline, structures, rehearsal) = Default::default();
-        let judge = Judge::knowing(engine.known_findings());
-        let second = None;
-        Self { engine, observer, pipeline, structures, judge, rehearsal, second }
+impl Harness {
+    /// Creates the target `map_extents` with `engine` under test.
+    pub fn new(engine: impl Engine + 'static) -> Self {
+        TargetKind::MapExtents.judging(engine)
+    }
+
+    /// Creates the target `map_extents`, and reports events of VM, build and oracles to `observer`. The engine reports
+    /// its own events, if it has any.
+    pub fn observed(engine: impl Engine + 'static, observer: Rc<dyn Observer>) -> Self {
+        let facts = engine.facts();
+        Self::of(TargetKind::MapExtents, TestedEngine::new(Box::new(engine), facts), observer)
+    }
+
+    /// Creates a target with `engine` under test.
+    pub(crate) fn of(kind: TargetKind, engine: TestedEngine, observer: Rc<dyn Observer>) -> Self {
+        let verdicts = Verdicts::knowing(engine.facts().known.clone());
+        let (structures, entropy, meter, accesses, ends) = Default::default();
+        let (judge, second) = (kind.judge(), None);
+        let judging =
+            Judging { engine, judge, structures, second, verdicts, entropy, meter, accesses, ends };
+        let (pipeline, file, no_damage) = Default::default();
+        Self { definition: kind.definition(), observer, pipeline, file, no_damage, judging }
     }
 
     /// Uses `names` for the files of images that name each other.
@@ -55,61 +100,47 @@ impl<E: Engine, O: Observer> Harness<E, O> {
     }
 
     /// Has `second` judge the images, too.
-    pub(super) fn judged_by(self, second: Option<Box<dyn SecondOpinion>>) -> Self {
-        Self { second: second.map(Opinion::new), ..self }
+    pub(super) fn judged_by(mut self, second: Option<Box<dyn SecondOpinion>>) -> Self {
+        self.judging.second = second.map(Opinion::new);
+        self
     }
 
-    /// Decodes `input` as a program, runs it, and judges each image that it builds.
+    /// Runs `input`, and judges each image that it builds; of a target whose inputs are files, the file, once.
     ///
     /// # Errors
-    /// The first violation.
+    /// The first violation whose finding is new.
     pub fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
-        let Self { engine, observer, pipeline, structures, judge, rehearsal, second } = self;
-        let claims = engine.claims();
-        // The random choices of the oracles depend on the program alone.
+        match self.definition.inputs {
+            Inputs::Programs => self.run_program(input, checks),
+            Inputs::Files => self.run_file(input),
+        }
+    }
+
+    fn run_program(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
+        let Self { definition, observer, pipeline, judging, .. } = self;
+        let claims = (definition.claims)(judging.engine.facts());
         let checksum = crc32fast::hash(&pipeline.load(input, &claims));
-        let mut entropy = Entropy::new(u64::from(checksum));
-        let (mut unsupported, mut refused) = (false, 0);
-        engine.begin_run();
-        judge.begin_run();
-        rehearsal.begin_run();
-        second.iter_mut().for_each(|second| second.begin_run(checksum));
-        let outcome = pipeline.run(LIMITS, checks, observer, |case| {
-            if judge.verdicts_mut().judge(structures.check(case))?.is_none() {
-                // The rest of the case depends on correct structures.
-                return Ok(());
-            }
-            let claim = claims.about(case.features);
-            if claim == Claim::No {
-                unsupported = true;
-                return Ok(());
-            }
-            let tables = structures.table_bytes();
-            if engine.begin_rehearsal() {
-                // Only the questions count.
-                let _ = rehearsal.engine(engine, case, tables, &(), &mut entropy.clone());
-                engine.end_rehearsal();
-            }
-            let judged = judge.engine(engine, case, tables, observer, &mut entropy);
-            match judge.ended(engine.take_end(), judged) {
-                Err(found) if found.is_not_given() => {
-                    unsupported = true;
-                    Ok(())
-                }
-                Err(found) if claim == Claim::RefuseOrBeRight && found.error_kind().is_some() => {
-                    refused += 1;
-                    Ok(())
-                }
-                Ok(()) => match second {
-                    Some(second) => judge.compare(second, engine, case),
-                    None => Ok(()),
-                },
-                Err(found) => Err(found),
-            }
+        judging.begin_run(checksum);
+        let observer = &**observer;
+        let outcome = pipeline.run(definition.limits, checks, observer, |case| {
+            judging.case(case, definition, &claims, observer)
         })?;
-        let second = second.as_ref().map_or_else(Default::default, Opinion::images);
-        let unanswered = judge.verdicts().unanswered();
-        Ok(Outcome { refused, unsupported, unanswered, second, ..outcome })
+        Ok(judging.outcome(outcome))
+    }
+
+    fn run_file(&mut self, input: &[u8]) -> Result<Outcome, Box<Failure>> {
+        let Self { definition, observer, file, no_damage, judging, .. } = self;
+        let claims = (definition.claims)(judging.engine.facts());
+        judging.begin_run(crc32fast::hash(input));
+        let (format, extents) = super::file_input::format_of(input, &claims);
+        file.become_file(format, input, extents);
+        let judged =
+            judging.case(&Case::of_file(file, no_damage), definition, &Claims::ALL, &**observer);
+        observer.measured();
+        match judged {
+            Ok(()) => Ok(judging.outcome(Outcome { images: 1, ..Outcome::default() })),
+            Err(violation) => Err(Box::new(Failure { violation: *violation, operations_run: 0 })),
+        }
     }
 
     /// Decodes `input` as a program, runs it without judging anything, and returns the image that it builds. If it
@@ -117,24 +148,25 @@ impl<E: Engine, O: Observer> Harness<E, O> {
     pub fn build(&mut self, input: &[u8]) -> &Image {
         self.pipeline.load(input, &Claims::ALL);
         // Without a judge, the run finds no violation.
-        let run = self.pipeline.run(LIMITS, Checks::default(), &(), |_| Ok(()));
+        let run = self.pipeline.run(self.definition.limits, Checks::default(), &(), |_| Ok(()));
         debug_assert!(run.is_ok());
         self.image()
     }
 
     /// Returns the known findings that the last run met, each once.
     pub fn met(&self) -> &[MetFinding] {
-        self.judge.verdicts().met()
+        self.judging.verdicts.met()
     }
 
-    /// Returns the engine under test.
-    pub fn engine_mut(&mut self) -> &mut E {
-        &mut self.engine
-    }
-
-    /// Returns the pipeline with the program, the virtual machine and the images of the last run.
+    /// Returns the pipeline with the program, the virtual machine and the images of the last run. If inputs are files,
+    /// it is empty.
     pub fn pipeline(&self) -> &Pipeline {
         &self.pipeline
+    }
+
+    /// Reports whether inputs are programs, which the pipeline runs.
+    pub fn runs_programs(&self) -> bool {
+        self.definition.inputs == Inputs::Programs
     }
 
     /// Returns the program of the last run.
@@ -157,13 +189,137 @@ impl<E: Engine, O: Observer> Harness<E, O> {
         &self.images().top().image
     }
 
+    /// Returns the files at the top as the engine of the last run has left them, or as the first cut did in which an
+    /// oracle found a violation, known or not; `None` if no engine has written them.
+    pub fn left(&self) -> Option<&LayerFiles> {
+        self.written().map(Chain::top_files)
+    }
+
+    /// Returns the same files with the layers below.
+    pub fn written(&self) -> Option<&Chain> {
+        self.judging.judge.left()
+    }
+
     /// Returns the extents that the model expected of the image that was judged last.
     pub fn expected(&self) -> &[Extent] {
-        self.judge.expected()
+        self.judging.judge.extents()[0]
     }
 
     /// Returns the extents that the engine emitted for it.
     pub fn actual(&self) -> &[Extent] {
-        self.judge.whole()
+        self.judging.judge.extents()[1]
+    }
+
+    /// Returns the facts of the engine under test.
+    pub fn facts(&self) -> &Facts {
+        self.judging.engine.facts()
+    }
+}
+
+impl TargetKind {
+    /// Creates the target with an engine of `implementation` under test. Images name each other by `names`; VM, build
+    /// and oracles report events to `observer`.
+    pub fn create(
+        self,
+        implementation: &Implementation,
+        names: FileNames,
+        observer: Rc<dyn Observer>,
+    ) -> Harness {
+        let second = implementation.second_opinion(&observer);
+        let has_opinion = matches!(
+            self.definition().expectation,
+            Expectation::Extents | Expectation::UntouchedExtents | Expectation::Written
+        );
+        if second.is_some() && !has_opinion {
+            engine_failure::fail(format!(
+                "--against: found the target {}, expected map_extents, hostile or writes",
+                self.name()
+            ));
+        }
+        let engine = implementation.tested(&observer);
+        Harness::of(self, engine, observer).named(names).judged_by(second)
+    }
+
+    /// Creates the target with `engine` under test.
+    pub fn judging(self, engine: impl Engine + 'static) -> Harness {
+        let facts = engine.facts();
+        Harness::of(self, TestedEngine::new(Box::new(engine), facts), no_observer())
+    }
+}
+
+impl Judging {
+    fn begin_run(&mut self, checksum: u32) {
+        self.engine.begin_run();
+        self.verdicts.begin_run();
+        self.judge.begin_run(checksum);
+        self.second.iter_mut().for_each(|second| second.begin_run(checksum));
+        self.entropy = Entropy::new(u64::from(checksum));
+        self.ends = CaseEnds::default();
+    }
+
+    /// Judges one case: the structures of its images, the answers of the engine about it, the memory that they take,
+    /// and a second opinion.
+    fn case(
+        &mut self,
+        case: &Case,
+        definition: &Definition,
+        claims: &Claims,
+        observer: &dyn Observer,
+    ) -> OracleResult {
+        self.judge.forget();
+        if definition.judges_structures
+            && self.verdicts.judge(self.structures.check(case))?.is_none()
+        {
+            // The rest of the case depends on correct structures.
+            return Ok(());
+        }
+        let claim = claims.about(case.features);
+        if claim == Claim::No {
+            self.ends.unsupported = true;
+            return Ok(());
+        }
+        Meter::renew(&mut self.meter);
+        self.meter.restart(u64::MAX);
+        let Self { engine, judge, structures, second, verdicts, entropy, meter, accesses, ends } =
+            self;
+        let tables = structures.table_bytes();
+        let mut run = CaseRun { verdicts, observer, entropy, meter, accesses, tables };
+        let memory = MemoryMeter::begin();
+        let judged = judge.judge(engine, &mut run, case);
+        let end = engine.take_end();
+        let has_ended = end.is_some();
+        match run.verdicts.judge_end(end, judged, CaseEnd::Failed) {
+            Err(found) if found.is_not_given() => {
+                ends.unsupported = true;
+                return Ok(());
+            }
+            Err(found) if claim == Claim::RefuseOrBeRight && found.error_kind().is_some() => {
+                ends.refused += 1;
+                return Ok(());
+            }
+            Err(found) => return Err(found),
+            Ok(CaseEnd::Unsupported) => {
+                ends.unsupported = true;
+                return Ok(());
+            }
+            Ok(CaseEnd::Judged) => {}
+            Ok(CaseEnd::Refused) => ends.refused += 1,
+            Ok(CaseEnd::Failed) => ends.failed += 1,
+        }
+        if definition.judges_memory {
+            run.verdicts.judge(memory.check(engine.facts().policy.memory))?;
+        }
+        match second.as_mut().filter(|_| !has_ended) {
+            Some(second) => judge.compare(second, engine, &mut run, case),
+            None => Ok(()),
+        }
+    }
+
+    /// Adds to the outcome of a run what the judge knows.
+    fn outcome(&self, outcome: Outcome) -> Outcome {
+        let CaseEnds { refused, failed, unsupported } = self.ends;
+        let unanswered = self.engine.unanswered();
+        let second = self.second.as_ref().map_or_else(Default::default, Opinion::images);
+        Outcome { refused, failed, unsupported, unanswered, second, ..outcome }
     }
 }

@@ -11,10 +11,11 @@ use crate::disk::offsets::GuestOffset;
 
 use super::case::Case;
 use super::chain::Chain;
-use super::engine::{Engine, EngineError, ErrorKind, OpenDisk};
+use super::engine::{EngineError, ErrorKind};
 use super::meter::Meter;
 use super::oracles::collector::Collector;
 use super::oracles::{OracleResult, Violation};
+use super::tested::TestedEngine;
 use super::verdicts::Verdicts;
 
 /// The highest number of steps of a walk whose extents are compared. A longer walk is compared up to there.
@@ -124,9 +125,9 @@ impl Opinion {
 
     /// Opens the images of `case` once more, and has the answers judged. `expected` are the extents of the disk, for an
     /// engine that does not report extents.
-    pub(super) fn judge<E: Engine>(
+    pub(super) fn judge(
         &mut self,
-        engine: &mut E,
+        engine: &mut TestedEngine,
         case: &Case,
         expected: Option<&[Extent]>,
         verdicts: &mut Verdicts,
@@ -160,9 +161,9 @@ impl Opinion {
         }
     }
 
-    fn judge_opened<E: Engine>(
+    fn judge_opened(
         &mut self,
-        engine: &mut E,
+        engine: &mut TestedEngine,
         case: &Case,
         chain: &Chain,
         expected: Option<&[Extent]>,
@@ -173,11 +174,11 @@ impl Opinion {
         let image = |disk| JudgedImage { chain, table_span_bits, cell_bytes, is_damaged, disk };
         let mut disk = match engine.open(chain) {
             Ok(disk) => disk,
-            Err(error) if matches!(error.kind(), ErrorKind::NotAsked | ErrorKind::Unsupported) => {
+            Err(error) if matches!(error.kind(), ErrorKind::NoAnswer | ErrorKind::Unsupported) => {
                 return Ok(false);
             }
             Err(error) => {
-                return second.judge(&image(Err(error)), &mut |_, _| Err(EngineError::NotAsked));
+                return second.judge(&image(Err(error)), &mut |_, _| Err(EngineError::NoAnswer));
             }
         };
         let size_bytes = disk.virtual_size_bytes();
@@ -186,7 +187,7 @@ impl Opinion {
         let is_cut = collector.exhausted();
         let walk = match &walked {
             Ok(()) if !is_cut => WalkEnd::Complete,
-            Err(EngineError::NotAsked) => {
+            Err(EngineError::NoAnswer) => {
                 extents.clear();
                 extents.extend(expected.iter().copied().flatten());
                 if expected.is_some() { WalkEnd::Complete } else { WalkEnd::Stopped }

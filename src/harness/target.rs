@@ -1,50 +1,23 @@
-//! The interface of the fuzz targets, and their constant properties.
+//! The parts of a fuzz target that differ from target to target: its constant properties, and the judge of its cases.
 
-use crate::images::files::LayerFiles;
+use std::sync::Arc;
+
+use crate::disk::extent::Extent;
+use crate::disk::observer::Observer;
+use crate::images::entropy::Entropy;
 use crate::images::limits::Limits;
 
-use super::{Checks, Failure, MetFinding, Outcome, Pipeline};
-
-/// A fuzz target: runs the inputs of one kind and judges each run. It reuses its buffers from run to run.
-pub trait Target {
-    /// Runs `input` and judges the run. A target whose inputs are files ignores `checks`, and judges the file once.
-    ///
-    /// # Errors
-    /// The first violation.
-    fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>>;
-
-    /// Returns the pipeline with the program, the virtual machine and the images of the last run; `None` if inputs are
-    /// files.
-    fn pipeline(&self) -> Option<&Pipeline>;
-
-    /// Returns the files at the top as the engine of the last run has left them, or as the first cut did in which an
-    /// oracle found a violation, known or not; `None` if no engine has written them.
-    fn left(&self) -> Option<&LayerFiles> {
-        None
-    }
-
-    /// Returns the known findings that the last run met, each once.
-    fn met(&self) -> &[MetFinding];
-}
-
-/// Lets a box with a target stand for the target.
-impl<T: Target + ?Sized> Target for Box<T> {
-    fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
-        (**self).run(input, checks)
-    }
-
-    fn pipeline(&self) -> Option<&Pipeline> {
-        (**self).pipeline()
-    }
-
-    fn left(&self) -> Option<&LayerFiles> {
-        (**self).left()
-    }
-
-    fn met(&self) -> &[MetFinding] {
-        (**self).met()
-    }
-}
+use super::accesses::AccessReport;
+use super::case::Case;
+use super::chain::Chain;
+use super::claims::Claims;
+use super::engine::{AccessFeedback, Facts};
+use super::meter::Meter;
+use super::oracles::bounds::TableBytes;
+use super::oracles::{OracleResult, Violation};
+use super::second_opinion::Opinion;
+use super::tested::TestedEngine;
+use super::verdicts::Verdicts;
 
 /// The constant properties of a target.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +32,12 @@ pub struct Definition {
     pub limits: Limits,
     /// The extents that the harness expects from the walk of an image.
     pub expectation: Expectation,
+    /// Returns the claims into which its programs are folded.
+    pub(super) claims: fn(&Facts) -> Claims,
+    /// The oracles judge the structures of each image before an engine opens it.
+    pub(super) judges_structures: bool,
+    /// The oracle `memory` judges the engine.
+    pub(super) judges_memory: bool,
 }
 
 /// The kind of a target's inputs.
@@ -83,4 +62,91 @@ pub enum Expectation {
     NotWalked,
     /// Nothing: a file without a journal has no expectation.
     Unknown,
+}
+
+/// Judges the cases of a target. It reuses its buffers from run to run.
+pub(super) trait JudgeCase {
+    /// Begins a run of the program with this checksum.
+    fn begin_run(&mut self, checksum: u32) {
+        let _ = checksum;
+    }
+
+    /// Forgets the files of the last case.
+    fn forget(&mut self) {}
+
+    /// Has the engine answer questions about `case`, and judges the answers.
+    ///
+    /// # Errors
+    /// The first violation whose finding is new.
+    fn judge(
+        &mut self,
+        engine: &mut TestedEngine,
+        run: &mut CaseRun,
+        case: &Case,
+    ) -> Result<CaseEnd, Box<Violation>>;
+
+    /// Has a second opinion judge the engine's answers about the same case, too.
+    ///
+    /// # Errors
+    /// As for [`JudgeCase::judge`].
+    fn compare(
+        &mut self,
+        opinion: &mut Opinion,
+        engine: &mut TestedEngine,
+        run: &mut CaseRun,
+        case: &Case,
+    ) -> OracleResult {
+        let _ = (opinion, engine, run, case);
+        Ok(())
+    }
+
+    /// Returns the extents that the model expected of the last image, and those that the engine emitted.
+    fn extents(&self) -> [&[Extent]; 2] {
+        [&[], &[]]
+    }
+
+    /// Returns the files of the last case as the engine has left them, or as the first cut did in which an oracle found
+    /// a violation, known or not; `None` if no engine has written them.
+    fn left(&self) -> Option<&Chain> {
+        None
+    }
+}
+
+/// The run of a case, beside its engine.
+pub(super) struct CaseRun<'r> {
+    pub(super) verdicts: &'r mut Verdicts,
+    pub(super) observer: &'r dyn Observer,
+    /// The random choices of the oracles depend on the program alone.
+    pub(super) entropy: &'r mut Entropy,
+    /// Counts the reads of the files of the case. No engine counts on it any more from a case before.
+    pub(super) meter: &'r Arc<Meter>,
+    pub(super) accesses: &'r mut AccessReport,
+    /// The bytes of tables that the images have, if the oracles have judged their structures.
+    pub(super) tables: TableBytes,
+}
+
+impl CaseRun<'_> {
+    /// Begins the trace of accesses, if they are feedback.
+    pub(super) fn begin_accesses(&self, feedback: AccessFeedback) {
+        AccessReport::begin(feedback, self.meter, self.observer);
+    }
+
+    /// Ends the trace, if there is one, and reports the accesses to the files of `case`.
+    pub(super) fn end_accesses(&mut self, feedback: AccessFeedback, case: &Case) {
+        let files = (case.images, &case.journals[..]);
+        self.accesses.end(feedback, files, self.meter, self.observer);
+    }
+}
+
+/// How the judgement of a case ended, without a new finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CaseEnd {
+    /// The engine has answered; or a known finding prevents more answers.
+    Judged,
+    /// The engine did not open the image, as it may.
+    Refused,
+    /// The engine opened the image, and its walk ended with an error, or had to.
+    Failed,
+    /// The target has no images of this kind.
+    Unsupported,
 }

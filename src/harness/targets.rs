@@ -3,19 +3,15 @@
 mod hostile;
 mod map_extents;
 mod raw_image;
+mod reading;
 mod refcounts;
-pub(crate) mod writes;
+mod writes;
 
-use crate::disk::observer::Observer;
-use crate::images::files::FileNames;
 use crate::images::limits::Limits;
 
 use super::claims::Claims;
-use super::engine::Engine;
-use super::engine_failure;
-use super::implementation::Implementation;
-use super::second_opinion::SecondOpinion;
-use super::target::{Definition, Expectation, Inputs, Target};
+use super::engine::Facts;
+use super::target::{Definition, Inputs, JudgeCase};
 
 macro_rules! targets {
     ($($(#[$attribute:meta])* $kind:ident in $module:ident,)+) => {
@@ -43,20 +39,10 @@ macro_rules! targets {
                 }
             }
 
-            /// Creates the target with `engine` under test, and with the second opinion if there is one.
-            fn of_engine<E, O>(
-                self,
-                engine: E,
-                names: FileNames,
-                observer: &O,
-                second: Option<Box<dyn SecondOpinion>>,
-            ) -> Box<dyn Target>
-            where
-                E: Engine + 'static,
-                O: Observer + Clone + 'static,
-            {
+            /// Creates the judge of its cases.
+            pub(super) fn judge(self) -> Box<dyn JudgeCase> {
                 match self {
-                    $(Self::$kind => $module::create(engine, names, observer, second),)+
+                    $(Self::$kind => $module::judge(),)+
                 }
             }
         }
@@ -78,32 +64,6 @@ targets! {
 }
 
 impl TargetKind {
-    /// Creates the target with an engine of `implementation` under test. Images name each other by `names`; VM, build
-    /// and oracles report events to `observer`.
-    pub fn create<I, O>(self, implementation: &I, names: FileNames, observer: &O) -> Box<dyn Target>
-    where
-        I: Implementation,
-        O: Observer + Clone + 'static,
-    {
-        let second = implementation.second_opinion(observer);
-        let has_opinion = matches!(
-            self.definition().expectation,
-            Expectation::Extents | Expectation::UntouchedExtents | Expectation::Written
-        );
-        if second.is_some() && !has_opinion {
-            engine_failure::fail(format!(
-                "--against: found the target {}, expected map_extents, hostile or writes",
-                self.name()
-            ));
-        }
-        self.of_engine(implementation.engine(observer), names, observer, second)
-    }
-
-    /// Creates the target with `engine` under test.
-    pub fn judging<E: Engine + 'static>(self, engine: E) -> Box<dyn Target> {
-        self.of_engine(engine, FileNames::default(), &(), None)
-    }
-
     /// Returns the target of that name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
@@ -119,12 +79,9 @@ impl TargetKind {
         self.definition().limits
     }
 
-    /// Returns the claims by which its programs are folded: those about reading or those about writing.
-    pub fn claims_of(self, engine: &impl Engine) -> Claims {
-        match self {
-            Self::Writes => writes::claims_of(engine),
-            _ => engine.claims(),
-        }
+    /// Returns the claims by which its programs are folded.
+    pub fn claims_of(self, facts: &Facts) -> Claims {
+        (self.definition().claims)(facts)
     }
 
     /// Reports whether its inputs are programs.

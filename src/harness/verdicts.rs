@@ -1,10 +1,10 @@
-//! The verdicts of the oracles on one run: a violation ends the run, unless its finding is known.
+//! The verdicts of the oracles on one run: a violation ends the run, unless its finding is known. A known finding sets
+//! itself aside, and nothing else.
 
 use super::Violation;
 use super::engine::{EngineEnd, ErrorKind};
-use super::idle::{QuestionKind, Unanswered};
 use super::known::{KnownFindings, MetFinding};
-use super::oracles::process_end;
+use super::oracles::{OracleResult, process_end};
 
 /// The verdicts on one run.
 #[derive(Debug, Default)]
@@ -13,7 +13,8 @@ pub(crate) struct Verdicts {
     known: KnownFindings,
     /// The known findings that the run met, each once.
     met: Vec<MetFinding>,
-    unanswered: Unanswered,
+    /// The words of the fingerprint that was set aside last: many answers in a row may have the same.
+    last: Option<[&'static str; 4]>,
 }
 
 impl Verdicts {
@@ -25,22 +26,12 @@ impl Verdicts {
     /// Begins a run.
     pub(super) fn begin_run(&mut self) {
         self.met.clear();
-        self.unanswered = Unanswered::default();
+        self.last = None;
     }
 
     /// Returns the known findings that the run met, each once.
     pub(super) fn met(&self) -> &[MetFinding] {
         &self.met
-    }
-
-    /// Returns the kinds of questions that the engine did not answer.
-    pub(super) fn unanswered(&self) -> Unanswered {
-        self.unanswered
-    }
-
-    /// Records that the engine has no answer to questions of this kind.
-    pub(super) fn leave_unanswered(&mut self, kind: QuestionKind) {
-        self.unanswered.add(kind);
     }
 
     /// Returns the result of an oracle; `None` if it met a known finding.
@@ -53,15 +44,28 @@ impl Verdicts {
     ) -> Result<Option<T>, Box<Violation>> {
         match result {
             Ok(held) => Ok(Some(held)),
-            // A violation is rare: its fingerprint may cost more than the search.
-            Err(violation) if !self.known.is_empty() => {
-                let fingerprint = violation.fingerprint();
-                let Some(known) = self.known.find(&fingerprint) else { return Err(violation) };
-                MetFinding::add(&mut self.met, known, &fingerprint);
-                Ok(None)
-            }
-            Err(violation) => Err(violation),
+            Err(violation) => self.set_aside(violation).map(|()| None),
         }
+    }
+
+    /// Sets a violation aside.
+    ///
+    /// # Errors
+    /// The violation, if its finding is new.
+    pub(super) fn set_aside(&mut self, violation: Box<Violation>) -> OracleResult {
+        if self.known.is_empty() {
+            return Err(violation);
+        }
+        let words = violation.words();
+        if words.is_some() && words == self.last {
+            return Ok(());
+        }
+        // A violation is rare: its fingerprint may cost more than the search.
+        let fingerprint = violation.fingerprint();
+        let Some(known) = self.known.find(&fingerprint) else { return Err(violation) };
+        MetFinding::add(&mut self.met, known, &fingerprint);
+        self.last = words;
+        Ok(())
     }
 
     /// Returns the result of an oracle that asks questions of one kind; `None` if the engine has no answers to them, or
@@ -69,17 +73,12 @@ impl Verdicts {
     ///
     /// # Errors
     /// The violation, if its finding is new.
-    pub(super) fn judge_answers<T>(
+    pub(super) fn judge_answer<T>(
         &mut self,
-        kind: QuestionKind,
         result: Result<T, Box<Violation>>,
     ) -> Result<Option<T>, Box<Violation>> {
-        let not_asked = |violation: &Violation| violation.error_kind() == Some(ErrorKind::NotAsked);
         match result {
-            Err(violation) if not_asked(&violation) => {
-                self.unanswered.add(kind);
-                Ok(None)
-            }
+            Err(found) if found.error_kind() == Some(ErrorKind::NoAnswer) => Ok(None),
             result => self.judge(result),
         }
     }

@@ -1,8 +1,15 @@
 //! Our own walker and our small writer, the first engine under test.
 
+use std::fmt;
+#[cfg(feature = "fuzzer")]
+use std::ops::ControlFlow;
+use std::rc::Rc;
+
 use smallvec::SmallVec;
 
 use crate::disk::clusters::ClusterSize;
+#[cfg(feature = "fuzzer")]
+use crate::disk::extent::Extent;
 use crate::disk::extent::{Visitor, Window};
 use crate::disk::features::Feature;
 use crate::disk::limits::MAX_LAYERS;
@@ -16,29 +23,60 @@ use crate::writers::{SmallWriter, WriteError, WriterFault};
 
 use super::chain::{Chain, ChainFile, ChainLayer};
 use super::claims::Claims;
-use super::engine::{Answer, BitmapChange, Engine, EngineError, NewImage, OpenDisk};
+use super::engine::{
+    AccessFeedback, Answer, BitmapChange, Engine, EngineError, Facts, NewImage, OpenDisk, Opened,
+    Request,
+};
 use super::status::GuestRun;
 
+/// The most steps of a walk for its events.
+#[cfg(feature = "fuzzer")]
+const MAX_OBSERVED_STEPS: u32 = 1 << 18;
+
+/// Ends a walk after a number of steps.
+#[cfg(feature = "fuzzer")]
+struct StepLimit(u32);
+
+#[cfg(feature = "fuzzer")]
+impl Visitor for StepLimit {
+    fn extent(&mut self, _extent: Extent) -> ControlFlow<()> {
+        self.step()
+    }
+
+    fn step(&mut self) -> ControlFlow<()> {
+        let Some(left) = self.0.checked_sub(1) else { return ControlFlow::Break(()) };
+        self.0 = left;
+        ControlFlow::Continue(())
+    }
+}
+
 /// Our walker as an engine; it reports events to its observer. It writes qcow2 images with the small writer.
-#[derive(Debug)]
-pub struct Walker<O: Observer = ()> {
+#[derive(Default)]
+pub struct Walker {
     scratch: WalkScratch,
-    observer: O,
+    observer: Option<Rc<dyn Observer>>,
     /// The fault of the writer.
     fault: Option<WriterFault>,
 }
 
-impl Default for Walker {
-    /// Creates a walker without an observer.
-    fn default() -> Self {
-        Self::observed(())
+/// A clone has buffers of its own.
+impl Clone for Walker {
+    fn clone(&self) -> Self {
+        Self { observer: self.observer.clone(), fault: self.fault, ..Self::default() }
     }
 }
 
-impl<O: Observer> Walker<O> {
+impl fmt::Debug for Walker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Walker").field("fault", &self.fault).finish_non_exhaustive()
+    }
+}
+
+impl Walker {
     /// Creates a walker that reports events to `observer`.
-    pub fn observed(observer: O) -> Self {
-        Self { scratch: WalkScratch::default(), observer, fault: None }
+    pub fn observed(observer: Rc<dyn Observer>) -> Self {
+        // Without an observer, the compiler removes the reports from the walk.
+        Self { observer: observer.observes().then_some(observer), ..Self::default() }
     }
 
     /// Plants a fault in the writer.
@@ -46,71 +84,82 @@ impl<O: Observer> Walker<O> {
         Self { fault: Some(fault), ..self }
     }
 
-    /// Opens the first image of `chain` for reading: the disk that `select` makes of it.
-    fn readable<'s>(
-        &'s mut self,
-        chain: &'s Chain,
-        select: impl FnOnce(ReadableDisk<'s, O>) -> Answer<ReadableDisk<'s, O>>,
-    ) -> Answer<WalkerDisk<'s, O>> {
+    /// Walks `chain` for its events, if there is an observer. Its reads do not count.
+    #[cfg(feature = "fuzzer")]
+    pub(super) fn walk_observed(&mut self, chain: &Chain) {
+        if self.observer.is_none() {
+            return;
+        }
+        let chain = &chain.unmetered();
+        if let Ok(mut disk) = self.open(chain) {
+            let mut steps = StepLimit(MAX_OBSERVED_STEPS);
+            let _ = disk.map(Window::ALL, &mut steps);
+        }
+    }
+
+    /// Opens the image at the top of `chain`, or a snapshot of it, for reading.
+    fn readable<'s>(&'s mut self, chain: &'s Chain, snapshot: Option<u32>) -> Opened<'s> {
         let Self { scratch, observer, .. } = self;
-        let disk = walkers::Disk::open_observed(chain.format(), &layers(chain), &*observer)?;
-        Ok(WalkerDisk(OpenImage::Read { disk: select(disk)?, scratch }))
+        match observer.as_deref() {
+            None => readable(chain, snapshot, (), scratch),
+            Some(observer) => readable(chain, snapshot, observer, scratch),
+        }
     }
 }
 
-impl<O: Observer> Engine for Walker<O> {
-    type Disk<'s>
-        = WalkerDisk<'s, O>
-    where
-        O: 's;
+/// Opens the image at the top of `chain`, or a snapshot of it, for reading.
+fn readable<'s, O: Observer + 's>(
+    chain: &'s Chain,
+    snapshot: Option<u32>,
+    observer: O,
+    scratch: &'s mut WalkScratch,
+) -> Opened<'s> {
+    let disk = walkers::Disk::open_observed(chain.format(), &layers(chain), observer)?;
+    let disk = match snapshot {
+        None => disk,
+        Some(index) => disk.into_snapshot(index)?,
+    };
+    Ok(Box::new(WalkerDisk { disk, scratch }))
+}
 
-    fn name(&self) -> &str {
-        "map_extents"
-    }
-
-    fn accesses_are_feedback(&self) -> bool {
-        // With an observer, the walker reports events that say more.
-        !O::OBSERVES
-    }
-
-    fn written_accesses_are_feedback(&self) -> bool {
-        // The small writer reports no events.
-        true
-    }
-
-    fn claims(&self) -> Claims {
-        Claims::ALL
+impl Engine for Walker {
+    fn facts(&self) -> Facts {
+        let reads = match self.observer {
+            // The walker reports events that say more.
+            Some(_) => AccessFeedback::None,
+            None => AccessFeedback::Ordered,
+        };
+        Facts {
+            claims: Claims::ALL,
+            write_claims: Some(Claims::QCOW2.no(&[Feature::ExtendedL2])),
+            reads,
+            // The small writer reports no events.
+            writes: Some(AccessFeedback::Ordered),
+            ..Facts::new("map_extents")
+        }
     }
 
     fn begin_run(&mut self) {
         self.scratch.forget();
     }
 
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<WalkerDisk<'s, O>, EngineError> {
-        self.readable(chain, Ok)
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
+        self.readable(chain, None)
     }
 
-    fn write_claims(&self) -> Claims {
-        Claims::QCOW2.no(&[Feature::ExtendedL2])
-    }
-
-    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<WalkerDisk<'s, O>> {
+    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         // The walker checks more of the image than the writer does.
-        self.readable(chain, Ok)?;
+        self.readable(chain, None)?;
         let writer = SmallWriter::open(&layers(chain), &mut self.scratch, self.fault)?;
-        Ok(WalkerDisk(OpenImage::Written(writer)))
+        Ok(Box::new(WriterDisk(writer)))
+    }
+
+    fn open_snapshot<'s>(&'s mut self, chain: &'s Chain, index: u32) -> Opened<'s> {
+        self.readable(chain, Some(index))
     }
 
     fn create(&mut self, chain: &Chain, image: &NewImage) -> Answer {
         Ok(SmallWriter::create(chain.image(), &geometry(image)?, image.size_bytes, self.fault)?)
-    }
-
-    fn open_snapshot<'s>(
-        &'s mut self,
-        chain: &'s Chain,
-        index: u32,
-    ) -> Result<WalkerDisk<'s, O>, EngineError> {
-        self.readable(chain, |disk| Ok(disk.into_snapshot(index)?))
     }
 }
 
@@ -133,114 +182,71 @@ fn layers(chain: &Chain) -> SmallVec<[Layer<'_, ChainFile>; MAX_LAYERS]> {
 }
 
 /// An image that our walker has opened.
-pub struct WalkerDisk<'s, O: Observer = ()>(OpenImage<'s, O>);
-
-/// A disk that is read.
-type ReadableDisk<'s, O> = walkers::Disk<'s, ChainFile, &'s O>;
-
-/// An image that is open for reading or for writing.
-#[expect(clippy::large_enum_variant, reason = "one lives at a time, and a box costs an allocation")]
-enum OpenImage<'s, O: Observer> {
-    Read { disk: ReadableDisk<'s, O>, scratch: &'s mut WalkScratch },
-    Written(SmallWriter<'s, ChainFile>),
-}
-
-impl<'s, O: Observer> WalkerDisk<'s, O> {
-    /// Returns the writer.
-    fn writer(&mut self) -> Answer<&mut SmallWriter<'s, ChainFile>> {
-        match &mut self.0 {
-            OpenImage::Read { .. } => Err(EngineError::NotAsked),
-            OpenImage::Written(writer) => Ok(writer),
-        }
-    }
+struct WalkerDisk<'s, O: Observer> {
+    disk: walkers::Disk<'s, ChainFile, O>,
+    scratch: &'s mut WalkScratch,
 }
 
 impl<O: Observer> OpenDisk for WalkerDisk<'_, O> {
     fn virtual_size_bytes(&self) -> u64 {
-        match &self.0 {
-            OpenImage::Read { disk, .. } => disk.virtual_size_bytes(),
-            OpenImage::Written(writer) => writer.virtual_size_bytes(),
-        }
+        self.disk.virtual_size_bytes()
     }
 
-    // The walker knows only the disk that it has opened, and a writer changes it.
-    fn map(&mut self, window: Window, visitor: &mut impl Visitor) -> Result<(), EngineError> {
-        match &mut self.0 {
-            OpenImage::Read { disk, scratch } => {
-                Ok(walkers::map_extents(disk, window, scratch, visitor)?)
+    fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Answer {
+        Ok(walkers::map_extents(&self.disk, window, self.scratch, visitor)?)
+    }
+
+    fn status(&mut self, guest: GuestOffset) -> Answer<GuestRun> {
+        let status = walkers::lookup(&self.disk, guest)?.into();
+        Ok(GuestRun { length_bytes: 1, status })
+    }
+
+    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
+        Ok(walkers::read(&self.disk, guest, into, self.scratch)?)
+    }
+}
+
+/// An image to which the small writer writes. It does not map the disk: the walker knows only the disk that it has
+/// opened, and a writer changes it.
+struct WriterDisk<'s>(SmallWriter<'s, ChainFile>);
+
+impl OpenDisk for WriterDisk<'_> {
+    fn virtual_size_bytes(&self) -> u64 {
+        self.0.virtual_size_bytes()
+    }
+
+    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
+        Ok(self.0.read(guest, into)?)
+    }
+
+    fn request(&mut self, request: &Request) -> Answer {
+        let Self(writer) = self;
+        let done = match *request {
+            Request::Write { guest, bytes } => writer.write(guest, bytes),
+            Request::WriteZeroes { guest, length_bytes } => {
+                writer.write_zeroes(guest, length_bytes)
             }
-            OpenImage::Written(_) => Err(EngineError::NotAsked),
-        }
-    }
-
-    fn status(&mut self, guest: GuestOffset) -> Result<GuestRun, EngineError> {
-        match &self.0 {
-            OpenImage::Read { disk, .. } => {
-                let status = walkers::lookup(disk, guest)?.into();
-                Ok(GuestRun { length_bytes: 1, status })
-            }
-            OpenImage::Written(_) => Err(EngineError::NotAsked),
-        }
-    }
-
-    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Result<(), EngineError> {
-        match &mut self.0 {
-            OpenImage::Read { disk, scratch } => Ok(walkers::read(disk, guest, into, scratch)?),
-            OpenImage::Written(writer) => Ok(writer.read(guest, into)?),
-        }
-    }
-
-    fn write(&mut self, guest: GuestOffset, bytes: &[u8]) -> Answer {
-        Ok(self.writer()?.write(guest, bytes)?)
-    }
-
-    fn write_zeroes(&mut self, guest: GuestOffset, length_bytes: u64) -> Answer {
-        Ok(self.writer()?.write_zeroes(guest, length_bytes)?)
-    }
-
-    fn discard(&mut self, guest: GuestOffset, length_bytes: u64) -> Answer {
-        Ok(self.writer()?.discard(guest, length_bytes)?)
-    }
-
-    fn resize(&mut self, size_bytes: u64) -> Answer {
-        Ok(self.writer()?.resize(size_bytes)?)
-    }
-
-    fn take_snapshot(&mut self) -> Answer {
-        Ok(self.writer()?.take_snapshot()?)
-    }
-
-    fn apply_snapshot(&mut self, index: u32) -> Answer {
-        Ok(self.writer()?.apply_snapshot(index)?)
-    }
-
-    fn delete_snapshot(&mut self, index: u32) -> Answer {
-        Ok(self.writer()?.delete_snapshot(index)?)
-    }
-
-    fn change_bitmap(&mut self, index: u32, change: BitmapChange) -> Answer {
-        let writer = self.writer()?;
-        let done = match change {
-            BitmapChange::Add { granularity_bits, is_enabled } => {
-                writer.add_bitmap(granularity_bits, is_enabled)
-            }
-            BitmapChange::Remove => writer.remove_bitmap(index),
-            BitmapChange::Clear => writer.clear_bitmap(index),
-            BitmapChange::Enable => writer.enable_bitmap(index, true),
-            BitmapChange::Disable => writer.enable_bitmap(index, false),
+            Request::Discard { guest, length_bytes } => writer.discard(guest, length_bytes),
+            Request::Resize { size_bytes } => writer.resize(size_bytes),
+            Request::TakeSnapshot => writer.take_snapshot(),
+            Request::ApplySnapshot { index } => writer.apply_snapshot(index),
+            Request::DeleteSnapshot { index } => writer.delete_snapshot(index),
+            Request::ChangeBitmap { index, change } => match change {
+                BitmapChange::Add { granularity_bits, is_enabled } => {
+                    writer.add_bitmap(granularity_bits, is_enabled)
+                }
+                BitmapChange::Remove => writer.remove_bitmap(index),
+                BitmapChange::Clear => writer.clear_bitmap(index),
+                BitmapChange::Enable => writer.enable_bitmap(index, true),
+                BitmapChange::Disable => writer.enable_bitmap(index, false),
+            },
+            Request::Flush => writer.flush(),
         };
         Ok(done?)
     }
 
-    fn flush(&mut self) -> Answer {
-        Ok(self.writer()?.flush()?)
-    }
-
-    fn close(self) -> Answer {
-        match self.0 {
-            OpenImage::Read { .. } => Ok(()),
-            OpenImage::Written(writer) => Ok(writer.close()?),
-        }
+    fn close(self: Box<Self>) -> Answer {
+        Ok(self.0.close()?)
     }
 }
 

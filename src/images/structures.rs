@@ -5,7 +5,7 @@ use crate::disk::observer::{Event, Observer, State};
 /// Reports structures in the order of the file. Each has a host offset, if the image has it.
 pub fn report_structures<const N: usize>(
     mut structures: [(Option<u64>, Event); N],
-    observer: &impl Observer,
+    observer: &dyn Observer,
 ) {
     observer.begin(State::Serialise);
     structures.sort_by_key(|(offset, _)| *offset);

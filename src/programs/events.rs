@@ -7,8 +7,8 @@ use super::{Effect, Operation, Vm};
 
 impl Vm {
     /// Runs one operation, and reports its event to `observer`.
-    pub fn step_observed<O: Observer>(&mut self, operation: Operation, observer: &O) -> Effect {
-        if !O::OBSERVES {
+    pub fn step_observed(&mut self, operation: Operation, observer: &dyn Observer) -> Effect {
+        if !observer.observes() {
             return self.step(operation);
         }
         let before = self.builder().census();

@@ -32,7 +32,7 @@ pub fn map_extents<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
     visitor: &mut V,
 ) -> Result<(), MapError> {
     let range = window.clipped(disk.virtual_size_bytes());
-    if O::OBSERVES {
+    if disk.observer.observes() {
         disk.observer.walk(class_of(&range, GuestOffset::new(disk.virtual_size_bytes())));
     }
     // `u64::MAX` stands for the end of the disk.
@@ -164,7 +164,7 @@ fn layer<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
     };
     match flow {
         Err(_) => states.each(|state| disk.observer.event(state, Event::Failed)),
-        Ok(ControlFlow::Continue(())) if O::OBSERVES && layer.is_cut_at(end) => {
+        Ok(ControlFlow::Continue(())) if disk.observer.observes() && layer.is_cut_at(end) => {
             disk.observer.event(entries, Event::PastEnd);
         }
         Ok(_) => {}

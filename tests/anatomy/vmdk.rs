@@ -151,7 +151,6 @@ fn attacks_change_the_descriptor() {
 #[test]
 fn attacks_point_at_sectors() {
     use qcowfuzz::disk::image_format::ImageFormat;
-    use qcowfuzz::harness::target::Target;
     use qcowfuzz::harness::targets::TargetKind;
     use qcowfuzz::harness::{Checks, Walker};
     let text = format!(
@@ -163,7 +162,7 @@ fn attacks_point_at_sectors() {
     let program = assemble(&text).unwrap();
     let mut hostile = TargetKind::Hostile.judging(Walker::default());
     hostile.run(&program.encode(), Checks::AtCheckpoints).unwrap();
-    let damaged = hostile.pipeline().unwrap().images().top().image.clone();
+    let damaged = hostile.pipeline().images().top().image.clone();
     let mut harness = Harness::new(Walker::default());
     let plain = harness.build(&program.encode());
     let mut anatomy = Anatomy::default();

@@ -2,7 +2,6 @@
 
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::images::{Image, Images};
@@ -56,7 +55,7 @@ fn damaged<T>(program: &Program, take: impl FnOnce(&Images) -> T) -> T {
     if let Err(failure) = hostile.run(&program.encode(), Checks::AtCheckpoints) {
         panic!("{}\n{program}", failure.violation);
     }
-    take(hostile.pipeline().unwrap().images())
+    take(hostile.pipeline().images())
 }
 
 fn bytes(image: &Image) -> Vec<u8> {

@@ -6,8 +6,8 @@ use std::ops::ControlFlow;
 
 use qcowfuzz::disk::extent::{Extent, Window};
 use qcowfuzz::disk::offsets::HostOffset;
+use qcowfuzz::harness::Walker;
 use qcowfuzz::harness::chain::Chain;
-use qcowfuzz::harness::{Walker, WalkerDisk};
 use qcowfuzz::internal::formats::qcow2::header::Header;
 use qcowfuzz::internal::harness::oracles::qcow2::recount::{Recount, Role};
 use qcowfuzz::internal::harness::oracles::qcow2::refcounts;
@@ -96,7 +96,7 @@ impl SeenImage {
 }
 
 impl SeenDisk {
-    fn of(mut disk: WalkerDisk, cluster_bytes: u64) -> Self {
+    fn of(mut disk: Box<dyn OpenDisk + '_>, cluster_bytes: u64) -> Self {
         let size_bytes = disk.virtual_size_bytes();
         let mut extents: Vec<Extent> = Vec::new();
         let mut keep = |extent| {

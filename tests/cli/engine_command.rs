@@ -66,7 +66,7 @@ fn right_answers_are_no_finding() {
     let unanswered = summary["unanswered"].as_array().unwrap();
     let questions: Vec<_> = unanswered.iter().map(|it| it["question"].as_str().unwrap()).collect();
     assert_eq!(questions, ["status", "info", "check"]);
-    // The same campaign again: the walker of the rehearsal steers the loop, and the files are others.
+    // The same campaign again: the walk of our walker steers the loop, and the files are others.
     let again: serde_json::Value = serde_json::from_str(&campaign("b")).unwrap();
     assert_eq!(summary["edges"], again["edges"]);
     assert_eq!(summary["inputs"], again["inputs"]);

@@ -6,11 +6,9 @@ use qcowfuzz::disk::extent::{Extent, Visitor, Window};
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::harness::Walker;
 use qcowfuzz::harness::chain::Chain;
-use qcowfuzz::harness::claims::Claims;
-use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
+use qcowfuzz::harness::engine::{Engine, EngineError, Facts, OpenDisk, Opened};
 use qcowfuzz::harness::status::GuestRun;
 use qcowfuzz::internal::disk::image_format::ImageFormat;
-use qcowfuzz::internal::disk::observer::Observer;
 
 /// The first guest offset that needs more than 32 bits.
 const REACH: u64 = 1 << 32;
@@ -98,48 +96,33 @@ impl LargeCase {
 }
 
 /// The walker with a bug, if the image at the top has the format.
-pub struct NarrowEngine<O: Observer = ()> {
-    pub walker: Walker<O>,
+pub struct NarrowEngine {
+    pub walker: Walker,
     pub format: ImageFormat,
     pub narrow: Option<Narrow>,
 }
 
-type WalkerDisk<'s, O> = <Walker<O> as Engine>::Disk<'s>;
-
-pub struct NarrowDisk<'s, O: Observer + 's> {
-    disk: WalkerDisk<'s, O>,
+pub struct NarrowDisk<'s> {
+    disk: Box<dyn OpenDisk + 's>,
     narrow: Option<Narrow>,
 }
 
-impl<O: Observer> Engine for NarrowEngine<O> {
-    type Disk<'s>
-        = NarrowDisk<'s, O>
-    where
-        O: 's;
-
-    fn name(&self) -> &str {
-        "narrow"
+impl Engine for NarrowEngine {
+    fn facts(&self) -> Facts {
+        Facts { claims: self.walker.facts().claims, ..Facts::new("narrow") }
     }
 
-    fn claims(&self) -> Claims {
-        self.walker.claims()
-    }
-
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<NarrowDisk<'s, O>, EngineError> {
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         let narrow = self.narrow.filter(|_| chain.format() == self.format);
-        Ok(NarrowDisk { disk: self.walker.open(chain)?, narrow })
+        Ok(Box::new(NarrowDisk { disk: self.walker.open(chain)?, narrow }))
     }
 
-    fn open_snapshot<'s>(
-        &'s mut self,
-        chain: &'s Chain,
-        index: u32,
-    ) -> Result<NarrowDisk<'s, O>, EngineError> {
-        Ok(NarrowDisk { disk: self.walker.open_snapshot(chain, index)?, narrow: None })
+    fn open_snapshot<'s>(&'s mut self, chain: &'s Chain, index: u32) -> Opened<'s> {
+        self.walker.open_snapshot(chain, index)
     }
 }
 
-impl<O: Observer> NarrowDisk<'_, O> {
+impl NarrowDisk<'_> {
     /// Returns the guest offset that the engine uses instead of `guest`.
     fn cut(&self, guest: GuestOffset, question: Narrow) -> GuestOffset {
         match self.narrow {
@@ -149,12 +132,12 @@ impl<O: Observer> NarrowDisk<'_, O> {
     }
 }
 
-impl<O: Observer> OpenDisk for NarrowDisk<'_, O> {
+impl OpenDisk for NarrowDisk<'_> {
     fn virtual_size_bytes(&self) -> u64 {
         self.disk.virtual_size_bytes()
     }
 
-    fn map(&mut self, window: Window, visitor: &mut impl Visitor) -> Result<(), EngineError> {
+    fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Result<(), EngineError> {
         if self.narrow != Some(Narrow::Walk) {
             return self.disk.map(window, visitor);
         }

@@ -2,7 +2,6 @@
 
 use qcowfuzz::disk::extent::{Extent, Mapping};
 use qcowfuzz::disk::offsets::HostOffset;
-use qcowfuzz::harness::engine::OpenDisk;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::programs::operand::Base;
 use qcowfuzz::internal::programs::operand::DataIn;

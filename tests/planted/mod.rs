@@ -20,8 +20,7 @@ use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::harness::Walker;
 use qcowfuzz::harness::chain::{Chain, ChainFile};
-use qcowfuzz::harness::claims::Claims;
-use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
+use qcowfuzz::harness::engine::{self, Engine, EngineError, OpenDisk, Opened, Request};
 use qcowfuzz::harness::status::{GuestRun, GuestStatus};
 use qcowfuzz::internal::formats::qcow2::geometry::Geometry;
 use qcowfuzz::internal::formats::qcow2::header::Header;
@@ -41,14 +40,13 @@ pub struct Facts<'s> {
 }
 
 pub type Walked = Result<(), EngineError>;
-pub type WalkerDisk<'s> = <Walker as Engine>::Disk<'s>;
 pub type Looked = Result<Mapping, EngineError>;
 pub type OnWindow = fn(Window, &Facts) -> Window;
 pub type OnExtents = fn(&mut Vec<Extent>, &Facts, Window);
 pub type OnEmit = fn(&[Extent], &Facts, &mut dyn Visitor);
 pub type OnEnd = fn(Walked, &mut Vec<Extent>, &Facts) -> Walked;
-pub type OnLookup = fn(&mut WalkerDisk, &Facts, GuestOffset) -> Looked;
-pub type OnRead = fn(&mut WalkerDisk, &Facts, GuestOffset, &mut [u8]) -> Walked;
+pub type OnLookup = fn(&mut dyn OpenDisk, &Facts, GuestOffset) -> Looked;
+pub type OnRead = fn(&mut dyn OpenDisk, &Facts, GuestOffset, &mut [u8]) -> Walked;
 
 /// The changed answers of an engine with a bug. If a field is `None`, the walker's answer stays.
 #[derive(Clone, Copy, Default)]
@@ -125,33 +123,24 @@ impl Faulty {
 }
 
 impl Engine for Faulty {
-    type Disk<'s> = FaultyDisk<'s>;
-
-    fn name(&self) -> &str {
-        "faulty"
+    fn facts(&self) -> engine::Facts {
+        let write_claims = self.walker.facts().write_claims;
+        engine::Facts { write_claims, ..engine::Facts::new("faulty") }
     }
 
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<FaultyDisk<'s>, EngineError> {
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         let disk = self.walker.open(chain)?;
         let facts = facts_of(chain)?;
-        Ok(FaultyDisk { disk, facts, fault: self.fault })
+        Ok(Box::new(FaultyDisk { disk, facts, fault: self.fault }))
     }
 
-    fn write_claims(&self) -> Claims {
-        self.walker.write_claims()
-    }
-
-    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Result<FaultyDisk<'s>, EngineError> {
+    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         let disk = self.walker.open_to_write(chain)?;
         let facts = facts_of(chain)?;
-        Ok(FaultyDisk { disk, facts, fault: self.fault })
+        Ok(Box::new(FaultyDisk { disk, facts, fault: self.fault }))
     }
 
-    fn open_snapshot<'s>(
-        &'s mut self,
-        chain: &'s Chain,
-        index: u32,
-    ) -> Result<FaultyDisk<'s>, EngineError> {
+    fn open_snapshot<'s>(&'s mut self, chain: &'s Chain, index: u32) -> Opened<'s> {
         let active_size = Fault { size: Some(|facts| facts.size_bytes), ..Fault::NONE };
         let facts = facts_of(chain)?;
         let (disk, fault) = match self.fault.snapshot {
@@ -166,7 +155,7 @@ impl Engine for Faulty {
                 (self.walker.open_snapshot(chain, index)?, read)
             }
         };
-        Ok(FaultyDisk { disk, facts, fault })
+        Ok(Box::new(FaultyDisk { disk, facts, fault }))
     }
 }
 
@@ -186,7 +175,7 @@ fn facts_of(chain: &Chain) -> Result<Facts<'_>, EngineError> {
 }
 
 pub struct FaultyDisk<'s> {
-    disk: WalkerDisk<'s>,
+    disk: Box<dyn OpenDisk + 's>,
     facts: Facts<'s>,
     fault: Fault,
 }
@@ -199,7 +188,7 @@ impl OpenDisk for FaultyDisk<'_> {
         }
     }
 
-    fn map(&mut self, window: Window, visitor: &mut impl Visitor) -> Walked {
+    fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Walked {
         let Self { disk, facts, fault } = self;
         let asked = fault.window.map_or(window, |change| change(window, facts));
         let mut extents = Vec::new();
@@ -229,7 +218,7 @@ impl OpenDisk for FaultyDisk<'_> {
     fn status(&mut self, guest: GuestOffset) -> Result<GuestRun, EngineError> {
         match self.fault.lookup {
             Some(lookup) => {
-                let status = lookup(&mut self.disk, &self.facts, guest)?.into();
+                let status = lookup(&mut *self.disk, &self.facts, guest)?.into();
                 Ok(GuestRun { length_bytes: 1, status })
             }
             None => self.disk.status(guest),
@@ -238,16 +227,19 @@ impl OpenDisk for FaultyDisk<'_> {
 
     fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Walked {
         match self.fault.read {
-            Some(read) => read(&mut self.disk, &self.facts, guest, into),
+            Some(read) => read(&mut *self.disk, &self.facts, guest, into),
             None => self.disk.read(guest, into),
         }
     }
 
-    fn write(&mut self, guest: GuestOffset, bytes: &[u8]) -> Walked {
-        self.disk.write(guest, bytes)
+    fn request(&mut self, request: &Request) -> Walked {
+        match request {
+            Request::Write { .. } => self.disk.request(request),
+            _ => Err(EngineError::NoAnswer),
+        }
     }
 
-    fn close(self) -> Walked {
+    fn close(self: Box<Self>) -> Walked {
         self.disk.close()
     }
 }
@@ -257,7 +249,7 @@ pub trait LookUp {
     fn lookup(&mut self, guest: GuestOffset) -> Looked;
 }
 
-impl LookUp for WalkerDisk<'_> {
+impl LookUp for dyn OpenDisk + '_ {
     fn lookup(&mut self, guest: GuestOffset) -> Looked {
         match self.status(guest)?.status {
             GuestStatus::Exact(mapping) => Ok(mapping),

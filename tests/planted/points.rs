@@ -7,7 +7,7 @@ use qcowfuzz::harness::engine::{EngineError, OpenDisk};
 use qcowfuzz::internal::formats::error::MapError;
 use qcowfuzz::internal::formats::qcow2::layout::Layout;
 
-use super::{Case, Facts, Fault, LookUp, Looked, OnLookup, OnRead, Walked, WalkerDisk};
+use super::{Case, Facts, Fault, LookUp, Looked, OnLookup, OnRead, Walked};
 
 const fn lookup(
     name: &'static str,
@@ -182,14 +182,14 @@ pub const CASES: &[Case] = &[
     ),
 ];
 
-fn next_cluster(disk: &mut WalkerDisk, facts: &Facts, guest: GuestOffset) -> Looked {
+fn next_cluster(disk: &mut dyn OpenDisk, facts: &Facts, guest: GuestOffset) -> Looked {
     let next = guest.saturating_add(facts.geometry.cluster_size.bytes());
     if next.get() < facts.size_bytes { disk.lookup(next) } else { disk.lookup(guest) }
 }
 
 /// Reads zeros inside of clusters of data.
 pub fn zeros_inside(
-    disk: &mut WalkerDisk,
+    disk: &mut dyn OpenDisk,
     facts: &Facts,
     guest: GuestOffset,
     into: &mut [u8],
@@ -208,7 +208,7 @@ pub fn zeros_inside(
 /// Reads only this byte where the mapping is so, if the disk is too large to be compared whole, and the read is short
 /// and lies away from the edges of clusters.
 fn fill_inside(
-    disk: &mut WalkerDisk,
+    disk: &mut dyn OpenDisk,
     facts: &Facts,
     guest: GuestOffset,
     into: &mut [u8],
@@ -228,7 +228,7 @@ fn fill_inside(
 
 /// Reads from the cluster before if an extent goes on from there to the cluster behind.
 fn inner_cluster(
-    disk: &mut WalkerDisk,
+    disk: &mut dyn OpenDisk,
     facts: &Facts,
     guest: GuestOffset,
     into: &mut [u8],
@@ -254,7 +254,7 @@ fn inner_cluster(
 }
 
 /// Reads at the offset of a mapping, even if its flags say that no data are there.
-fn stale(disk: &mut WalkerDisk, facts: &Facts, guest: GuestOffset, into: &mut [u8]) -> Walked {
+fn stale(disk: &mut dyn OpenDisk, facts: &Facts, guest: GuestOffset, into: &mut [u8]) -> Walked {
     disk.read(guest, into)?;
     let mapping = disk.lookup(guest)?;
     if let Some(offset) = mapping.offset.filter(|_| !mapping.data) {

@@ -2,7 +2,7 @@
 
 use qcowfuzz::harness::chain::Chain;
 use qcowfuzz::harness::claims::Claims;
-use qcowfuzz::harness::engine::{Engine, EngineError};
+use qcowfuzz::harness::engine::{Engine, Facts, Opened};
 use qcowfuzz::harness::{Harness, Walker};
 use qcowfuzz::programs::Program;
 
@@ -22,17 +22,11 @@ impl AsIfSound {
 }
 
 impl Engine for AsIfSound {
-    type Disk<'s> = <Walker as Engine>::Disk<'s>;
-
-    fn name(&self) -> &str {
-        "as if sound"
+    fn facts(&self) -> Facts {
+        Facts { claims: Claims::ALL, ..Facts::new("as if sound") }
     }
 
-    fn claims(&self) -> Claims {
-        Claims::ALL
-    }
-
-    fn open<'s>(&'s mut self, _: &'s Chain) -> Result<Self::Disk<'s>, EngineError> {
+    fn open<'s>(&'s mut self, _: &'s Chain) -> Opened<'s> {
         self.walker.open(&self.sound)
     }
 }

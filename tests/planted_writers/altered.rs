@@ -1,18 +1,20 @@
 //! Engines whose open disks answer in a wrong way, for reading or for writing.
 
-use qcowfuzz::harness::target::Target;
-use qcowfuzz::harness::{KnowingEngine, KnownFindings, Walker, WalkerDisk};
-use qcowfuzz::internal::harness::targets::writes::Writes;
+use qcowfuzz::harness::targets::TargetKind;
+use qcowfuzz::harness::{KnownFindings, Walker};
 use qcowfuzz::internal::writers::WriterFault;
-use qcowfuzz::prelude::{Answer, Chain, Claims, Engine, EngineError, GuestOffset, OpenDisk};
+use qcowfuzz::prelude::{
+    Answer, Chain, Engine, EngineError, Facts, GuestOffset, OpenDisk, Opened, Request,
+};
 use qcowfuzz::programs::text::assemble;
 
-use super::{found_in, programs};
+use super::{found_in, knowing, programs};
 
 /// The number of cuts: one of them is at a moment at which the writer has changed the file.
 const CUTS: u64 = 8;
 
 /// Our walker, with a fault of the disks that it opens for reading only, and one of those that it writes.
+#[derive(Clone)]
 struct Altered {
     walker: Walker,
     opened: Fault,
@@ -31,25 +33,19 @@ enum Fault {
     Discard,
 }
 
-struct AlteredDisk<'s>(WalkerDisk<'s>, Fault);
+struct AlteredDisk<'s>(Box<dyn OpenDisk + 's>, Fault);
 
 impl Engine for Altered {
-    type Disk<'s> = AlteredDisk<'s>;
-
-    fn name(&self) -> &str {
-        "altered"
+    fn facts(&self) -> Facts {
+        Facts { write_claims: self.walker.facts().write_claims, ..Facts::new("altered") }
     }
 
-    fn write_claims(&self) -> Claims {
-        self.walker.write_claims()
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
+        Ok(Box::new(AlteredDisk(self.walker.open(chain)?, self.opened)))
     }
 
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<AlteredDisk<'s>> {
-        Ok(AlteredDisk(self.walker.open(chain)?, self.opened))
-    }
-
-    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<AlteredDisk<'s>> {
-        Ok(AlteredDisk(self.walker.open_to_write(chain)?, self.written))
+    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
+        Ok(Box::new(AlteredDisk(self.walker.open_to_write(chain)?, self.written)))
     }
 }
 
@@ -66,22 +62,17 @@ impl OpenDisk for AlteredDisk<'_> {
         Ok(())
     }
 
-    fn write(&mut self, guest: GuestOffset, bytes: &[u8]) -> Answer {
-        self.0.write(guest, bytes)
-    }
-
-    fn discard(&mut self, _guest: GuestOffset, _length_bytes: u64) -> Answer {
-        match self.1 {
-            Fault::Discard => Err(EngineError::from(std::io::Error::other("planted"))),
-            _ => Err(EngineError::NotAsked),
+    fn request(&mut self, request: &Request) -> Answer {
+        match (request, self.1) {
+            (Request::Write { .. } | Request::Flush, _) => self.0.request(request),
+            (Request::Discard { .. }, Fault::Discard) => {
+                Err(EngineError::from(std::io::Error::other("planted")))
+            }
+            _ => Err(EngineError::NoAnswer),
         }
     }
 
-    fn flush(&mut self) -> Answer {
-        self.0.flush()
-    }
-
-    fn close(self) -> Answer {
+    fn close(self: Box<Self>) -> Answer {
         self.0.close()
     }
 }
@@ -93,10 +84,11 @@ fn wrong_reads_of_an_image_that_is_opened_again_are_found() {
         (Fault::Bytes, "power_cut: the rest, opened again, ", "written: the rest, opened again, "),
         (Fault::Size, "power_cut: virtual size, ", "model: virtual size, "),
     ] {
-        let mut target = Writes::observed(
-            Altered { walker: Walker::default(), opened, written: Fault::None },
-            (),
-        );
+        let mut target = TargetKind::Writes.judging(Altered {
+            walker: Walker::default(),
+            opened,
+            written: Fault::None,
+        });
         let found: Vec<String> =
             programs().iter().filter_map(|program| found_in(&mut target, program)).collect();
         for start in [after_cut, closed] {
@@ -125,11 +117,8 @@ fn cuts_before_a_known_error_are_judged() {
             Some("killed: dirty bit, clear → set"),
         ),
     ] {
-        let engine = KnowingEngine::new(
-            Altered { walker, opened: Fault::None, written: Fault::Discard },
-            known.clone(),
-        );
-        let mut target = Writes::observed(engine, ());
+        let engine = Altered { walker, opened: Fault::None, written: Fault::Discard };
+        let mut target = knowing(engine, known.clone());
         assert_eq!(found_in(&mut target, &program).as_deref(), expected);
         if expected.is_none() {
             assert_eq!(target.met().len(), 1, "the known error was met");

@@ -1,9 +1,9 @@
 //! Engines that change files on the side. The oracles judge the parts that a writer has to leave alone or to keep.
 
-use qcowfuzz::harness::{Walker, WalkerDisk};
-use qcowfuzz::internal::harness::targets::writes::Writes;
+use qcowfuzz::harness::Walker;
+use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::internal::writers::WriterFault;
-use qcowfuzz::prelude::{Answer, Chain, Claims, Engine, HostOffset, Storage};
+use qcowfuzz::prelude::{Chain, Engine, Facts, HostOffset, Opened, Storage};
 use qcowfuzz::programs::text::assemble;
 
 use super::{LEAST, PROGRAMS, found, found_in};
@@ -45,22 +45,16 @@ impl Meddling {
 }
 
 impl Engine for Meddling {
-    type Disk<'s> = WalkerDisk<'s>;
-
-    fn name(&self) -> &str {
-        "meddling"
+    fn facts(&self) -> Facts {
+        Facts { write_claims: self.walker.facts().write_claims, ..Facts::new("meddling") }
     }
 
-    fn write_claims(&self) -> Claims {
-        self.walker.write_claims()
-    }
-
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<WalkerDisk<'s>> {
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         (self.meddle)(Opening::ToRead, chain);
         self.walker.open(chain)
     }
 
-    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<WalkerDisk<'s>> {
+    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         (self.meddle)(Opening::ToWrite, chain);
         self.walker.open_to_write(chain)
     }
@@ -89,7 +83,7 @@ fn writes_to_files_that_are_open_for_reading_are_found() {
         // The files of a cut are open for reading, too.
         (Meddling::new(write_to_read_image), ": image opened again, unchanged → a write"),
     ] {
-        let mut target = Writes::observed(engine, ());
+        let mut target = TargetKind::Writes.judging(engine);
         let found = (0..PROGRAMS).filter_map(|number| found(&mut target, number));
         let found: Vec<String> = found.take(LEAST).collect();
         assert_eq!(found.len(), LEAST, "{expected}");
@@ -108,7 +102,7 @@ fn a_changed_byte_of_a_data_file_is_found() {
             file.write_at(HostOffset::new(600), b"!").unwrap();
         }
     });
-    let found = found_in(&mut Writes::observed(engine, ()), &assemble(text).unwrap());
+    let found = found_in(&mut TargetKind::Writes.judging(engine), &assemble(text).unwrap());
     assert_eq!(found.as_deref(), Some("written: data file without a request, unchanged → changed"));
 }
 
@@ -170,7 +164,7 @@ fn a_change_of_each_part_that_a_writer_keeps_is_found() {
                 chain.image().write_at(at, &[byte[0] ^ 1]).unwrap();
             }
         });
-        let found = found_in(&mut Writes::observed(engine, ()), program);
+        let found = found_in(&mut TargetKind::Writes.judging(engine), program);
         assert_eq!(found, Some(format!("written: {expected}, kept → changed")), "{part:?}");
     }
 }
@@ -194,7 +188,7 @@ fn a_header_may_be_written_again_without_the_bit_for_a_raw_data_file() {
                 chain.image().write_at(HostOffset::new(changed), b"!").unwrap();
             }
         });
-        let found = found_in(&mut Writes::observed(engine, ()), &program);
+        let found = found_in(&mut TargetKind::Writes.judging(engine), &program);
         assert_eq!(found.as_deref(), expected, "{changed}");
     }
 }
@@ -218,7 +212,7 @@ fn wrong_counts_beside_dropped_bitmaps_are_found() {
             Some("refcounts: data, copied → not copied"),
         ),
     ] {
-        let mut target = Writes::observed(Meddling::dropping_bitmaps(walker), ());
+        let mut target = TargetKind::Writes.judging(Meddling::dropping_bitmaps(walker));
         assert_eq!(found_in(&mut target, &program).as_deref(), expected);
         let mut low = [0xff];
         let image = target.written().unwrap().image();

@@ -1,10 +1,9 @@
 //! Engines to which the harness cannot give an image.
 
-use qcowfuzz::harness::idle::QuestionKind;
-use qcowfuzz::harness::target::Target;
-use qcowfuzz::harness::{Checks, Walker, WalkerDisk};
-use qcowfuzz::internal::harness::targets::writes::Writes;
-use qcowfuzz::prelude::{Answer, Chain, Claims, Engine, EngineError, NewImage};
+use qcowfuzz::harness::questions::QuestionKind;
+use qcowfuzz::harness::targets::TargetKind;
+use qcowfuzz::harness::{Checks, Walker};
+use qcowfuzz::prelude::{Answer, Chain, Engine, EngineError, Facts, NewImage, Opened};
 
 use super::{PROGRAMS, program};
 
@@ -30,22 +29,16 @@ impl NotUsed {
 }
 
 impl Engine for NotUsed {
-    type Disk<'s> = WalkerDisk<'s>;
-
-    fn name(&self) -> &str {
-        "not used"
+    fn facts(&self) -> Facts {
+        Facts { write_claims: self.walker.facts().write_claims, ..Facts::new("not used") }
     }
 
-    fn write_claims(&self) -> Claims {
-        self.walker.write_claims()
-    }
-
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<WalkerDisk<'s>> {
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         self.check(Use::Read)?;
         self.walker.open(chain)
     }
 
-    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<WalkerDisk<'s>> {
+    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         self.check(Use::Write)?;
         self.walker.open_to_write(chain)
     }
@@ -64,10 +57,10 @@ fn a_program_whose_image_cannot_be_given_is_not_judged() {
         (Use::Read, not_given, false),
         (Use::Write, not_given, false),
         (Use::Create, not_given, false),
-        (Use::Write, || EngineError::NotAsked, true),
+        (Use::Write, || EngineError::NoAnswer, true),
     ] {
         let engine = NotUsed { walker: Walker::default(), purpose, error };
-        let mut target = Writes::observed(engine, ());
+        let mut target = TargetKind::Writes.judging(engine);
         let (mut unsupported, mut unanswered) = (0, 0);
         for program in (0..PROGRAMS / 6).map(program) {
             let outcome = target.run(&program.encode(), Checks::AtCheckpoints).unwrap();

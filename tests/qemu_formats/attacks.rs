@@ -5,9 +5,8 @@ use std::path::Path;
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, Walker};
+use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::images::{FileNames, Image, Images};
 use qcowfuzz::internal::formats::anatomy::Part;
 use qcowfuzz::internal::images::damage::Transform;
@@ -70,14 +69,14 @@ fn is_quick(format: ImageFormat, images: &Images) -> bool {
 }
 
 /// Returns the names of the attacked parts of the image, and of the kinds of files beside it that attacks reach.
-fn attacked(program: &Program, hostile: &mut impl Target) -> Checked<Vec<String>> {
+fn attacked(program: &Program, hostile: &mut Harness) -> Checked<Vec<String>> {
     let mut sound = program.clone();
     sound
         .operations
         .retain(|one| !matches!(one, Operation::Patch { .. } | Operation::Truncate { .. }));
     let run = hostile.run(&sound.encode(), Checks::AtCheckpoints);
     run.map_err(|failure| format!("{:?}\n{sound}", failure.violation))?;
-    let files = hostile.pipeline().ok_or("no pipeline")?.images().top();
+    let files = hostile.images().top();
     let mut anatomy = LayerAnatomy::default();
     anatomy.read(files).map_err(|error| error.to_string())?;
     let mut attacked = Vec::new();
@@ -111,7 +110,7 @@ pub fn write(
         let program = attacking(base, parts, rng_seed + attempt * 10_000, &mut entropy);
         let run = hostile.run(&program.encode(), Checks::AtCheckpoints);
         run.map_err(|failure| format!("{:?}\n{program}", failure.violation))?;
-        let images = hostile.pipeline().ok_or("no pipeline")?.images();
+        let images = hostile.images();
         let names = FileNames::default();
         let is_long = |(_, file): (_, &Image)| file.length_bytes() > MAX_FILE_BYTES;
         if images.files(&names).any(is_long) || !is_quick(format, images) {

@@ -38,7 +38,7 @@ use crate::tally::Tally;
 
 /// The state of a thread.
 pub struct Bench {
-    pub harness: Harness<Walker>,
+    pub harness: Harness,
     model: Model,
     pub dir: tempfile::TempDir,
     /// The length of the longest file that the folder can hold.
@@ -229,8 +229,11 @@ fn compare_snapshots(
             }
             let files = FileChain::open(&copy, Some(ImageFormat::Qcow2))
                 .map_err(|error| error.to_string())?;
-            let on_disk = files.layers().into_iter();
-            let on_disk: Vec<Layer> = on_disk.map(|layer| layer.erased(&[])).collect();
+            let layers = files.layers();
+            let extents: Vec<_> = layers.iter().map(Layer::erased_extents).collect();
+            let on_disk = layers.iter().zip(&extents);
+            let on_disk: Vec<Layer> =
+                on_disk.map(|(layer, extents)| layer.erased(extents)).collect();
             let applied = Exported {
                 path: &copy,
                 on_disk: &on_disk,

@@ -5,7 +5,6 @@ use std::fs;
 use std::path::Path;
 
 use qcowfuzz::disk::image_format::ImageFormat;
-use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Walker};
 use qcowfuzz::internal::formats::anatomy::Part;
@@ -114,7 +113,7 @@ fn write_attacked(path: &Path, program: &Program) -> Checked<()> {
     let mut hostile = TargetKind::Hostile.judging(Walker::default());
     let run = hostile.run(&program.encode(), Checks::AtCheckpoints);
     run.map_err(|failure| format!("{:?}", failure.violation))?;
-    program::write_files(path, hostile.pipeline().ok_or("no pipeline")?.images())
+    program::write_files(path, hostile.images())
 }
 
 /// Returns all images. The commands take turns.

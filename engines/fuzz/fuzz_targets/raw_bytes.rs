@@ -39,7 +39,7 @@ fn print_once(info: &PanicHookInfo) {
 /// Opens a file, and reads the disk up to a bound. Any answer is right.
 fn read_everything(file: &[u8]) {
     let mut images = Images::default();
-    images.become_file(ImageFormat::Qcow2, file);
+    images.become_file(ImageFormat::Qcow2, file, 0);
     let chain = Chain::new(&images);
     let mut engine = UnderTest::default();
     let Ok(mut disk) = engine.open(&chain) else { return };

@@ -55,7 +55,7 @@ pub struct Arguments {
 }
 
 /// Runs a job to its end.
-pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitResult {
+pub fn run(implementation: &Implementation, arguments: &Arguments) -> ExitResult {
     // The end of a service or of a container reaches all of its processes; the supervisor handles it.
     let _ = ctrlc::set_handler(|| {});
     let runs = arguments.limits.enforce()?;

@@ -65,7 +65,7 @@ struct Rarest {
 impl Show {
     /// Summarizes what `corpus` covers, with at most `rarest` of its rarest edges.
     pub fn of(
-        implementation: &impl Implementation,
+        implementation: &Implementation,
         corpus: &Corpus,
         rarest: usize,
     ) -> Result<Self, Error> {

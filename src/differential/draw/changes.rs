@@ -7,7 +7,7 @@ use crate::differential::recipe::{Command, DiskOperation};
 use super::Draft;
 use super::create::MAX_VMDK_BYTES;
 use super::options::Options;
-use super::writes::Request;
+use super::writes::WriteKind;
 
 /// The bytes of a piece of damage.
 const DAMAGE_BYTES: usize = 8;
@@ -32,9 +32,9 @@ impl Draft {
     pub(super) fn change(&mut self) {
         let operation = self.operation();
         match operation {
-            DiskOperation::Create | DiskOperation::Write => self.requests_of(Request::Data),
-            DiskOperation::Zero => self.requests_of(Request::Zeros),
-            DiskOperation::Discard => self.requests_of(Request::Discard),
+            DiskOperation::Create | DiskOperation::Write => self.requests_of(WriteKind::Data),
+            DiskOperation::Zero => self.requests_of(WriteKind::Zeros),
+            DiskOperation::Discard => self.requests_of(WriteKind::Discard),
             DiskOperation::Resize => self.resize(),
             DiskOperation::Snapshot => self.snapshot(),
             DiskOperation::Convert => self.convert(),
@@ -60,7 +60,7 @@ impl Draft {
         }
     }
 
-    fn requests_of(&mut self, kind: Request) {
+    fn requests_of(&mut self, kind: WriteKind) {
         let count = 1 + self.entropy.below(8);
         self.requests(count, |_| kind);
     }
@@ -101,7 +101,7 @@ impl Draft {
             self.top.snapshots.push(name);
             // After it, a write copies clusters that are shared.
             let count = self.entropy.below(4);
-            self.requests(count, |_| Request::Data);
+            self.requests(count, |_| WriteKind::Data);
         }
         let known = self.top.snapshots.clone();
         let Some(name) = known.get(self.entropy.below(known.len() as u64) as usize) else { return };
@@ -199,7 +199,7 @@ impl Draft {
         }
         // Enabled bitmaps record these writes.
         let count = self.entropy.below(4);
-        self.requests(count, |_| Request::Data);
+        self.requests(count, |_| WriteKind::Data);
         for _ in 0..1 + self.entropy.below(3) {
             self.change_bitmap();
         }

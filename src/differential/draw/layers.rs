@@ -3,7 +3,7 @@
 use crate::differential::recipe::Command;
 
 use super::changes::MAX_FILLED_BYTES;
-use super::writes::Request;
+use super::writes::WriteKind;
 use super::{Draft, DraftImage};
 
 impl Draft {
@@ -11,7 +11,7 @@ impl Draft {
     pub(super) fn rebase(&mut self) {
         if self.below.is_empty() {
             self.put_overlay();
-            self.requests(3, |_| Request::Data);
+            self.requests(3, |_| WriteKind::Data);
         }
         let (file, format) = (self.top.file.clone(), self.top.format.name());
         // A safe rebase reads, and may write, the whole disk.
@@ -70,7 +70,7 @@ impl Draft {
     pub(super) fn commit(&mut self) {
         if self.below.is_empty() {
             self.put_overlay();
-            self.requests(5, |_| Request::Data);
+            self.requests(5, |_| WriteKind::Data);
         }
         let (file, format) = (self.top.file.clone(), self.top.format.name());
         match self.entropy.below(3) {

@@ -15,7 +15,7 @@ const MAX_WRITE_BYTES: u64 = 512 << 10;
 
 /// The kinds of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Request {
+pub(super) enum WriteKind {
     Data,
     Zeros,
     Discard,
@@ -29,14 +29,14 @@ impl Draft {
         }
         let count = 6 + self.entropy.below(20);
         self.requests(count, |draft| match draft.entropy.below(10) {
-            0 => Request::Zeros,
-            1 => Request::Discard,
-            _ => Request::Data,
+            0 => WriteKind::Zeros,
+            1 => WriteKind::Discard,
+            _ => WriteKind::Data,
         });
     }
 
     /// Adds a command of qemu-io with up to `count` requests.
-    pub(super) fn requests(&mut self, count: u64, kind: impl Fn(&mut Self) -> Request) {
+    pub(super) fn requests(&mut self, count: u64, kind: impl Fn(&mut Self) -> WriteKind) {
         let mut requests = Vec::new();
         for _ in 0..count {
             let kind = kind(self);
@@ -64,15 +64,15 @@ impl Draft {
         self.commands.push(Command::QemuIo { options, requests, file });
     }
 
-    fn request(&mut self, kind: Request) -> String {
+    fn request(&mut self, kind: WriteKind) -> String {
         let (at, length) = self.place();
         match kind {
-            Request::Zeros => {
+            WriteKind::Zeros => {
                 let unmap = if self.percent(40) { " -u" } else { "" };
                 format!("write -q -z{unmap} {at} {length}")
             }
-            Request::Discard => format!("discard -q {at} {length}"),
-            Request::Data => self.data(at, length),
+            WriteKind::Discard => format!("discard -q {at} {length}"),
+            WriteKind::Data => self.data(at, length),
         }
     }
 

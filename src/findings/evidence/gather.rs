@@ -1,7 +1,5 @@
 //! Gathers the evidence: explains the input, and walks the images that it builds.
 
-use std::rc::Rc;
-
 use crate::disk::extent::Extent;
 use crate::disk::offsets::HostOffset;
 use crate::findings::explain;
@@ -11,7 +9,7 @@ use crate::findings::panics;
 use crate::findings::records::MapRecord;
 use crate::findings::runner::Runner;
 use crate::harness::chain::Chain;
-use crate::harness::implementation::Implementation;
+use crate::harness::implementation::{Implementation, no_observer};
 use crate::harness::target::Expectation;
 use crate::harness::targets::TargetKind;
 use crate::images::files::FileNames;
@@ -22,10 +20,10 @@ use super::{EntryJson, Evidence, FileJson, RunJson, RunRole, StepJson};
 impl Evidence {
     /// Gathers the evidence about `input`, which `runner` has run last. `log` has the events of that run. Images name
     /// other files by `names`. If the code under test panics, the evidence lacks its part.
-    pub fn gather<I: Implementation>(
+    pub fn gather(
         target: TargetKind,
         input: &[u8],
-        runner: &Runner<Rc<Log>, I>,
+        runner: &Runner,
         log: &Log,
         names: &FileNames,
     ) -> Self {
@@ -42,7 +40,7 @@ impl Evidence {
     }
 
     fn of_program(
-        implementation: &impl Implementation,
+        implementation: &Implementation,
         target: TargetKind,
         input: &[u8],
         operations: usize,
@@ -60,7 +58,9 @@ impl Evidence {
             let program = &explanation.program;
             let reads = panics::caught(|| explain::reads(program, limits, operations));
             explanation.note_reads(&reads.unwrap_or_default());
-            walked(|| explain::walk(&mut implementation.engine(&()), explanation.built().1))
+            walked(|| {
+                explain::walk(&mut *implementation.engine(&no_observer()), explanation.built().1)
+            })
         });
         let expected = &explanation.expected;
         let first_difference =
@@ -78,14 +78,14 @@ impl Evidence {
         }
     }
 
-    fn of_file(implementation: &impl Implementation, input: &[u8]) -> Self {
+    fn of_file(implementation: &Implementation, input: &[u8]) -> Self {
         let mut image = Image::default();
         image.write(HostOffset::ZERO, input);
         image.seal(input.len() as u64);
         let explained = panics::caught(|| explain::explain_file(&image));
         let chain = Chain::alone(image);
         let (actual, walk_ended) =
-            walked(|| explain::walk_chain(&mut implementation.engine(&()), &chain));
+            walked(|| explain::walk_chain(&mut *implementation.engine(&no_observer()), &chain));
         Self {
             files: explained.iter().map(FileJson::from).collect(),
             actual: actual.iter().map(MapRecord::from).collect(),

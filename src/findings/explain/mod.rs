@@ -15,7 +15,7 @@ use crate::findings::provenance::Provenance;
 use crate::findings::watch::{Watch, Watched};
 use crate::formats::anatomy::Anatomy;
 use crate::harness::chain::Chain;
-use crate::harness::engine::{Engine, OpenDisk};
+use crate::harness::engine::Engine;
 use crate::harness::model::Model;
 use crate::harness::oracles::collector::Collector;
 use crate::images::damage::Damage;
@@ -75,12 +75,12 @@ pub fn reads(program: &Program, limits: Limits, operations: usize) -> Vec<Watche
 
 /// Returns the extents that an engine reports for the images, at most `MAX_EXPLAINED_EXTENTS`, and the reason if the
 /// walk did not finish.
-pub fn walk<E: Engine>(engine: &mut E, images: &Images) -> (Vec<Extent>, Option<String>) {
+pub fn walk(engine: &mut dyn Engine, images: &Images) -> (Vec<Extent>, Option<String>) {
     walk_chain(engine, &Chain::new(images))
 }
 
 /// Returns the extents that an engine reports for a chain of any files, and the reason if the walk did not finish.
-pub fn walk_chain<E: Engine>(engine: &mut E, chain: &Chain) -> (Vec<Extent>, Option<String>) {
+pub fn walk_chain(engine: &mut dyn Engine, chain: &Chain) -> (Vec<Extent>, Option<String>) {
     let mut extents = Vec::new();
     let mut collector =
         Collector::new(&mut extents, EXPLAINED_FUEL).stopping_after(MAX_EXPLAINED_EXTENTS);

@@ -7,7 +7,7 @@ use std::sync::mpsc::Receiver;
 use crate::findings::panics::PanicNotes;
 use crate::findings::runner::{Runner, finding_of_two};
 use crate::harness::Checks;
-use crate::harness::implementation::Implementation;
+use crate::harness::implementation::{Implementation, no_observer};
 use crate::harness::targets::TargetKind;
 use crate::images::files::FileNames;
 use crate::processes::RunCounter;
@@ -21,14 +21,14 @@ use super::messages::Messages;
 /// # Errors
 /// Standard output cannot be written.
 pub fn run_inputs(
-    implementation: &impl Implementation,
+    implementation: &Implementation,
     target: TargetKind,
     repeat: Repeat,
     counter: &RunCounter,
 ) -> io::Result<()> {
     let messages = Messages::take_stdout()?;
     let _silence = PanicNotes::take_over();
-    let runner = || Runner::new(implementation, target, FileNames::default(), &());
+    let runner = || Runner::new(implementation, target, FileNames::default(), no_observer());
     let (mut runner, mut again) = (runner(), (repeat == Repeat::Twice).then(runner));
     for input in inputs() {
         counter.begin_run();

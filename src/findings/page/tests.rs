@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::harness::Failure;
-use crate::harness::implementation::OurWalker;
+use crate::harness::implementation::Implementation;
 use crate::harness::oracles::Violation;
 use crate::programs::text::assemble;
 
@@ -23,7 +23,7 @@ const IMAGE: &str = "image version=3 cluster_bits=12 refcount_order=4 features=n
 fn reported(operations: &str, operations_run: usize) -> Report {
     let input = assemble(&format!("{IMAGE}\n{operations}")).unwrap().encode();
     let mut examiner = Examiner::new(
-        &OurWalker,
+        &Implementation::our_walker(),
         TargetKind::MapExtents,
         Checks::AtCheckpoints,
         FileNames::default(),
@@ -118,7 +118,7 @@ fn a_large_input_gives_a_page_that_opens_and_says_what_is_left_out() {
     let image = IMAGE.replace("33<<12", "8000<<12");
     let input = assemble(&format!("{image}\n{operations}")).unwrap().encode();
     let mut examiner = Examiner::new(
-        &OurWalker,
+        &Implementation::our_walker(),
         TargetKind::MapExtents,
         Checks::AtCheckpoints,
         FileNames::default(),

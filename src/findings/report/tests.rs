@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::*;
 use crate::findings::log::Log;
 use crate::findings::panics::PanicNote;
-use crate::harness::implementation::OurWalker;
+use crate::harness::implementation::Implementation;
 use crate::harness::oracles::Violation;
 use crate::harness::{Checks, Failure};
 use crate::images::files::FileNames;
@@ -14,7 +14,8 @@ use crate::programs::generate::{GenerateSettings, generate};
 /// Returns the report of a program of three operations whose run ended as `ran`.
 fn report(target: TargetKind, ran: &Ran) -> Report {
     let log: Rc<Log> = Rc::default();
-    let mut runner = Runner::new(&OurWalker, target, FileNames::default(), &log);
+    let mut runner =
+        Runner::new(&Implementation::our_walker(), target, FileNames::default(), log.clone());
     let input = generate(1, GenerateSettings { operations: 3, compressed: false }).encode();
     let sound = runner.run(&input, Checks::AtCheckpoints);
     assert!(matches!(sound, Ran::Sound(_)), "{sound:?}");

@@ -18,8 +18,8 @@ use crate::processes::RunCounter;
 use super::slot::Slot;
 
 /// A target whose inputs are written to a slot before they are run.
-pub struct Supervised<I> {
-    runner: Runner<Rc<Recorder>, I>,
+pub struct Supervised {
+    runner: Runner,
     recorder: Rc<Recorder>,
     slot: Slot,
     counter: RunCounter,
@@ -33,17 +33,17 @@ pub struct Supervised<I> {
     failed: Option<io::Error>,
 }
 
-impl<I: Implementation> Supervised<I> {
+impl Supervised {
     /// Runs inputs of `target` with `implementation` under test, except `killers`.
     pub fn new(
-        implementation: &I,
+        implementation: &Implementation,
         target: TargetKind,
         slot: Slot,
         killers: BTreeSet<Vec<u8>>,
         counter: RunCounter,
     ) -> Self {
         let recorder = Rc::new(Recorder::new());
-        let runner = Runner::new(implementation, target, FileNames::default(), &recorder);
+        let runner = Runner::new(implementation, target, FileNames::default(), recorder.clone());
         let (checks, cut, skipped, failed) = Default::default();
         Self { runner, recorder, slot, counter, checks, cut, killers, skipped, failed }
     }
@@ -75,7 +75,7 @@ impl<I: Implementation> Supervised<I> {
     }
 }
 
-impl<I: Implementation> Subject for Supervised<I> {
+impl Subject for Supervised {
     fn run(&mut self, input: &[u8]) -> RunReply {
         if self.killers.contains(input) {
             self.skipped = true;

@@ -96,11 +96,7 @@ const REPORT: u64 = 100;
 ///
 /// # Errors
 /// Standard output cannot be written.
-pub fn run<I: Implementation>(
-    implementation: &I,
-    job: &WorkerJob,
-    runs: RunCounter,
-) -> io::Result<()> {
+pub fn run(implementation: &Implementation, job: &WorkerJob, runs: RunCounter) -> io::Result<()> {
     let messages = Messages::take_stdout()?;
     match engine_failure::catch(|| work(implementation, job, runs, &messages)) {
         Ok(Ok(())) => Ok(()),
@@ -111,8 +107,8 @@ pub fn run<I: Implementation>(
     }
 }
 
-fn work<I: Implementation>(
-    implementation: &I,
+fn work(
+    implementation: &Implementation,
     job: &WorkerJob,
     counter: RunCounter,
     messages: &Messages,
@@ -160,13 +156,13 @@ fn work<I: Implementation>(
 
 /// Returns the campaign from its saved state, or a new one. It is saved at once, so that the next worker begins with
 /// the same corpus even if this one is killed.
-fn fuzzer<I: Implementation>(
-    implementation: &I,
+fn fuzzer(
+    implementation: &Implementation,
     job: &WorkerJob,
     places: &Places,
     state: &Path,
     counter: RunCounter,
-) -> Result<Fuzzer<Supervised<I>>, Error> {
+) -> Result<Fuzzer<Supervised>, Error> {
     let slot = places.slot(job.number);
     let failed = |error: io::Error| Error::file(&slot, error);
     let open = Slot::open(&slot).map_err(failed)?;
@@ -179,7 +175,7 @@ fn fuzzer<I: Implementation>(
         rng_seed: job.rng_seed,
         inputs: job.target.definition().inputs,
         limits: job.target.limits(),
-        claims: job.target.claims_of(&implementation.engine(&())),
+        claims: job.target.claims_of(&implementation.facts()),
         max_operations: job.max_operations,
         build: job.build.clone(),
     };

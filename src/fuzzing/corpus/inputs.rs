@@ -41,14 +41,15 @@ impl Corpus {
     ///
     /// # Errors
     /// The folder or a file cannot be read.
-    pub fn read<I: Implementation>(
-        implementation: &I,
+    pub fn read(
+        implementation: &Implementation,
         dir: &Path,
         target: TargetKind,
     ) -> Result<Self, Error> {
         let paths = files::list(dir)?;
         let recorder = Rc::new(Recorder::new());
-        let mut runner = Runner::new(implementation, target, FileNames::default(), &recorder);
+        let mut runner =
+            Runner::new(implementation, target, FileNames::default(), recorder.clone());
         let (inputs, features, coverage) = Default::default();
         let dir = dir.display().to_string();
         let mut corpus = Self { dir, target, inputs, features, coverage, violations: 0 };
@@ -69,16 +70,16 @@ impl Corpus {
     ///
     /// # Errors
     /// The input cannot be read.
-    pub fn walk<I: Implementation>(
+    pub fn walk(
         &self,
-        implementation: &I,
+        implementation: &Implementation,
         input: usize,
         edge: Counter,
     ) -> Result<Option<WalkId>, Error> {
         let Some((path, _)) = self.inputs.get(input) else { return Ok(None) };
         let attributed = Rc::new(Attributed::default());
         let mut runner =
-            Runner::new(implementation, self.target, FileNames::default(), &attributed);
+            Runner::new(implementation, self.target, FileNames::default(), attributed.clone());
         runner.run(&files::read(path, u64::MAX)?, Checks::AtCheckpoints);
         Ok(attributed.first_walk(edge))
     }
@@ -150,7 +151,7 @@ pub(super) fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::harness::implementation::OurWalker;
+    use crate::harness::implementation::Implementation;
     use crate::programs::generate::{GenerateSettings, generate};
 
     fn program(rng_seed: u64) -> Vec<u8> {
@@ -165,14 +166,16 @@ mod tests {
         for (name, rng_seed) in [("one", 1), ("one_again", 1), ("two", 2)] {
             std::fs::write(corpus.join(name), program(rng_seed)).unwrap();
         }
-        let corpus = Corpus::read(&OurWalker, &corpus, TargetKind::MapExtents).unwrap();
+        let corpus =
+            Corpus::read(&Implementation::our_walker(), &corpus, TargetKind::MapExtents).unwrap();
         assert_eq!((corpus.inputs.len(), corpus.violations), (3, 0));
         let pruned = corpus.pruned_into(&small, Existing::Keep).unwrap();
         assert_eq!(
             (pruned.inputs, &*pruned.kept),
             (3, &["one".to_string(), "two".to_string()][..])
         );
-        let copied = Corpus::read(&OurWalker, &small, TargetKind::MapExtents).unwrap();
+        let copied =
+            Corpus::read(&Implementation::our_walker(), &small, TargetKind::MapExtents).unwrap();
         assert_eq!(copied.bytes(), pruned.kept_bytes);
         assert!(corpus.coverage.counters().all(|(counter, _)| copied.coverage.reaches(counter)));
         // The copies are there already, and may be the user's own files.

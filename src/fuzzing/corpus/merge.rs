@@ -84,14 +84,15 @@ impl Merged {
     ///
     /// # Errors
     /// A folder or an input cannot be read, or `output` cannot be written.
-    pub fn of<I: Implementation>(
-        implementation: &I,
+    pub fn of(
+        implementation: &Implementation,
         dirs: &[PathBuf],
         output: &Path,
         target: TargetKind,
     ) -> Result<Self, Error> {
         let recorder = Rc::new(Recorder::new());
-        let mut runner = Runner::new(implementation, target, FileNames::default(), &recorder);
+        let mut runner =
+            Runner::new(implementation, target, FileNames::default(), recorder.clone());
         Self::with(dirs, output, &mut |input| {
             recorder.begin_run();
             let found = runner.run(input, Checks::AtCheckpoints).finding().is_some();

@@ -33,7 +33,7 @@ const BASES: [Base; 3] = [Base::Qcow2, Base::Vpc, Base::Vmdk];
 pub(super) struct Breeder {
     programs: [Program; 2],
     /// Builds files. A campaign with programs has none.
-    builder: Option<Box<Harness<Walker>>>,
+    builder: Option<Box<Harness>>,
 }
 
 impl Breeder {
@@ -142,11 +142,7 @@ fn program(settings: &FuzzSettings, entropy: &mut Entropy) -> Program {
 }
 
 /// Returns the file of a program's image, if it is the only file and has at most `max_bytes`.
-pub(crate) fn built_file(
-    harness: &mut Harness<Walker>,
-    program: &[u8],
-    max_bytes: u64,
-) -> Option<Vec<u8>> {
+pub(crate) fn built_file(harness: &mut Harness, program: &[u8], max_bytes: u64) -> Option<Vec<u8>> {
     harness.build(program);
     let files = harness.images().top();
     let is_alone = harness.images().layers().len() == 1 && files.extents.all().is_empty();

@@ -9,8 +9,8 @@ use crate::fuzzing::corpus::Folder;
 
 use crate::findings::runner::Finding;
 use crate::harness::MetFinding;
-use crate::harness::idle::{QuestionKind, Unanswered};
 use crate::harness::known::MAX_SEEN;
+use crate::harness::questions::{QuestionKind, QuestionKinds};
 use crate::harness::second_opinion::ComparedImages;
 
 /// All findings with one fingerprint.
@@ -130,7 +130,7 @@ impl SavedFindings {
     }
 
     /// Notes the kinds of questions to which the engine had no answer in a run.
-    pub fn add_unanswered(&mut self, kinds: Unanswered) {
+    pub fn add_unanswered(&mut self, kinds: QuestionKinds) {
         for kind in kinds.iter() {
             if !self.is_unanswered(kind) {
                 self.unanswered.insert(kind.oracles().0.to_string());

@@ -18,11 +18,9 @@ use crate::harness::{MetFinding, Outcome};
 /// use qcowfuzz::harness::target::Inputs;
 /// use qcowfuzz::images::Limits;
 ///
-/// type Observed = Rc<Recorder>;
-/// // Replace the walker by your engine.
 /// struct Mine {
-///     harness: Harness<Walker<Observed>, Observed>,
-///     recorder: Observed,
+///     harness: Harness,
+///     recorder: Rc<Recorder>,
 /// }
 ///
 /// impl Subject for Mine {
@@ -41,9 +39,9 @@ use crate::harness::{MetFinding, Outcome};
 ///     }
 /// }
 ///
-/// let recorder: Observed = Rc::default();
-/// let walker = Walker::observed(Rc::clone(&recorder));
-/// let harness = Harness::observed(walker, Rc::clone(&recorder));
+/// let recorder: Rc<Recorder> = Rc::default();
+/// // Replace the walker by your engine.
+/// let harness = Harness::observed(Walker::observed(recorder.clone()), recorder.clone());
 /// let subject = Mine { harness, recorder };
 /// # let dir = tempfile::tempdir().unwrap();
 /// # let dir = dir.path();

@@ -136,7 +136,6 @@ mod tests {
 
     use super::*;
     use crate::disk::image_format::ImageFormat;
-    use crate::harness::target::Target;
     use crate::harness::targets::TargetKind;
     use crate::harness::{Checks, Walker};
     use crate::images::damage::{
@@ -160,7 +159,7 @@ mod tests {
                 program.operations.extend(attack.iter().map(patch));
                 let outcome = target.run(&program.encode(), Checks::AtCheckpoints).unwrap();
                 effects += outcome.refused + outcome.failed;
-                let files = target.pipeline().unwrap().images().top();
+                let files = target.images().top();
                 broken.extend(broken_at_open(format, &files.image));
                 broken.extend(files.extents.all().iter().filter_map(|file| broken_extent(file)));
                 broken_entries(format, &files.image, |_| effects += 1);

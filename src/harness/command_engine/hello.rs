@@ -1,6 +1,7 @@
-//! The first lines of a command: its name, its claims, its policy, and the verbs that it answers.
+//! The first lines of a command: its name, its claims, its policy, and the questions that it answers.
 
 use crate::harness::claims::{Claims, CostPolicy, EnginePolicy, MemoryPolicy, SizePolicy};
+use crate::harness::questions::{QuestionKind, QuestionKinds};
 
 /// The version of the protocol, and the first line of a command.
 const FIRST_LINE: &str = "qcowfuzz-engine 1";
@@ -11,16 +12,8 @@ pub(super) struct Hello {
     pub(super) name: String,
     pub(super) claims: Claims,
     pub(super) policy: EnginePolicy,
-    pub(super) verbs: Verbs,
-}
-
-/// The verbs that a command answers, beside `open`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Verbs {
-    pub(super) map: bool,
-    pub(super) status: bool,
-    pub(super) read: bool,
-    pub(super) snapshot: bool,
+    /// The questions that the command answers.
+    pub(super) answers: QuestionKinds,
 }
 
 /// The lines that have been read.
@@ -30,7 +23,7 @@ pub(super) struct HelloParser {
     name: Option<String>,
     claims: Claims,
     size: SizePolicy,
-    verbs: Option<Verbs>,
+    answers: Option<QuestionKinds>,
 }
 
 impl HelloParser {
@@ -53,7 +46,7 @@ impl HelloParser {
             "no" => self.claims = self.claims.no(&[value.parse()?]),
             "refuse" => self.claims = self.claims.refuse_or_be_right(&[value.parse()?]),
             "size" => self.size = size(value)?,
-            "answers" => self.verbs = Some(verbs(value)?),
+            "answers" => self.answers = Some(answers(value)?),
             "ready" if value.is_empty() => return self.ready().map(Some),
             _ => {
                 let keys = "'name', 'yes', 'no', 'refuse', 'size', 'answers' or 'ready'";
@@ -69,8 +62,8 @@ impl HelloParser {
         let (size, cost, memory) = (self.size, CostPolicy::NotJudged, MemoryPolicy::NotJudged);
         let policy = EnginePolicy { size, cost, memory };
         let name = self.name.take().ok_or_else(|| missing("name"))?;
-        let verbs = self.verbs.ok_or_else(|| missing("answers"))?;
-        Ok(Hello { name, claims: self.claims, policy, verbs })
+        let answers = self.answers.ok_or_else(|| missing("answers"))?;
+        Ok(Hello { name, claims: self.claims, policy, answers })
     }
 }
 
@@ -82,19 +75,22 @@ fn size(value: &str) -> Result<SizePolicy, String> {
     }
 }
 
-fn verbs(value: &str) -> Result<Verbs, String> {
-    let mut verbs = Verbs::default();
+fn answers(value: &str) -> Result<QuestionKinds, String> {
+    let mut kinds = QuestionKinds::of(&[QuestionKind::Open]);
     for word in value.split_whitespace() {
-        *match word {
-            "map" => &mut verbs.map,
-            "status" => &mut verbs.status,
-            "read" => &mut verbs.read,
-            "snapshot" => &mut verbs.snapshot,
+        kinds = kinds.with(match word {
+            "map" => QuestionKind::Map,
+            "status" => QuestionKind::Status,
+            "read" => QuestionKind::Read,
+            "snapshot" => QuestionKind::Snapshots,
             _ => return Err(format!("expected map, status, read or snapshot, found '{word}'")),
-        } = true;
+        });
     }
-    match verbs.map || verbs.status || verbs.read {
-        true => Ok(verbs),
+    match [QuestionKind::Map, QuestionKind::Status, QuestionKind::Read]
+        .iter()
+        .any(|it| kinds.has(*it))
+    {
+        true => Ok(kinds),
         false => Err("expected 'answers' with map, status or read".to_string()),
     }
 }
@@ -122,7 +118,8 @@ mod tests {
         assert_eq!(about(Feature::Snapshots), Claim::RefuseOrBeRight);
         assert_eq!(about(Feature::Zstd), Claim::Yes);
         assert_eq!(hello.policy.size, SizePolicy::Near);
-        assert_eq!(hello.verbs, Verbs { map: true, read: true, ..Verbs::default() });
+        let kinds = [QuestionKind::Open, QuestionKind::Map, QuestionKind::Read];
+        assert_eq!(hello.answers, QuestionKinds::of(&kinds));
     }
 
     #[test]

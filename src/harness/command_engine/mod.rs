@@ -1,9 +1,8 @@
 //! An engine in another process: a command that answers questions on pipes, in any language. `docs/protocol.md`
 //! describes the lines.
 //!
-//! A round trip for each question would cost more than the answer. So the harness judges each image twice: in the
-//! rehearsal, our walker answers, and the engine records the questions; then the command gets all of them in one write.
-//! The walker answers nothing else. A question that the rehearsal did not foresee is sent by itself.
+//! A round trip for each question would cost more than the answer. So the harness announces its questions about an
+//! image, and the command gets all of them in one write. A question that was not announced is sent by itself.
 
 mod hello;
 mod question;
@@ -13,19 +12,17 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use crate::disk::extent::{Visitor, Window};
-use crate::disk::observer::Observer;
 use crate::disk::offsets::GuestOffset;
 
 use super::chain::Chain;
-use super::claims::{Claims, EnginePolicy};
-use super::engine::{Engine, EngineEnd, EngineError, OpenDisk};
+use super::engine::{Answer, Engine, EngineError, EngineQuestion, Facts, OpenDisk, Opened};
 use super::engine_process::EngineProcess;
 use super::implementation::Implementation;
 use super::status::GuestRun;
-use super::walker::{Walker, WalkerDisk};
+use super::walker::Walker;
 
-use hello::{Hello, Verbs};
-use question::{LineQuestion, ParsedAnswer};
+use hello::Hello;
+use question::ParsedAnswer;
 use session::Session;
 
 /// A command that answers questions about images: the implementation under test.
@@ -54,181 +51,98 @@ impl EngineCommand {
     }
 }
 
-impl Implementation for EngineCommand {
-    type Engine<O: Observer + Clone + 'static> = CommandEngine<O>;
-
-    fn engine<O: Observer + Clone + 'static>(&self, observer: &O) -> CommandEngine<O> {
-        let (line, hello) = (Rc::clone(&self.line), Rc::clone(&self.hello));
-        let session = Session::new(line, hello, Rc::clone(&self.first));
-        let walker = Walker::observed(observer.clone());
-        CommandEngine { session, walker, rehearsed: None, is_rehearsal: false }
+impl From<EngineCommand> for Implementation {
+    fn from(command: EngineCommand) -> Self {
+        Self::new(move |observer| {
+            let (line, hello) = (Rc::clone(&command.line), Rc::clone(&command.hello));
+            let session = Session::new(line, hello, Rc::clone(&command.first));
+            Box::new(CommandEngine { session, shadow: Walker::observed(Rc::clone(observer)) })
+        })
     }
 }
 
 /// The engine of an [`EngineCommand`]. It has a process of its own, and starts another one when that has ended.
 #[derive(Debug)]
-pub struct CommandEngine<O: Observer = ()> {
+struct CommandEngine {
     session: Session,
-    /// Answers in rehearsals. Its events steer the loop: it walks the same images.
-    walker: Walker<O>,
-    /// The chain that the walker reads. Its reads do not count.
-    rehearsed: Option<Chain>,
-    is_rehearsal: bool,
+    /// Walks the same images, if its events steer the loop.
+    shadow: Walker,
 }
 
-impl<O: Observer> CommandEngine<O> {
-    fn open_disk<'s>(
-        &'s mut self,
-        chain: &'s Chain,
-        question: LineQuestion,
-    ) -> Result<CommandDisk<'s, O>, EngineError> {
-        let Self { session, walker, rehearsed, is_rehearsal } = self;
-        session.hold(chain)?;
-        if !*is_rehearsal {
-            let size_bytes = session.open(question)?;
-            return Ok(CommandDisk { session, source: AnswerSource::Command(size_bytes) });
+impl Engine for CommandEngine {
+    fn facts(&self) -> Facts {
+        let Hello { name, claims, policy, answers } = self.session.hello();
+        Facts {
+            claims: *claims,
+            policy: *policy,
+            answers: *answers,
+            is_prepared: true,
+            ..Facts::new(name.clone())
         }
-        session.plan(question);
-        let chain = rehearsed.insert(chain.unmetered());
-        let disk = match question {
-            LineQuestion::OpenSnapshot(index) => walker.open_snapshot(chain, index)?,
-            _ => walker.open(chain)?,
-        };
-        Ok(CommandDisk { session, source: AnswerSource::Walker(disk) })
-    }
-}
-
-impl<O: Observer> Engine for CommandEngine<O> {
-    type Disk<'s>
-        = CommandDisk<'s, O>
-    where
-        O: 's;
-
-    fn name(&self) -> &str {
-        &self.session.hello().name
-    }
-
-    fn claims(&self) -> Claims {
-        self.session.hello().claims
-    }
-
-    fn policy(&self) -> EnginePolicy {
-        self.session.hello().policy
-    }
-
-    fn begin_rehearsal(&mut self) -> bool {
-        self.session.begin_plan();
-        self.is_rehearsal = true;
-        true
-    }
-
-    fn end_rehearsal(&mut self) {
-        self.is_rehearsal = false;
-        // The build reuses files that nothing else holds.
-        self.rehearsed = None;
-    }
-
-    fn take_end(&mut self) -> Option<EngineEnd> {
-        self.session.take_end()
     }
 
     fn begin_run(&mut self) {
-        self.walker.begin_run();
+        self.shadow.begin_run();
     }
 
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<CommandDisk<'s, O>, EngineError> {
-        self.open_disk(chain, LineQuestion::Open)
-    }
-
-    fn open_snapshot<'s>(
-        &'s mut self,
-        chain: &'s Chain,
-        index: u32,
-    ) -> Result<CommandDisk<'s, O>, EngineError> {
-        match self.session.hello().verbs.snapshot {
-            true => self.open_disk(chain, LineQuestion::OpenSnapshot(index)),
-            false => Err(EngineError::NotAsked),
+    fn prepare(&mut self, chain: &Chain, questions: &[EngineQuestion]) {
+        self.shadow.walk_observed(chain);
+        // If the files are too large, the opening says so.
+        match self.session.hold(chain) {
+            Ok(()) => self.session.plan(questions),
+            Err(_) => self.session.begin_image(),
         }
+    }
+
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
+        self.open_disk(chain, EngineQuestion::Open)
+    }
+
+    fn open_snapshot<'s>(&'s mut self, chain: &'s Chain, index: u32) -> Opened<'s> {
+        self.open_disk(chain, EngineQuestion::OpenSnapshot(index))
+    }
+}
+
+impl CommandEngine {
+    fn open_disk<'s>(&'s mut self, chain: &'s Chain, question: EngineQuestion) -> Opened<'s> {
+        let Self { session, .. } = self;
+        session.hold(chain)?;
+        let size_bytes = session.open(question)?;
+        Ok(Box::new(CommandDisk { session, size_bytes }))
     }
 }
 
 /// An image that a [`CommandEngine`] has opened.
-pub struct CommandDisk<'s, O: Observer = ()> {
+struct CommandDisk<'s> {
     session: &'s mut Session,
-    source: AnswerSource<'s, O>,
+    size_bytes: u64,
 }
 
-/// The origin of the answers about an image.
-#[expect(clippy::large_enum_variant, reason = "there is one at a time, on the stack")]
-enum AnswerSource<'s, O: Observer> {
-    /// Our walker: the session records the questions.
-    Walker(WalkerDisk<'s, O>),
-    /// The command. The disk has this size in bytes.
-    Command(u64),
-}
-
-impl<O: Observer> CommandDisk<'_, O> {
-    /// Asks the command. In a rehearsal, records the question and asks our walker by `walk`.
-    fn ask<T>(
-        &mut self,
-        is_answered: impl FnOnce(&Verbs) -> bool,
-        question: LineQuestion,
-        walk: impl FnOnce(&mut WalkerDisk<'_, O>) -> Result<T, EngineError>,
-    ) -> Result<SourcedAnswer<T>, EngineError> {
-        if !is_answered(&self.session.hello().verbs) {
-            return Err(EngineError::NotAsked);
-        }
-        match &mut self.source {
-            AnswerSource::Walker(disk) => {
-                self.session.plan(question);
-                Ok(SourcedAnswer::Walked(walk(disk)?))
-            }
-            AnswerSource::Command(_) => Ok(SourcedAnswer::Answered(self.session.ask(question)?)),
-        }
-    }
-}
-
-/// The answer to a question.
-enum SourcedAnswer<T> {
-    /// Our walker has given it.
-    Walked(T),
-    /// The command has given it. It is no error.
-    Answered(ParsedAnswer),
-}
-
-impl<O: Observer> OpenDisk for CommandDisk<'_, O> {
+impl OpenDisk for CommandDisk<'_> {
     fn virtual_size_bytes(&self) -> u64 {
-        match &self.source {
-            AnswerSource::Walker(disk) => disk.virtual_size_bytes(),
-            AnswerSource::Command(size_bytes) => *size_bytes,
-        }
+        self.size_bytes
     }
 
-    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Result<(), EngineError> {
-        let question = LineQuestion::Read(guest, into.len());
-        let asked = self.ask(|verbs| verbs.read, question, |disk| disk.read(guest, into))?;
-        if let SourcedAnswer::Answered(ParsedAnswer::Bytes(bytes)) = asked {
-            into.copy_from_slice(&bytes);
+    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
+        match self.session.ask(EngineQuestion::Read(guest, into.len()))? {
+            ParsedAnswer::Bytes(bytes) => into.copy_from_slice(&bytes),
+            _ => return Err(EngineError::NoAnswer),
         }
         Ok(())
     }
 
-    fn status(&mut self, guest: GuestOffset) -> Result<GuestRun, EngineError> {
-        let question = LineQuestion::Status(guest);
-        match self.ask(|verbs| verbs.status, question, |disk| disk.status(guest))? {
-            SourcedAnswer::Walked(run) | SourcedAnswer::Answered(ParsedAnswer::Status(run)) => {
-                Ok(run)
-            }
-            SourcedAnswer::Answered(_) => Err(EngineError::NotAsked),
+    fn status(&mut self, guest: GuestOffset) -> Answer<GuestRun> {
+        match self.session.ask(EngineQuestion::Status(guest))? {
+            ParsedAnswer::Status(run) => Ok(run),
+            _ => Err(EngineError::NoAnswer),
         }
     }
 
-    fn map(&mut self, window: Window, visitor: &mut impl Visitor) -> Result<(), EngineError> {
-        let question = LineQuestion::Map(window);
-        let asked = self.ask(|verbs| verbs.map, question, |disk| disk.map(window, visitor))?;
-        if let SourcedAnswer::Answered(ParsedAnswer::Extents(extents)) = asked {
-            let _ = extents.into_iter().try_for_each(|extent| visitor.extent(extent));
-        }
+    fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Answer {
+        let ParsedAnswer::Extents(extents) = self.session.ask(EngineQuestion::Map(window))? else {
+            return Err(EngineError::NoAnswer);
+        };
+        let _ = extents.into_iter().try_for_each(|extent| visitor.extent(extent));
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ use std::fmt::{self, Write};
 
 use crate::disk::extent::{Extent, Mapping, Window};
 use crate::disk::offsets::{GuestOffset, HostOffset};
-use crate::harness::engine::EngineError;
+use crate::harness::engine::{EngineError, EngineQuestion};
 use crate::harness::status::{GuestRun, GuestStatus};
 
 /// The longest line of a command.
@@ -15,20 +15,9 @@ pub(super) const MAX_LINE_BYTES: usize = 64 << 10;
 /// The largest number of extents in an answer: more than a disk of a program has cells.
 const MAX_ANSWER_EXTENTS: usize = 1 << 24;
 
-/// A line of the harness that a command answers.
+/// A question as a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LineQuestion {
-    /// Opens the disk of the image. The next questions are about it.
-    Open,
-    /// Opens the disk of a snapshot. The next questions are about it.
-    OpenSnapshot(u32),
-    /// The extents of a window.
-    Map(Window),
-    /// The status of the bytes from an offset on.
-    Status(GuestOffset),
-    /// The bytes of a range.
-    Read(GuestOffset, usize),
-}
+pub(super) struct LineQuestion(pub(super) EngineQuestion);
 
 /// An answer of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,14 +58,16 @@ impl AnswerError {
 /// Prints the line, without its end.
 impl fmt::Display for LineQuestion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Open => f.write_str("open"),
-            Self::OpenSnapshot(index) => write!(f, "snapshot {index}"),
-            Self::Map(Window { start, length_bytes }) => {
+        match self.0 {
+            EngineQuestion::Open => f.write_str("open"),
+            EngineQuestion::OpenSnapshot(index) => write!(f, "snapshot {index}"),
+            EngineQuestion::Map(Window { start, length_bytes }) => {
                 write!(f, "map {} {length_bytes}", start.get())
             }
-            Self::Status(guest) => write!(f, "status {}", guest.get()),
-            Self::Read(guest, length) => write!(f, "read {} {length}", guest.get()),
+            EngineQuestion::Status(guest) => write!(f, "status {}", guest.get()),
+            EngineQuestion::Read(guest, length) => write!(f, "read {} {length}", guest.get()),
+            // No command declares that it answers these.
+            EngineQuestion::Report(kind) => write!(f, "report {kind:?}"),
         }
     }
 }
@@ -118,18 +109,20 @@ impl LineQuestion {
         lines: &mut Lines<'_>,
     ) -> Result<Option<ParsedAnswer>, String> {
         let number = |what| rest.parse::<u64>().map_err(|_| self.unexpected(what, line));
-        Ok(match *self {
-            Self::Open | Self::OpenSnapshot(_) => Some(ParsedAnswer::Opened(number("ok SIZE")?)),
-            Self::Status(_) => {
+        Ok(match self.0 {
+            EngineQuestion::Open | EngineQuestion::OpenSnapshot(_) => {
+                Some(ParsedAnswer::Opened(number("ok SIZE")?))
+            }
+            EngineQuestion::Status(_) => {
                 let run = run(rest)
                     .ok_or_else(|| self.unexpected("ok LENGTH STATUS HOST DEPTH", line))?;
                 Some(ParsedAnswer::Status(run))
             }
-            Self::Read(_, length) => match number("ok LENGTH")? == length as u64 {
+            EngineQuestion::Read(_, length) => match number("ok LENGTH")? == length as u64 {
                 true => lines.take(length).map(|bytes| ParsedAnswer::Bytes(bytes.to_vec())),
                 false => return Err(self.unexpected(&format!("ok {length}"), line)),
             },
-            Self::Map(_) => {
+            EngineQuestion::Map(_) => {
                 let count = usize::try_from(number("ok COUNT")?).unwrap_or(usize::MAX);
                 if count > MAX_ANSWER_EXTENTS {
                     let most = format!("at most {MAX_ANSWER_EXTENTS} extents");
@@ -143,6 +136,7 @@ impl LineQuestion {
                 }
                 Some(ParsedAnswer::Extents(extents))
             }
+            EngineQuestion::Report(_) => return Err(self.unexpected("no report", line)),
         })
     }
 
@@ -242,17 +236,17 @@ fn mapping(status: &str, offset: Option<HostOffset>, depth: u64) -> Option<Mappi
 mod tests {
     use super::*;
 
-    const READ: LineQuestion = LineQuestion::Read(GuestOffset::new(512), 4);
+    const READ: LineQuestion = LineQuestion(EngineQuestion::Read(GuestOffset::new(512), 4));
 
     #[test]
     fn answers_are_taken_when_they_are_whole() {
-        let map = LineQuestion::Map(Window::ALL);
+        let map = LineQuestion(EngineQuestion::Map(Window::ALL));
         for (question, text) in [
-            (LineQuestion::Open, "ok 1024\n"),
-            (LineQuestion::OpenSnapshot(1), "unsupported snapshots\n"),
+            (LineQuestion(EngineQuestion::Open), "ok 1024\n"),
+            (LineQuestion(EngineQuestion::OpenSnapshot(1)), "unsupported snapshots\n"),
             (READ, "ok 4\na\nb\n"),
             (map, "ok 2\n0 512 data 65536 0\n512 512 hole - 1\n"),
-            (LineQuestion::Status(GuestOffset::ZERO), "ok 512 stored - -\n"),
+            (LineQuestion(EngineQuestion::Status(GuestOffset::ZERO)), "ok 512 stored - -\n"),
         ] {
             let (_, length) = question.parse(text.as_bytes()).unwrap().unwrap();
             assert_eq!(length, text.len());
@@ -284,18 +278,27 @@ mod tests {
         for (question, bytes, expected) in [
             (READ, "ok 3\n", "the answer to 'read 512 4': expected ok 4, found 'ok 3'"),
             (READ, "yes\n", "expected ok, unsupported, failed, io or error, found 'yes'"),
-            (LineQuestion::Open, "ok big\n", "expected ok SIZE, found 'ok big'"),
-            (LineQuestion::Open, &long, "expected lines of at most 65536 bytes"),
+            (LineQuestion(EngineQuestion::Open), "ok big\n", "expected ok SIZE, found 'ok big'"),
+            (LineQuestion(EngineQuestion::Open), &long, "expected lines of at most 65536 bytes"),
             (
-                LineQuestion::Map(Window::ALL),
+                LineQuestion(EngineQuestion::Map(Window::ALL)),
                 "ok 99999999999\n",
                 "expected at most 16777216 extents",
             ),
-            (LineQuestion::Map(Window::ALL), "ok 1\n0 x\n", "STATUS HOST DEPTH, found '0 x'"),
+            (
+                LineQuestion(EngineQuestion::Map(Window::ALL)),
+                "ok 1\n0 x\n",
+                "STATUS HOST DEPTH, found '0 x'",
+            ),
         ] {
             let error = question.parse(bytes.as_bytes()).unwrap_err();
             assert!(error.contains(expected), "{error}");
         }
-        assert!(LineQuestion::Open.parse(b"ok \xff\n").unwrap_err().contains("found 'ok \\xff'"));
+        assert!(
+            LineQuestion(EngineQuestion::Open)
+                .parse(b"ok \xff\n")
+                .unwrap_err()
+                .contains("found 'ok \\xff'")
+        );
     }
 }

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use crate::harness::ChainFiles;
 use crate::harness::chain::Chain;
-use crate::harness::engine::{EngineEnd, EngineError};
+use crate::harness::engine::{EngineEnd, EngineError, EngineQuestion};
 use crate::harness::engine_failure;
 use crate::harness::engine_process::{EngineProcess, Silence};
 
@@ -33,14 +33,15 @@ pub(super) struct Session {
     is_asked: bool,
     /// The index of the disk that is open.
     open: usize,
-    end: Option<EngineEnd>,
+    /// The image has ended two processes.
+    has_ended: bool,
 }
 
 /// The questions about a disk, in the order of the oracles, and the answers.
 #[derive(Debug)]
 struct DiskQuestions {
     /// The questions; the first one opens the disk.
-    questions: Vec<LineQuestion>,
+    questions: Vec<EngineQuestion>,
     /// The answers to the questions. Those that the oracles have got are gone.
     answers: Vec<Option<ParsedAnswer>>,
     /// The index of the next question.
@@ -87,7 +88,7 @@ impl Session {
         hello: Rc<Hello>,
         first: Rc<RefCell<Option<EngineProcess>>>,
     ) -> Self {
-        let (process, held, files, disks, end) = Default::default();
+        let (process, held, files, disks) = Default::default();
         Self {
             line,
             hello,
@@ -98,7 +99,7 @@ impl Session {
             disks,
             is_asked: false,
             open: 0,
-            end,
+            has_ended: false,
         }
     }
 
@@ -107,26 +108,25 @@ impl Session {
         &self.hello
     }
 
-    /// Forgets the questions about the last image: those that follow are about the next one.
-    pub(super) fn begin_plan(&mut self) {
-        self.disks.clear();
-        self.is_asked = false;
-        self.end = None;
-    }
-
-    /// Adds a question to the plan.
-    pub(super) fn plan(&mut self, question: LineQuestion) {
-        match (question, self.disks.last_mut()) {
-            (LineQuestion::Open | LineQuestion::OpenSnapshot(_), _) | (_, None) => {
-                self.disks.push(DiskQuestions::new(question, self.writes()));
+    /// Forgets the last image, and takes the questions about the next one, whose files are held.
+    pub(super) fn plan(&mut self, questions: &[EngineQuestion]) {
+        self.begin_image();
+        let writes = self.writes();
+        for question in questions {
+            match (question, self.disks.last_mut()) {
+                (EngineQuestion::Open | EngineQuestion::OpenSnapshot(_), _) | (_, None) => {
+                    self.disks.push(DiskQuestions::new(*question, writes));
+                }
+                (_, Some(disk)) => disk.questions.push(*question),
             }
-            (_, Some(disk)) => disk.questions.push(question),
         }
     }
 
-    /// Takes the end of a process that the image has ended twice.
-    pub(super) fn take_end(&mut self) -> Option<EngineEnd> {
-        self.end.take()
+    /// Forgets the last image.
+    pub(super) fn begin_image(&mut self) {
+        self.disks.clear();
+        self.is_asked = false;
+        self.has_ended = false;
     }
 
     /// Writes the files of `chain`.
@@ -149,7 +149,7 @@ impl Session {
     }
 
     /// Opens a disk. Returns its size in bytes.
-    pub(super) fn open(&mut self, question: LineQuestion) -> Result<u64, EngineError> {
+    pub(super) fn open(&mut self, question: EngineQuestion) -> Result<u64, EngineError> {
         let writes = self.writes();
         if !self.is_asked {
             self.is_asked = true;
@@ -168,13 +168,13 @@ impl Session {
         };
         match self.ask(question)? {
             ParsedAnswer::Opened(size_bytes) => Ok(size_bytes),
-            _ => Err(EngineError::NotAsked),
+            _ => Err(EngineError::NoAnswer),
         }
     }
 
     /// Returns the answer about the disk that is open. It is not an error.
-    pub(super) fn ask(&mut self, question: LineQuestion) -> Result<ParsedAnswer, EngineError> {
-        let Some(disk) = self.disks.get_mut(self.open) else { return Err(EngineError::NotAsked) };
+    pub(super) fn ask(&mut self, question: EngineQuestion) -> Result<ParsedAnswer, EngineError> {
+        let Some(disk) = self.disks.get_mut(self.open) else { return Err(EngineError::NoAnswer) };
         let answer = match disk.planned(question) {
             Some(answer) => answer,
             None => self.ask_alone(question)?,
@@ -191,13 +191,13 @@ impl Session {
         folder.map_or_else(|| text.to_string(), |it| text.replace(&*it.to_string_lossy(), ""))
     }
 
-    /// Asks a question that the rehearsal did not foresee.
-    fn ask_alone(&mut self, question: LineQuestion) -> Result<ParsedAnswer, EngineError> {
+    /// Asks a question that the harness has not announced.
+    fn ask_alone(&mut self, question: EngineQuestion) -> Result<ParsedAnswer, EngineError> {
         let opening = self.disks.get(self.open).and_then(|disk| disk.questions.first().copied());
         let both: Vec<_> =
             opening.into_iter().filter(|it| *it != question).chain([question]).collect();
         let mut answers = self.exchange(&both)?;
-        answers.pop().ok_or(EngineError::NotAsked)
+        answers.pop().ok_or(EngineError::NoAnswer)
     }
 
     /// Sends all planned questions.
@@ -215,21 +215,21 @@ impl Session {
     }
 
     /// Sends questions and returns the answers. If the process ends, a new one is asked the same.
-    fn exchange(&mut self, questions: &[LineQuestion]) -> Result<Vec<ParsedAnswer>, EngineError> {
-        if self.end.is_some() {
+    fn exchange(&mut self, questions: &[EngineQuestion]) -> Result<Vec<ParsedAnswer>, EngineError> {
+        if self.has_ended {
             return Err(EngineError::untyped("the process has ended"));
         }
         let mut batch = self.files.clone();
-        questions.iter().for_each(|question| question.write_to(&mut batch));
+        questions.iter().for_each(|question| LineQuestion(*question).write_to(&mut batch));
         batch.push_str("end\n");
-        let mut end = None;
-        for _ in 0..2 {
+        let mut is_second = false;
+        loop {
             let mut process = self.process.take().unwrap_or_else(|| self.start());
             let mut answers = Vec::with_capacity(questions.len());
             let exchanged = process.exchange(batch.as_bytes(), &mut |bytes| {
                 let mut at = 0;
                 while let Some(question) = questions.get(answers.len())
-                    && let Some((answer, length)) = question.parse(&bytes[at..])?
+                    && let Some((answer, length)) = LineQuestion(*question).parse(&bytes[at..])?
                 {
                     answers.push(answer);
                     at += length;
@@ -244,12 +244,14 @@ impl Session {
                 Err(Silence::Failed(what)) => self.fail(&what),
                 Err(Silence::Ended(ended)) => {
                     let detail = self.without_folder(&ended.detail);
-                    end = Some(EngineEnd { detail, ..ended });
+                    if is_second {
+                        self.has_ended = true;
+                        return Err(EngineError::Ended(Box::new(EngineEnd { detail, ..ended })));
+                    }
+                    is_second = true;
                 }
             }
         }
-        self.end = end;
-        Err(EngineError::untyped("the process has ended"))
     }
 
     fn start(&self) -> EngineProcess {
@@ -274,13 +276,13 @@ impl Session {
 }
 
 impl DiskQuestions {
-    fn new(opening: LineQuestion, writes: u64) -> Self {
+    fn new(opening: EngineQuestion, writes: u64) -> Self {
         Self { questions: vec![opening], answers: Vec::new(), next: 0, writes }
     }
 
     /// Takes the answer to a question of the plan, and skips the questions before it. Returns `None` if the plan does
     /// not have it.
-    fn planned(&mut self, question: LineQuestion) -> Option<ParsedAnswer> {
+    fn planned(&mut self, question: EngineQuestion) -> Option<ParsedAnswer> {
         let rest = self.questions.get(self.next..)?;
         let at = self.next + rest.iter().position(|it| *it == question)?;
         let answer = self.answers.get_mut(at)?.take()?;

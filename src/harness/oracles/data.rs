@@ -8,13 +8,14 @@
 //! saturates at 0 means the beginning of the disk, or of the compared bytes: the bytes before it are cut off. The end
 //! of a range that a program asks for may pass 2^64, and then lies past the end of every disk.
 
+pub mod edges;
 pub mod inside;
 
 use std::ops::Range;
 
 use crate::disk::limits::MAX_INFLATED_BYTES;
 use crate::disk::offsets::GuestOffset;
-use crate::harness::engine::{EngineError, OpenDisk};
+use crate::harness::engine::Answer;
 use crate::harness::model::{Model, PieceState, Visible};
 use crate::images::content::{LookOfCluster, STAMP_BYTES, WriteNumber, stamp};
 use crate::images::fill::{between_stamps, fill};
@@ -24,167 +25,12 @@ use super::{OracleResult, POISON, unexpected_error, violation};
 const ORACLE: &str = "data";
 
 /// A function that fills a slice with the guest's bytes from an offset on.
-pub trait GuestRead: FnMut(GuestOffset, &mut [u8]) -> Result<(), EngineError> {}
-
-impl<F: FnMut(GuestOffset, &mut [u8]) -> Result<(), EngineError>> GuestRead for F {}
-
-/// Reads both edges of every part of the disk that `is_new` passes, and the first bytes of every compressed cluster
-/// in it. Also reads across the edges between layers.
-pub fn check(
-    read: &mut impl GuestRead,
-    model: &Model,
-    mut is_new: impl FnMut(&Visible) -> bool,
-) -> OracleResult {
-    let mut before: Option<(&Visible, bool)> = None;
-    for visible in model.visible() {
-        let new = is_new(visible);
-        if new {
-            check_visible(read, model, visible)?;
-        }
-        match before {
-            Some((before, new_before)) if before.depth != visible.depth && (new || new_before) => {
-                check_seam(read, model, (before, visible))?;
-            }
-            _ => {}
-        }
-        before = Some((visible, new));
-    }
-    Ok(())
-}
-
-fn check_visible(read: &mut impl GuestRead, model: &Model, visible: &Visible) -> OracleResult {
-    let Visible { start, end, piece, cluster_size, .. } = *visible;
-    let stamp_bytes = STAMP_BYTES as u64;
-    let mut edge = |at: u64| {
-        // The end of the disk or a layer above can cut a piece, and its stamp with it.
-        let whole = at >= start && at.saturating_add(stamp_bytes) <= end;
-        if whole { check_edge(read, model, visible, at) } else { Ok(()) }
-    };
-    match piece.state {
-        PieceState::Compressed(..) => {
-            let first = start.next_multiple_of(cluster_size.bytes());
-            for cluster in (first..end).step_by(cluster_size.bytes_usize()) {
-                edge(cluster)?;
-            }
-            // A layer above may leave visible only the inside of a cluster.
-            let cut = [
-                (start, start > piece.start),
-                (end.saturating_sub(stamp_bytes), end < visible.piece_end),
-            ];
-            for (at, cut) in cut {
-                if cut && !too_deep(visible, at + stamp_bytes) {
-                    edge(at)?;
-                }
-            }
-            Ok(())
-        }
-        PieceState::Normal(..) | PieceState::ZeroAllocated(_) => {
-            edge(start)?;
-            edge(end.saturating_sub(stamp_bytes))?;
-            // If a layer above covers the start of the piece, the first visible stamp comes later.
-            if start > piece.start {
-                edge(start.next_multiple_of(cluster_size.bytes()))
-            } else {
-                Ok(())
-            }
-        }
-        _ => edge(start),
-    }
-}
+pub type GuestRead<'r> = dyn FnMut(GuestOffset, &mut [u8]) -> Answer + 'r;
 
 /// Reports whether a read that ends at `end` in this part of the disk inflates more of a compressed cluster than the
 /// loop can afford.
 fn too_deep(visible: &Visible, end: u64) -> bool {
     InCompressed::of(visible, end.saturating_sub(1)).is_some_and(InCompressed::is_too_deep)
-}
-
-/// Reads across the edge between two layers, half of the bytes from each.
-fn check_seam(
-    read: &mut impl GuestRead,
-    model: &Model,
-    (before, after): (&Visible, &Visible),
-) -> OracleResult {
-    const HALF: usize = 8;
-    let start = GuestOffset::new(after.start.saturating_sub(HALF as u64));
-    let short = start.get() < before.start || after.end - after.start < HALF as u64;
-    // Compressed data before the seam are read at their own edges.
-    let inflated = matches!(before.piece.state, PieceState::Compressed(..));
-    if short || inflated || too_deep(after, after.start + HALF as u64) {
-        return Ok(());
-    }
-    let (mut expected, mut actual) = ([0; 2 * HALF], [POISON; 2 * HALF]);
-    let (first, second) = expected.split_at_mut(HALF);
-    expect_of(model, before, start, first);
-    expect_of(model, after, GuestOffset::new(after.start), second);
-    if let Err(error) = read(start, &mut actual) {
-        return Err(unexpected_error(ORACLE, "two layers", &error));
-    }
-    if actual == expected {
-        return Ok(());
-    }
-    for (visible, half) in [(before, 0..HALF), (after, HALF..2 * HALF)] {
-        let at = start.get() + half.start as u64;
-        admit_in(visible, at, &mut expected[half.clone()], &actual[half]);
-    }
-    if actual == expected {
-        return Ok(());
-    }
-    violation(ORACLE, "two layers", ("what was written", "other bytes"), || {
-        format!("guest offset {start}: expected {expected:02x?}\nactual {actual:02x?}")
-    })
-}
-
-fn check_edge(
-    read: &mut impl GuestRead,
-    model: &Model,
-    visible: &Visible,
-    at: u64,
-) -> OracleResult {
-    let mut actual = [POISON; STAMP_BYTES];
-    let guest = GuestOffset::new(at);
-    let state = visible.state();
-    if let Err(error) = read(guest, &mut actual) {
-        return Err(unexpected_error(ORACLE, kind(&state), &error));
-    }
-    if own_stamp(visible, at) == Some(actual) {
-        return Ok(());
-    }
-    let mut expected = [0; STAMP_BYTES];
-    expect_of(model, visible, guest, &mut expected);
-    if actual == expected {
-        return Ok(());
-    }
-    admit_in(visible, at, &mut expected, &actual);
-    if actual == expected {
-        return Ok(());
-    }
-    mismatch(&state, &actual, || {
-        format!("guest offset {guest}: expected {expected:02x?}\nactual {actual:02x?}")
-    })
-}
-
-/// Returns the stamp that a piece has at its edge, or the zeros that fill it. Returns `None` if the content needs a
-/// closer look.
-#[inline]
-fn own_stamp(visible: &Visible, at: u64) -> Option<[u8; STAMP_BYTES]> {
-    let Visible { piece, piece_end, cluster_size, size_bytes, .. } = *visible;
-    let past = at + STAMP_BYTES as u64;
-    let edge = match piece.state {
-        PieceState::Normal(..) => at == piece.start || past == piece_end,
-        PieceState::Compressed(..) => at & cluster_size.mask() == 0,
-        _ => return Some([0; STAMP_BYTES]),
-    };
-    match piece.state {
-        PieceState::Normal(_, write) | PieceState::Compressed(write, _)
-            if edge
-                && past <= size_bytes
-                && write != WriteNumber::NONE
-                && write.look().is_none() =>
-        {
-            Some(stamp(GuestOffset::new(at), write))
-        }
-        _ => None,
-    }
 }
 
 /// The buffers of the oracle, reused from disk to disk.
@@ -233,7 +79,7 @@ pub fn in_compressed(model: &Model, byte: u64) -> Option<InCompressed> {
 /// Reads any range of the disk and compares every byte. If the range reaches past the end, the engine may refuse it;
 /// otherwise, the bytes past the end are zeros.
 pub fn check_range(
-    disk: &mut impl OpenDisk,
+    read: &mut GuestRead,
     model: &Model,
     start: GuestOffset,
     length_bytes: usize,
@@ -244,7 +90,7 @@ pub fn check_range(
     actual.resize(length_bytes, POISON);
     let on_disk = model.virtual_size_bytes().saturating_sub(start.get());
     let past_end = start.get().saturating_add(length_bytes as u64) > model.virtual_size_bytes();
-    match disk.read(start, actual) {
+    match read(start, actual) {
         Err(_) if past_end => return Ok(()),
         Err(error) => return Err(unexpected_error(ORACLE, "range", &error)),
         Ok(()) => {}

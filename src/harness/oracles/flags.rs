@@ -5,33 +5,35 @@
 
 use crate::disk::extent::{Extent, Mapping, MappingStatus};
 
-use super::{OracleResult, violation};
+use super::{OracleResult, SetAside, violation};
 
 /// Checks each extent.
-pub fn check(extents: &[Extent]) -> OracleResult {
-    for extent in extents {
-        let detail = || format!("{extent}");
-        // No engine is asked for host holes.
-        if matches!(extent.mapping.status(), MappingStatus::Impossible | MappingStatus::HostHole) {
-            let Mapping { present, zero, data, compressed, .. } = extent.mapping;
-            let field = match (present, zero, data, compressed) {
-                (_, true, true, _) | (_, false, false, _) => "zero and data",
-                (false, _, true, _) => "present and data",
-                (_, _, false, true) => "compressed and data",
-                _ => "offset",
-            };
-            return violation("flags", field, ("possible", "impossible"), detail);
-        }
-        if let Some(offset) = extent.mapping.offset
-            && offset.get() % 512 != extent.start.get() % 512
-        {
-            return violation("flags", "offset", ("aligned like the guest's", "not"), detail);
-        }
-        if extent.mapping.advanced(extent.length_bytes).is_none() {
-            return violation("flags", "host end", ("within 64 bits", "past them"), detail);
-        }
+pub fn check(extents: &[Extent], set_aside: &mut SetAside) -> OracleResult {
+    extents.iter().try_for_each(|extent| check_one(extent).or_else(&mut *set_aside))
+}
+
+fn check_one(extent: &Extent) -> OracleResult {
+    let detail = || format!("{extent}");
+    // No engine is asked for host holes.
+    if matches!(extent.mapping.status(), MappingStatus::Impossible | MappingStatus::HostHole) {
+        let Mapping { present, zero, data, compressed, .. } = extent.mapping;
+        let field = match (present, zero, data, compressed) {
+            (_, true, true, _) | (_, false, false, _) => "zero and data",
+            (false, _, true, _) => "present and data",
+            (_, _, false, true) => "compressed and data",
+            _ => "offset",
+        };
+        return violation("flags", field, ("possible", "impossible"), detail);
     }
-    Ok(())
+    if let Some(offset) = extent.mapping.offset
+        && offset.get() % 512 != extent.start.get() % 512
+    {
+        return violation("flags", "offset", ("aligned like the guest's", "not"), detail);
+    }
+    match extent.mapping.advanced(extent.length_bytes) {
+        Some(_) => Ok(()),
+        None => violation("flags", "host end", ("within 64 bits", "past them"), detail),
+    }
 }
 
 #[cfg(test)]
@@ -45,7 +47,7 @@ mod tests {
 
     fn found_of(mapping: Mapping, length_bytes: u64) -> Option<String> {
         let extent = Extent { start: GuestOffset::ZERO, length_bytes, mapping };
-        check(&[extent]).err().map(|violation| violation.fingerprint())
+        check_one(&extent).err().map(|violation| violation.fingerprint())
     }
 
     #[test]

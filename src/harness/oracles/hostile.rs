@@ -1,28 +1,29 @@
 //! Damaged images: after any damage, opening, walking, looking up and reading end within bounds. Answers tile the
 //! disk, are possible, and agree with each other. Ranges that no damage can have touched are mapped as the model
 //! says. While bytes change during a read, or reads fail, answers only have to tile the disk. If QEMU does not open the
-//! image, the oracle `refusal` judges the answers instead. Does not check the mapping of damaged entries, nor the data.
+//! image, the oracle `refusal` judges the answers instead. Does not check the mapping of damaged entries, nor the data
+//! that they map; [`untouched`] judges the rest.
 
-use std::sync::Arc;
+pub(super) mod untouched;
 
-use crate::disk::extent::Extent;
-use crate::disk::observer::{Event, Observer, State};
+use crate::disk::extent::{Extent, Window};
+use crate::disk::observer::{Event, State};
 use crate::harness::case::Case;
 use crate::harness::chain::Chain;
-use crate::harness::engine::Engine;
-use crate::harness::idle::QuestionKind;
-use crate::harness::meter::Meter;
-use crate::harness::verdicts::Verdicts;
+use crate::harness::engine::EngineQuestion;
+use crate::harness::model::Model;
+use crate::harness::target::{CaseEnd, CaseRun};
+use crate::harness::tested::TestedEngine;
 use crate::images::damage::{Damage, Refusal};
-use crate::images::entropy::Entropy;
 
+use self::untouched::Untouched;
 use super::collector::Fuel;
 use super::observed::WalkWork;
 use super::raw::{
-    Answers, MAX_ASKED, MeasuredChain, RawOutcome, WalkReach, judged_walk, read_edges, rewalk, walk,
+    Answers, MAX_ASKED, MeasuredChain, WalkReach, judged_walk, read_edges, rewalk, walk,
 };
 use super::refusal::RefusedWalks;
-use super::{Oracle, Violation, model, observed, refusal, unwalked};
+use super::{Oracle, OracleResult, Violation, model, observed, refusal, unwalked};
 
 const ORACLE: Oracle = Oracle::drawn("hostile");
 
@@ -33,42 +34,36 @@ pub struct HostileBuffers {
     other: Vec<Extent>,
     clipped: [Vec<Extent>; 2],
     refusals: Vec<Refusal>,
-    meter: Arc<Meter>,
 }
 
-impl HostileBuffers {
-    /// Returns the meter of the next image, on which no engine counts any more.
-    pub fn renewed_meter(&mut self) -> Arc<Meter> {
-        Meter::renew(&mut self.meter);
-        Arc::clone(&self.meter)
-    }
-}
-
-/// Judges the engine's answers about a damaged image, and reports their events to `observer`. Without the damage, its
-/// disk would have the extents `expected`.
+/// Judges the engine's answers about a damaged image, and reports their events to the observer. Without the damage, its
+/// disk would be that of the model, with the extents `expected`.
 ///
 /// # Errors
 /// The oracle found a violation.
-pub fn check<E: Engine, O: Observer>(
-    engine: &mut E,
-    (case, expected): (&Case, &[Extent]),
-    entropy: &mut Entropy,
-    observer: &O,
+pub(in crate::harness) fn check(
+    engine: &mut TestedEngine,
+    (case, model, expected): (&Case, &Model, &[Extent]),
+    run: &mut CaseRun,
     buffers: &mut HostileBuffers,
-    verdicts: &mut Verdicts,
-) -> Result<RawOutcome, Box<Violation>> {
-    let HostileBuffers { whole, other, clipped, refusals, meter } = buffers;
-    let chain = Chain::damaged(case.images, case.damage, meter);
+) -> Result<CaseEnd, Box<Violation>> {
+    let HostileBuffers { whole, other, clipped, refusals } = buffers;
+    let chain = Chain::damaged(case.images, case.damage, run.meter);
     let table_bytes = case.images.written_bytes();
     let fuel = Fuel::of_chain(table_bytes, chain.layers().len());
     whole.clear();
     case.damage.refusals(case.images, refusals);
+    if !refusals.is_empty() || case.damage.is_unsteady() {
+        engine.prepare(&chain, |plan| {
+            plan.extend([EngineQuestion::Open, EngineQuestion::Map(Window::ALL)])
+        });
+    }
     let (refused, tiled) = match refusals.is_empty() {
         true => (None, Ok(())),
         false => {
             let mut walks = RefusedWalks { fuel, extents: other, tiled: Ok(()) };
             let places = Refusals { refusals, damage: case.damage, expected };
-            (places.judge(engine, &chain, &mut walks, observer, verdicts)?, walks.tiled)
+            (places.judge(engine, &chain, &mut walks, run)?, walks.tiled)
         }
     };
     let outcome = if let Some(outcome) = refused {
@@ -77,73 +72,89 @@ pub fn check<E: Engine, O: Observer>(
         let may_fail_to_read = case.damage.may_change_identities(case.images);
         let may_split_grains = case.damage.may_split_grains();
         let span_bits = case.table_span_bits;
-        let measured = MeasuredChain { chain: &chain, meter, span_bits, table_bytes };
+        let measured = MeasuredChain { chain: &chain, span_bits, table_bytes };
+        let questions = case.questions;
+        let touched = case.damage.touched();
+        let has_data = !case.damage.is_cut();
+        let untouched = Some(Untouched { model, expected, touched, has_data });
         let answers = Answers {
             whole,
             other,
             expected,
-            questions: case.questions,
+            questions,
             fuel,
             may_fail_to_read,
+            untouched,
             may_split_grains,
-            observer,
-            verdicts,
         };
         match case.damage.is_unsteady() {
-            true => answers.judge_unsteady(engine, &measured, entropy)?,
-            false => answers.judge(engine, &measured, entropy)?,
+            true => answers.judge_unsteady(engine, run, &measured)?,
+            false => answers.judge(engine, run, &measured)?,
         }
     };
     if !case.damage.is_trapped() {
         // As far as the walk came.
         let touched = case.damage.touched().iter().cloned();
-        let compared = model::check_outside(touched, expected, whole, clipped);
-        verdicts.judge(compared.map_err(|found| found.attributed_to(ORACLE)))?;
+        let set_aside =
+            &mut |found: Box<Violation>| run.verdicts.set_aside(found.attributed_to(ORACLE));
+        model::check_outside(touched, expected, whole, clipped, set_aside)?;
     }
-    chain.rearm();
-    let index = entropy.below(4) as u32;
-    if let Ok(mut disk) = engine.open_snapshot(&chain, index) {
-        observer.event(State::Check, Event::Snapshot);
-        let walked = walk(&mut disk, other, fuel, observer).map_err(Violation::into_drawn);
-        match verdicts.judge_answers(QuestionKind::Map, walked)? {
-            None => unwalked::read(&mut disk, (expected, &[]), entropy, observer),
-            Some((_, reach)) if !case.damage.is_unsteady() && !case.damage.may_split_grains() => {
-                verdicts.judge(rewalk(&mut disk, (other, reach), fuel, entropy, whole))?;
-            }
-            Some(_) => {}
-        }
-    }
+    check_snapshot(engine, (&chain, case.damage, expected), fuel, run, [other, whole])?;
     if !case.damage.is_trapped() {
-        verdicts.judge(tiled)?;
+        run.verdicts.judge(tiled)?;
     }
     Ok(outcome)
 }
 
-impl<O: Observer> Answers<'_, O> {
+/// Walks a snapshot, if the engine opens one.
+fn check_snapshot(
+    engine: &mut TestedEngine,
+    (chain, damage, expected): (&Chain, &Damage, &[Extent]),
+    fuel: Fuel,
+    run: &mut CaseRun,
+    [walked, other]: [&mut Vec<Extent>; 2],
+) -> OracleResult {
+    chain.rearm();
+    let index = run.entropy.below(4) as u32;
+    let Ok(mut disk) = engine.open_snapshot(chain, index) else { return Ok(()) };
+    run.observer.event(State::Check, Event::Snapshot);
+    let judged = walk(&mut disk, walked, fuel, run.observer).map_err(Violation::into_drawn);
+    match run.verdicts.judge_answer(judged)? {
+        None => unwalked::read(&mut disk, (expected, &[]), run.entropy, run.observer),
+        Some((_, reach)) if !damage.is_unsteady() && !damage.may_split_grains() => {
+            let again = rewalk(&mut disk, (walked, reach), fuel, run.entropy, other);
+            run.verdicts.judge(again)?;
+        }
+        Some(_) => {}
+    }
+    Ok(())
+}
+
+impl Answers<'_> {
     /// Walks and reads an image whose bytes change during reads, or whose reads fail. That may spoil any answer, but
     /// each must end without a panic.
-    fn judge_unsteady<E: Engine>(
+    fn judge_unsteady(
         self,
-        engine: &mut E,
+        engine: &mut TestedEngine,
+        run: &mut CaseRun,
         measured: &MeasuredChain<'_>,
-        entropy: &mut Entropy,
-    ) -> Result<RawOutcome, Box<Violation>> {
-        let Self { whole, expected, questions, fuel, observer, verdicts, .. } = self;
-        let MeasuredChain { chain, meter, span_bits, table_bytes } = *measured;
+    ) -> Result<CaseEnd, Box<Violation>> {
+        let Self { whole, expected, questions, fuel, .. } = self;
+        let MeasuredChain { chain, span_bits, table_bytes } = *measured;
         chain.rearm();
-        meter.restart(u64::MAX);
-        let Some(mut disk) = observed::opened(engine.open(chain), observer) else {
-            return Ok(RawOutcome::Refused);
+        run.meter.restart(u64::MAX);
+        let Some(mut disk) = observed::opened(engine.open(chain), run.observer) else {
+            return Ok(CaseEnd::Refused);
         };
-        let (outcome, reach) = judged_walk(&mut disk, whole, fuel, observer, verdicts)?;
-        let (reads, bytes, extents) = (meter.reads(), meter.bytes(), whole.len());
-        observed::work(&WalkWork { reads, bytes, extents, table_bytes }, observer);
-        observed::extents(whole, span_bits, observer);
+        let (outcome, reach) = judged_walk(&mut disk, whole, fuel, run)?;
+        let (reads, bytes, extents) = (run.meter.reads(), run.meter.bytes(), whole.len());
+        observed::work(&WalkWork { reads, bytes, extents, table_bytes }, run.observer);
+        observed::extents(whole, span_bits, run.observer);
         match whole.is_empty() && reach != WalkReach::Complete {
-            true => unwalked::read(&mut disk, (expected, questions), entropy, observer),
+            true => unwalked::read(&mut disk, (expected, questions), run.entropy, run.observer),
             false => {
                 let asked = &whole[..whole.len().min(MAX_ASKED)];
-                let _ = read_edges(&mut disk, asked, false, observer);
+                let _ = read_edges(&mut disk, asked, false, run.observer);
             }
         }
         Ok(outcome)
@@ -161,22 +172,21 @@ struct Refusals<'a> {
 impl Refusals<'_> {
     /// Judges the answers at these places. Returns the result of the run if there is nothing else to judge: the engine
     /// does not open the image, or QEMU does not.
-    fn judge<E: Engine, O: Observer>(
+    fn judge(
         &self,
-        engine: &mut E,
+        engine: &mut TestedEngine,
         chain: &Chain,
         walks: &mut RefusedWalks,
-        observer: &O,
-        verdicts: &mut Verdicts,
-    ) -> Result<Option<RawOutcome>, Box<Violation>> {
+        run: &mut CaseRun,
+    ) -> Result<Option<CaseEnd>, Box<Violation>> {
         let Self { refusals, damage, expected } = *self;
-        let Some(mut disk) = observed::opened(engine.open(chain), observer) else {
-            return Ok(Some(RawOutcome::Refused));
+        let Some(mut disk) = observed::opened(engine.open(chain), run.observer) else {
+            return Ok(Some(CaseEnd::Refused));
         };
         for place in refusals {
             let held = refusal::check(&mut disk, place, damage, expected, walks);
-            verdicts.judge(held)?;
+            run.verdicts.judge(held)?;
         }
-        Ok(refusals.iter().any(Refusal::is_of_image).then_some(RawOutcome::Failed))
+        Ok(refusals.iter().any(Refusal::is_of_image).then_some(CaseEnd::Failed))
     }
 }

@@ -5,14 +5,13 @@
 
 use crate::disk::features::{Feature, FeatureSet};
 use crate::harness::case::Case;
-use crate::harness::engine::{EngineError, OpenDisk};
-use crate::harness::idle::QuestionKind;
+use crate::harness::engine::{Answer, EngineError};
 use crate::harness::info::{CheckCounts, ImageInfo};
-use crate::harness::verdicts::Verdicts;
+use crate::harness::tested::TestedDisk;
 use crate::images::declarations::Declarations;
 use crate::images::files::Images;
 
-use super::{OracleResult, unexpected_error, violation};
+use super::{OracleResult, SetAside, unexpected_error, violation};
 
 const ORACLE: &str = "info";
 
@@ -24,18 +23,16 @@ const UNCHECKED: FeatureSet =
 ///
 /// # Errors
 /// The oracle found a violation that is not known.
-pub fn check(disk: &mut impl OpenDisk, case: &Case, verdicts: &mut Verdicts) -> OracleResult {
-    match disk.info() {
-        Err(EngineError::NotAsked) => verdicts.leave_unanswered(QuestionKind::Info),
-        Err(error) => drop(verdicts.judge::<()>(Err(unexpected_error(ORACLE, "image", &error)))?),
-        Ok(info) => drop(verdicts.judge(check_info(&info, case.images))?),
-    }
-    match disk.check() {
-        Err(EngineError::NotAsked) => verdicts.leave_unanswered(QuestionKind::Check),
-        Err(error) => drop(verdicts.judge::<()>(Err(unexpected_error(ORACLE, "check", &error)))?),
-        Ok(counts) => drop(verdicts.judge(check_counts(counts, case.features))?),
-    }
-    Ok(())
+pub fn check(disk: &mut TestedDisk, case: &Case, set_aside: &mut SetAside) -> OracleResult {
+    let judged = |asked, answer: Answer<OracleResult>| match answer {
+        Ok(judged) => judged,
+        Err(EngineError::NoAnswer) => Ok(()),
+        Err(error) => Err(unexpected_error(ORACLE, asked, &error)),
+    };
+    let info = disk.info().map(|info| check_info(&info, case.images));
+    judged("image", info).or_else(&mut *set_aside)?;
+    let counts = disk.check().map(|counts| check_counts(counts, case.features));
+    judged("check", counts).or_else(set_aside)
 }
 
 /// Compares the fields that an engine states with those that the program meant.

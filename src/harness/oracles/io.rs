@@ -3,9 +3,10 @@
 
 use crate::disk::extent::{Extent, Window};
 use crate::harness::chain::Chain;
-use crate::harness::engine::{Engine, EngineError, ErrorKind, OpenDisk};
+use crate::harness::engine::{EngineError, ErrorKind};
 use crate::harness::meter::Meter;
 use crate::harness::model::Model;
+use crate::harness::tested::TestedEngine;
 
 use super::collector::Collector;
 use super::{Oracle, OracleResult, Violation, data, partition, unexpected_error, violation};
@@ -14,8 +15,8 @@ const ORACLE: Oracle = Oracle::drawn("io");
 
 /// Opens and walks `chain` with the read number `fail_at` failing. `meter` counts the reads of the chain; a whole
 /// walk makes more than `fail_at`.
-pub fn check<E: Engine>(
-    engine: &mut E,
+pub fn check(
+    engine: &mut TestedEngine,
     chain: &Chain,
     meter: &Meter,
     fail_at: u64,
@@ -35,8 +36,8 @@ pub fn check<E: Engine>(
 
 /// Opens `chain` and reads all edges of `model` with the read number `fail_at` failing. The engine may refuse what it
 /// likes, but its data must be right.
-pub fn check_data<E: Engine>(
-    engine: &mut E,
+pub fn check_data(
+    engine: &mut TestedEngine,
     chain: &Chain,
     meter: &Meter,
     fail_at: u64,
@@ -44,15 +45,14 @@ pub fn check_data<E: Engine>(
 ) -> OracleResult {
     meter.restart(fail_at);
     let judged = engine.open(chain).map(|mut disk| {
-        data::check(&mut |guest, into: &mut [u8]| disk.read(guest, into), model, |_| true)
+        let set_aside = &mut |found: Box<Violation>| match found.error_kind() {
+            Some(_) => Ok(()),
+            None => Err(found.attributed_to(ORACLE)),
+        };
+        data::edges::check(&mut |at, into| disk.read(at, into), model, |_| true, set_aside)
     });
     meter.restart(u64::MAX);
-    match judged {
-        Ok(Err(violation)) if violation.error_kind().is_none() => {
-            Err(violation.attributed_to(ORACLE))
-        }
-        _ => Ok(()),
-    }
+    judged.unwrap_or(Ok(()))
 }
 
 fn check_answer(
@@ -70,7 +70,7 @@ fn check_answer(
             let detail = || error.to_string();
             return violation(ORACLE, "failed read", ("a storage error", "another error"), detail);
         }
-        Err(error) if error.kind() == ErrorKind::NotAsked => {
+        Err(error) if error.kind() == ErrorKind::NoAnswer => {
             return Err(unexpected_error(ORACLE, "walk", error));
         }
         Err(_) => {}

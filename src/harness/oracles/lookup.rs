@@ -9,35 +9,49 @@
 
 use crate::disk::extent::Extent;
 use crate::disk::offsets::GuestOffset;
-use crate::harness::engine::OpenDisk;
 use crate::harness::status::{GuestRun, GuestStatus};
+use crate::harness::tested::TestedDisk;
 
-use super::{OracleResult, differing_field, unexpected_error, violation};
+use super::{OracleResult, SetAside, differing_field, go_on, unexpected_error, violation};
 
 const ORACLE: &str = "lookup";
 
 /// The number of extents of a run that are compared with its status. A coarse run may contain many.
 const MAX_COMPARED: usize = 16;
 
-/// Asks for the first and the last byte of every extent that `is_new` passes. `whole` tiles the disk or its beginning.
-pub fn check(
-    disk: &mut impl OpenDisk,
+/// Returns the first and the last byte of every extent that `is_new` passes, and the extents from there on. `whole`
+/// tiles the disk or its beginning.
+pub fn edges(
     whole: &[Extent],
     mut is_new: impl FnMut(&Extent) -> bool,
-) -> OracleResult {
-    for (index, extent) in whole.iter().enumerate().filter(|(_, extent)| is_new(extent)) {
+) -> impl Iterator<Item = (GuestOffset, &[Extent])> {
+    let new = whole.iter().enumerate().filter(move |(_, extent)| is_new(extent));
+    new.flat_map(|(index, extent)| {
+        // Its end lies on the disk (`partition`).
+        let last = extent.start.saturating_add(extent.length_bytes.saturating_sub(1));
+        let last = (extent.length_bytes > 1).then_some(last);
         let rest = &whole[index..];
-        check_byte(disk, extent.start, rest)?;
-        if extent.length_bytes > 1 {
-            // Its end lies on the disk (`partition`).
-            check_byte(disk, extent.start.saturating_add(extent.length_bytes - 1), rest)?;
+        [Some(extent.start), last].into_iter().flatten().map(move |guest| (guest, rest))
+    })
+}
+
+/// Asks for the [`edges`] of extents.
+pub fn check(
+    disk: &mut TestedDisk,
+    whole: &[Extent],
+    is_new: impl FnMut(&Extent) -> bool,
+    set_aside: &mut SetAside,
+) -> OracleResult {
+    for (guest, rest) in edges(whole, is_new) {
+        if go_on(check_byte(disk, guest, rest, u64::MAX), set_aside)?.is_break() {
+            break;
         }
     }
     Ok(())
 }
 
 /// Asks for any byte. On the disk, the answer must agree with the extents. Past the end, the engine must refuse it.
-pub fn check_point(disk: &mut impl OpenDisk, guest: GuestOffset, whole: &[Extent]) -> OracleResult {
+pub fn check_point(disk: &mut TestedDisk, guest: GuestOffset, whole: &[Extent]) -> OracleResult {
     if guest.get() >= disk.virtual_size_bytes() {
         return match disk.status(guest) {
             Err(_) => Ok(()),
@@ -51,17 +65,24 @@ pub fn check_point(disk: &mut impl OpenDisk, guest: GuestOffset, whole: &[Extent
     // The extents tile the disk (`partition`), so that one begins at or before any byte, unless there is none.
     let after = whole.partition_point(|extent| extent.start <= guest);
     match after.checked_sub(1) {
-        Some(index) => check_byte(disk, guest, &whole[index..]),
+        Some(index) => check_byte(disk, guest, &whole[index..], u64::MAX),
         None => Ok(()),
     }
 }
 
-/// Asks for the byte at `guest`, which lies in the first extent of `rest`.
-fn check_byte(disk: &mut impl OpenDisk, guest: GuestOffset, rest: &[Extent]) -> OracleResult {
-    let run = match disk.status(guest) {
+/// Asks for the byte at `guest`, which lies in the first extent of `rest`. Nothing is known about the disk from `until`
+/// on.
+pub fn check_byte(
+    disk: &mut TestedDisk,
+    guest: GuestOffset,
+    rest: &[Extent],
+    until: u64,
+) -> OracleResult {
+    let mut run = match disk.status(guest) {
         Ok(run) => run,
         Err(error) => return Err(unexpected_error(ORACLE, "byte", &error)),
     };
+    run.length_bytes = run.length_bytes.min(until.saturating_sub(guest.get()));
     let Some(first) = rest.first() else { return Ok(()) };
     let inside = guest.saturating_distance_from(first.start);
     // The byte lies in the extent, whose host range ends within 64 bits (`flags`): nothing is held.

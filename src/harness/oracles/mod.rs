@@ -29,6 +29,7 @@ pub mod window;
 pub mod written;
 
 use std::fmt;
+use std::ops::ControlFlow;
 
 use crate::disk::extent::Mapping;
 use crate::harness::engine::{EngineEnd, EngineError, ErrorKind};
@@ -104,9 +105,15 @@ impl Violation {
         }
     }
 
+    /// Returns the words of the fingerprint, if it has no others.
+    pub(crate) fn words(&self) -> Option<[&'static str; 4]> {
+        let words = [self.oracle, self.field, self.expected, self.actual];
+        self.error.is_none().then_some(words)
+    }
+
     /// Reports whether the harness could not give the image to the engine.
     pub(crate) fn is_not_given(&self) -> bool {
-        self.oracle == "open" && self.error_kind() == Some(ErrorKind::NotAsked)
+        self.oracle == "open" && self.error_kind() == Some(ErrorKind::NoAnswer)
     }
 
     /// Returns the kind of the error that the engine gave in place of an answer, if it gave one.
@@ -146,6 +153,25 @@ impl fmt::Display for Violation {
 
 /// The result of an oracle.
 pub type OracleResult = Result<(), Box<Violation>>;
+
+/// Takes a violation. If its finding is known, returns `Ok`, and the oracle goes on with the next answer.
+pub(crate) type SetAside<'v> = dyn FnMut(Box<Violation>) -> OracleResult + 'v;
+
+/// Returns whether an oracle goes on with its next question after a result. It does not if the engine has no answer to
+/// questions of this kind.
+///
+/// # Errors
+/// The violation, if it is not set aside.
+pub(crate) fn go_on(
+    judged: OracleResult,
+    set_aside: &mut SetAside,
+) -> Result<ControlFlow<()>, Box<Violation>> {
+    match judged {
+        Ok(()) => Ok(ControlFlow::Continue(())),
+        Err(found) if found.error_kind() == Some(ErrorKind::NoAnswer) => Ok(ControlFlow::Break(())),
+        Err(found) => set_aside(found).map(ControlFlow::Continue),
+    }
+}
 
 /// Returns a violation as the verdict of an oracle.
 pub(crate) fn violation(

@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::disk::extent::{Extent, Mapping};
 use crate::disk::offsets::GuestOffset;
 
-use super::{OracleResult, differing_field, violation};
+use super::{OracleResult, SetAside, differing_field, violation};
 
 const ORACLE: &str = "model";
 
@@ -25,6 +25,56 @@ pub fn check(expected: &[Extent], actual: &[Extent]) -> OracleResult {
     })
 }
 
+/// Compares the extents as [`check`] does, and goes on behind the bytes of a difference that is set aside.
+pub fn check_all(
+    expected: &[Extent],
+    actual: &[Extent],
+    clipped: &mut [Vec<Extent>; 2],
+    set_aside: &mut SetAside,
+) -> OracleResult {
+    match check(expected, actual) {
+        Ok(()) => Ok(()),
+        Err(_) => check_range(expected, actual, 0..u64::MAX, clipped, set_aside),
+    }
+}
+
+/// Compares the extents in a range that is not empty, and goes on behind the bytes of a difference that is set aside.
+fn check_range(
+    expected: &[Extent],
+    actual: &[Extent],
+    range: Range<u64>,
+    [meant, found]: &mut [Vec<Extent>; 2],
+    set_aside: &mut SetAside,
+) -> OracleResult {
+    let mut from = range.start;
+    loop {
+        clip(expected, &(from..range.end), meant);
+        clip(actual, &(from..range.end), found);
+        let Err(violation) = check(meant, found) else { return Ok(()) };
+        set_aside(violation)?;
+        match behind_difference(meant, found) {
+            Some(behind) if behind > from => from = behind,
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// Returns the end of the first bytes on which two lists differ, as far as each has one mapping there; `None` if a list
+/// ends before.
+fn behind_difference(expected: &[Extent], actual: &[Extent]) -> Option<u64> {
+    let at = (0..expected.len().min(actual.len())).find(|&at| expected[at] != actual[at])?;
+    let (meant, found) = (&expected[at], &actual[at]);
+    let edge = meant.end()?.get().min(found.end()?.get());
+    if meant.mapping != found.mapping {
+        return Some(edge);
+    }
+    let end_there = |extents: &[Extent]| {
+        let there = extents.iter().find(|it| it.end().is_some_and(|end| end.get() > edge))?;
+        Some(there.end()?.get())
+    };
+    Some(end_there(&expected[at..])?.min(end_there(&actual[at..])?))
+}
+
 /// Compares the extents between the `touched` ranges, which are in order, up to the end of the shorter disk. Both lists
 /// tile the beginning of a disk.
 pub fn check_outside(
@@ -32,6 +82,7 @@ pub fn check_outside(
     expected: &[Extent],
     actual: &[Extent],
     clipped: &mut [Vec<Extent>; 2],
+    set_aside: &mut SetAside,
 ) -> OracleResult {
     let end_of =
         |extents: &[Extent]| extents.last().and_then(Extent::end).map_or(0, |end| end.get());
@@ -41,10 +92,7 @@ pub fn check_outside(
     for touched in touched.filter(|touched| !touched.is_empty()).chain(last) {
         let range = from..touched.start.min(end);
         if !range.is_empty() {
-            let [meant, found] = &mut *clipped;
-            clip(expected, &range, meant);
-            clip(actual, &range, found);
-            check(meant, found)?;
+            check_range(expected, actual, range, clipped, set_aside)?;
         }
         from = from.max(touched.end);
     }

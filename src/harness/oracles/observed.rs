@@ -5,8 +5,8 @@ use crate::disk::observer::{Event, Observer, Rare, State, Vital};
 use crate::harness::engine::EngineError;
 
 /// Reports the extents of a whole walk. Each table of the disk maps `1 << span_bits` bytes.
-pub fn extents<O: Observer>(whole: &[Extent], span_bits: u32, observer: &O) {
-    if !O::OBSERVES {
+pub fn extents(whole: &[Extent], span_bits: u32, observer: &dyn Observer) {
+    if !observer.observes() {
         return;
     }
     observer.begin(State::Emit);
@@ -37,7 +37,7 @@ pub struct WalkWork {
 }
 
 /// Reports the work of an engine.
-pub fn work<O: Observer>(work: &WalkWork, observer: &O) {
+pub fn work(work: &WalkWork, observer: &dyn Observer) {
     let WalkWork { reads, bytes, extents, table_bytes } = *work;
     observer.vital(Vital::Reads, reads);
     observer.vital(Vital::ReadBytes, bytes);
@@ -46,7 +46,7 @@ pub fn work<O: Observer>(work: &WalkWork, observer: &O) {
 }
 
 /// Reports how much of the `fuel` of a walk is used, when `left` is left.
-pub fn fuel<O: Observer>(fuel: u64, left: u64, observer: &O) {
+pub fn fuel(fuel: u64, left: u64, observer: &dyn Observer) {
     observer.ratio(Vital::FuelUsed, fuel.abs_diff(left), fuel);
 }
 
@@ -54,7 +54,7 @@ pub fn fuel<O: Observer>(fuel: u64, left: u64, observer: &O) {
 const BYTES_PER_ENTRY: u64 = 8;
 
 /// Reports that the engine opens a damaged image, or why it does not. Returns the disk, if it does.
-pub fn opened<D, O: Observer>(answer: Result<D, EngineError>, observer: &O) -> Option<D> {
+pub fn opened<D>(answer: Result<D, EngineError>, observer: &dyn Observer) -> Option<D> {
     observer.begin(State::Check);
     match answer {
         Ok(disk) => Some(disk),
@@ -67,8 +67,8 @@ pub fn opened<D, O: Observer>(answer: Result<D, EngineError>, observer: &O) -> O
 }
 
 /// Reports an error of the engine about a damaged image.
-pub fn error<O: Observer>(error: &EngineError, observer: &O) {
-    if O::OBSERVES {
+pub fn error(error: &EngineError, observer: &dyn Observer) {
+    if observer.observes() {
         observer.reason(&error.to_string());
     }
 }

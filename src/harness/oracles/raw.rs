@@ -6,23 +6,22 @@
 //! Numbers of steps saturate, because a bound of 2^64 steps is none. The extents that are read end on the disk
 //! (`partition`).
 
-use std::sync::Arc;
-
 use crate::disk::extent::{Extent, Window};
-use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Event, Observer, State, Vital};
 use crate::disk::offsets::GuestOffset;
+use crate::disk::storage::Storage;
+use crate::harness::case::Case;
 use crate::harness::chain::Chain;
-use crate::harness::engine::{Engine, EngineError, ErrorKind, OpenDisk};
-use crate::harness::idle::QuestionKind;
-use crate::harness::meter::Meter;
-use crate::harness::verdicts::Verdicts;
+use crate::harness::engine::{EngineError, EngineQuestion, ErrorKind};
+use crate::harness::questions::QuestionKind;
+use crate::harness::target::{CaseEnd, CaseRun};
+use crate::harness::tested::{TestedDisk, TestedEngine};
 use crate::images::damage::{BrokenRule, broken_at_open};
 use crate::images::entropy::Entropy;
-use crate::images::files::Images;
 use crate::programs::Question;
 
 use super::collector::{Collector, Fuel};
+use super::hostile::untouched::Untouched;
 use super::observed::WalkWork;
 use super::refusal::RefusedWalks;
 use super::window::WholeWalk;
@@ -30,17 +29,6 @@ use super::{
     OracleResult, Violation, bounds, flags, lookup, maximal, observed, partition, refusal,
     unwalked, window,
 };
-
-/// The result of a run on a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RawOutcome {
-    /// The engine did not open the file.
-    Refused,
-    /// The engine opened the file, and its walk ended with an error, or had to.
-    Failed,
-    /// The engine walked the file to its end, or to a bound of the run.
-    Walked,
-}
 
 /// The end of a whole walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,75 +53,47 @@ const STEPS_PER_LAYER: u64 = 4;
 const MAX_STEPS: u64 = 1 << 22;
 /// The number of extents that are looked up and read.
 pub(super) const MAX_ASKED: usize = 64;
+/// The question for all extents.
+const WHOLE: EngineQuestion = EngineQuestion::Map(Window::ALL);
 
 /// Buffers, reused from file to file.
 #[derive(Debug, Default)]
 pub struct RawJudge {
     whole: Vec<Extent>,
     other: Vec<Extent>,
-    file: Images,
-    meter: Arc<Meter>,
-}
-
-/// A file of any content, as a target passes it to the oracle.
-#[derive(Clone, Copy, Debug)]
-pub struct RawFile<'f> {
-    /// The format of the image.
-    pub format: ImageFormat,
-    /// The bytes of the file.
-    pub bytes: &'f [u8],
-    /// The number of files beside the image, which have the same bytes.
-    pub extents: usize,
-    /// These files may be sparse extents, which may end inside a grain.
-    pub may_split_grains: bool,
 }
 
 impl RawJudge {
-    /// Returns the meter of the next file, on which no engine counts any more.
-    pub fn renewed_meter(&mut self) -> Arc<Meter> {
-        Meter::renew(&mut self.meter);
-        Arc::clone(&self.meter)
-    }
-
-    /// Returns the file that was judged last, as an image.
-    pub fn images(&self) -> &Images {
-        &self.file
-    }
-
-    /// Judges the engine's answers about a file, and reports their events to `observer`.
+    /// Judges the engine's answers about a file, and reports their events to the observer. The file may split grains:
+    /// see [`Answers::may_split_grains`].
     ///
     /// # Errors
     /// The oracle found a violation.
-    pub fn judge<E: Engine, O: Observer>(
+    pub(in crate::harness) fn judge(
         &mut self,
-        engine: &mut E,
-        file: &RawFile<'_>,
-        observer: &O,
-        verdicts: &mut Verdicts,
-    ) -> Result<RawOutcome, Box<Violation>> {
-        let RawFile { format, bytes: input, extents, may_split_grains } = *file;
-        let entropy = &mut Entropy::new(u64::from(crc32fast::hash(input)));
-        let fuel = Fuel::of_file(input.len() as u64);
-        let Self { whole, other, meter, .. } = self;
-        self.file.become_file(format, input, extents);
-        let chain = Chain::metered(&self.file, meter);
-        let (span_bits, table_bytes) = (u64::BITS - 1, input.len() as u64);
-        let measured = MeasuredChain { chain: &chain, meter, span_bits, table_bytes };
-        let may_fail_to_read = false;
+        engine: &mut TestedEngine,
+        run: &mut CaseRun,
+        case: &Case,
+        may_split_grains: bool,
+    ) -> Result<CaseEnd, Box<Violation>> {
+        let Self { whole, other } = self;
+        let files = case.images.top();
+        let chain = Chain::metered(case.images, run.meter);
+        let (span_bits, table_bytes) = (case.table_span_bits, files.image.length_bytes());
+        let measured = MeasuredChain { chain: &chain, span_bits, table_bytes };
         let answers = Answers {
             whole,
             other,
             expected: &[],
             questions: &[],
-            fuel,
-            may_fail_to_read,
+            fuel: Fuel::of_file(table_bytes),
+            may_fail_to_read: false,
+            untouched: None,
             may_split_grains,
-            observer,
-            verdicts,
         };
-        match broken_at_open(format, &self.file.top().image) {
-            Some(rule) => answers.judge_refused(engine, &chain, rule),
-            None => answers.judge(engine, &measured, entropy),
+        match broken_at_open(files.format, &files.image) {
+            Some(rule) => answers.judge_refused(engine, run, &chain, rule),
+            None => answers.judge(engine, run, &measured),
         }
     }
 }
@@ -165,7 +125,6 @@ impl Fuel {
 /// A chain whose reads are counted.
 pub(super) struct MeasuredChain<'a> {
     pub(super) chain: &'a Chain,
-    pub(super) meter: &'a Meter,
     /// Each table of the disk maps `1 << span_bits` bytes.
     pub(super) span_bits: u32,
     /// The number of bytes that tables may have.
@@ -173,7 +132,7 @@ pub(super) struct MeasuredChain<'a> {
 }
 
 /// The buffers and the fuel for judging answers without a model.
-pub(super) struct Answers<'a, O> {
+pub(super) struct Answers<'a> {
     /// The extents of the whole walk, up to a bound.
     pub(super) whole: &'a mut Vec<Extent>,
     pub(super) other: &'a mut Vec<Extent>,
@@ -185,88 +144,113 @@ pub(super) struct Answers<'a, O> {
     /// Reads may fail where the walk succeeds: for VMDK images that no longer fit their parents. Then they must only
     /// end without a panic.
     pub(super) may_fail_to_read: bool,
+    /// The parts of the disk about which the answers are known.
+    pub(super) untouched: Option<Untouched<'a>>,
     /// The answer may depend on the byte at which a question begins: for VMDK images whose extents end inside a grain.
     pub(super) may_split_grains: bool,
-    pub(super) observer: &'a O,
-    pub(super) verdicts: &'a mut Verdicts,
 }
 
-impl<O: Observer> Answers<'_, O> {
+impl Answers<'_> {
     /// Judges the answers about an image that QEMU does not open, because it breaks `rule`.
-    fn judge_refused<E: Engine>(
+    fn judge_refused(
         self,
-        engine: &mut E,
+        engine: &mut TestedEngine,
+        run: &mut CaseRun,
         chain: &Chain,
         rule: BrokenRule,
-    ) -> Result<RawOutcome, Box<Violation>> {
-        let opened = engine.open(chain);
-        let Some(mut disk) = observed::opened(opened, self.observer) else {
-            return Ok(RawOutcome::Refused);
+    ) -> Result<CaseEnd, Box<Violation>> {
+        engine.prepare(chain, |plan| plan.extend([EngineQuestion::Open, WHOLE]));
+        let Some(mut disk) = observed::opened(engine.open(chain), run.observer) else {
+            return Ok(CaseEnd::Refused);
         };
         let whole_disk = 0..disk.virtual_size_bytes();
         let mut walks = RefusedWalks { fuel: self.fuel, extents: self.other, tiled: Ok(()) };
         let answered = refusal::check_piece(&mut disk, rule, whole_disk, &mut walks);
-        self.verdicts.judge(answered)?;
-        self.verdicts.judge(walks.tiled)?;
-        Ok(RawOutcome::Failed)
+        run.verdicts.judge(answered)?;
+        run.verdicts.judge(walks.tiled)?;
+        Ok(CaseEnd::Failed)
     }
 
     /// Opens a chain, walks it, and asks about some of the extents.
-    pub(super) fn judge<E: Engine>(
+    pub(super) fn judge(
         self,
-        engine: &mut E,
+        engine: &mut TestedEngine,
+        run: &mut CaseRun,
         measured: &MeasuredChain<'_>,
-        entropy: &mut Entropy,
-    ) -> Result<RawOutcome, Box<Violation>> {
-        let Self { whole, other, expected, questions, fuel, observer, verdicts, .. } = self;
-        let Self { may_fail_to_read, may_split_grains, .. } = self;
-        let MeasuredChain { chain, meter, span_bits, table_bytes } = *measured;
+    ) -> Result<CaseEnd, Box<Violation>> {
+        let Self { whole, other, expected, questions, fuel, .. } = self;
+        let Self { may_fail_to_read, may_split_grains, untouched, .. } = self;
+        let maps = engine.may_answer(QuestionKind::Map);
+        let MeasuredChain { chain, span_bits, table_bytes } = *measured;
+        let observer = run.observer;
         whole.clear();
-        meter.restart(u64::MAX);
-        let opened = engine.open(chain);
-        let Some(mut disk) = observed::opened(opened, observer) else {
-            return Ok(RawOutcome::Refused);
+        run.meter.restart(u64::MAX);
+        engine.prepare(chain, |plan| {
+            plan.extend([EngineQuestion::Open, WHOLE]);
+            if !maps {
+                untouched.iter().for_each(|untouched| untouched.plan(false, plan));
+                plan_unwalked((expected, questions), run.entropy, plan);
+            }
+        });
+        let Some(mut disk) = observed::opened(engine.open(chain), observer) else {
+            return Ok(CaseEnd::Refused);
         };
         let size = disk.virtual_size_bytes();
-        let (outcome, reach) = judged_walk(&mut disk, whole, fuel, observer, verdicts)?;
+        let (outcome, reach) = judged_walk(&mut disk, whole, fuel, run)?;
         let complete = reach == WalkReach::Complete;
-        let (reads, bytes, extents) = (meter.reads(), meter.bytes(), whole.len());
+        let (reads, bytes, extents) = (run.meter.reads(), run.meter.bytes(), whole.len());
         observed::work(&WalkWork { reads, bytes, extents, table_bytes }, observer);
-        verdicts.judge(flags::check(whole))?;
+        let set_aside = &mut |found| run.verdicts.set_aside(found);
+        flags::check(whole, set_aside)?;
         // Damage may change the place where the next file begins.
         if chain.layers().iter().all(|layer| layer.extents.is_empty()) {
-            verdicts.judge(maximal::check(whole, &[]))?;
+            maximal::check(whole, &[], set_aside)?;
         }
         observed::extents(whole, span_bits, observer);
-        if whole.is_empty() && !complete {
-            unwalked::read(&mut disk, (expected, questions), entropy, observer);
+        let is_walked = !whole.is_empty() || complete;
+        let set_aside = &mut |found| run.verdicts.set_aside(found);
+        untouched.map_or(Ok(()), |it| it.check(&mut disk, is_walked, set_aside))?;
+        if !is_walked {
+            unwalked::read(&mut disk, (expected, questions), run.entropy, observer);
             return Ok(outcome);
         }
         let asked = &whole[..whole.len().min(MAX_ASKED)];
         observer.vital(Vital::Questions, (asked.len() + questions.len()) as u64);
         if !may_split_grains {
             observer.event(State::Check, Event::Lookup);
-            let looked_up = lookup::check(&mut disk, asked, |_| true);
-            verdicts.judge_answers(QuestionKind::Status, looked_up)?;
+            let set_aside = &mut |found| run.verdicts.set_aside(found);
+            lookup::check(&mut disk, asked, |_| true, set_aside)?;
         }
         observer.event(State::Check, Event::Read);
         let read = read_edges(&mut disk, asked, may_split_grains, observer);
         if !may_fail_to_read {
-            verdicts.judge_answers(QuestionKind::Read, read)?;
+            run.verdicts.judge_answer(read)?;
         }
         if may_split_grains {
             return Ok(outcome);
         }
         if complete {
-            let some = any_window(size, entropy);
-            verdicts.judge(window::check(&mut disk, some, whole, fuel.steps, other))?;
-            ask(&mut disk, questions, (whole, fuel.steps), other, observer, verdicts)?;
+            let some = any_window(size, run.entropy);
+            run.verdicts.judge(window::check(&mut disk, some, whole, fuel.steps, other))?;
+            ask(&mut disk, questions, (whole, fuel.steps), other, run)?;
         }
         // A stream of its own, so that the choices of the other oracles stay as they are.
-        let mut own = Entropy::new(entropy.state().rotate_left(16));
-        verdicts.judge(rewalk(&mut disk, (whole, reach), fuel, &mut own, other))?;
+        let mut own = Entropy::new(run.entropy.state().rotate_left(16));
+        run.verdicts.judge(rewalk(&mut disk, (whole, reach), fuel, &mut own, other))?;
         Ok(outcome)
     }
+}
+
+/// Adds the questions of [`unwalked::read`] to `plan`, for a disk with the extents `expected`.
+fn plan_unwalked(
+    (expected, questions): (&[Extent], &[Question]),
+    entropy: &Entropy,
+    plan: &mut Vec<EngineQuestion>,
+) {
+    let size = expected.last().and_then(Extent::end).map_or(0, |end| end.get());
+    unwalked::each_place(size, (expected, questions), &mut entropy.clone(), |start, length| {
+        plan.push(EngineQuestion::Read(start, length.into()));
+    });
 }
 
 /// Returns a window that begins on a disk.
@@ -278,7 +262,7 @@ fn any_window(size_bytes: u64, entropy: &mut Entropy) -> Window {
 /// Compares another walk with a whole walk, as far as that reached: of a window, or one that stops and resumes. A walk
 /// that has used up its fuel is too expensive to be repeated.
 pub(super) fn rewalk(
-    disk: &mut impl OpenDisk,
+    disk: &mut TestedDisk,
     (extents, reach): (&[Extent], WalkReach),
     fuel: Fuel,
     entropy: &mut Entropy,
@@ -299,23 +283,23 @@ pub(super) fn rewalk(
 }
 
 /// Asks the questions of a program about a disk whose extents and whose fuel for a walk are known.
-fn ask<O: Observer>(
-    disk: &mut impl OpenDisk,
+fn ask(
+    disk: &mut TestedDisk,
     questions: &[Question],
     (whole, steps): (&[Extent], u64),
     other: &mut Vec<Extent>,
-    observer: &O,
-    verdicts: &mut Verdicts,
+    run: &mut CaseRun,
 ) -> Result<(), Box<Violation>> {
+    let observer = run.observer;
     for question in questions {
-        let (kind, answered) = match *question {
+        let answered = match *question {
             Question::Walk(window) => {
                 observer.event(State::Check, Event::Walk);
-                (QuestionKind::Map, window::check(disk, window, whole, steps, other))
+                window::check(disk, window, whole, steps, other)
             }
             Question::Lookup(guest) => {
                 observer.event(State::Check, Event::Lookup);
-                (QuestionKind::Status, lookup::check_point(disk, guest, whole))
+                lookup::check_point(disk, guest, whole)
             }
             Question::Read { start, length_bytes } => {
                 observer.event(State::Check, Event::Read);
@@ -323,35 +307,34 @@ fn ask<O: Observer>(
                 continue;
             }
         };
-        verdicts.judge_answers(kind, answered)?;
+        run.verdicts.judge_answer(answered)?;
     }
     Ok(())
 }
 
 /// Walks as [`walk`] does. If the engine has no answer, or the oracle meets a known finding, there are no extents:
 /// those that came before mean nothing.
-pub(super) fn judged_walk<O: Observer>(
-    disk: &mut impl OpenDisk,
+pub(super) fn judged_walk(
+    disk: &mut TestedDisk,
     whole: &mut Vec<Extent>,
     fuel: Fuel,
-    observer: &O,
-    verdicts: &mut Verdicts,
-) -> Result<(RawOutcome, WalkReach), Box<Violation>> {
-    let walked = verdicts.judge_answers(QuestionKind::Map, walk(disk, whole, fuel, observer))?;
+    run: &mut CaseRun,
+) -> Result<(CaseEnd, WalkReach), Box<Violation>> {
+    let walked = run.verdicts.judge_answer(walk(disk, whole, fuel, run.observer))?;
     Ok(walked.unwrap_or_else(|| {
         whole.clear();
-        (RawOutcome::Walked, WalkReach::Beginning)
+        (CaseEnd::Judged, WalkReach::Beginning)
     }))
 }
 
 /// Walks a disk up to a bound, and returns how far the walk came. Checks that the extents tile the disk or its
 /// beginning.
-pub(super) fn walk<O: Observer>(
-    disk: &mut impl OpenDisk,
+pub(super) fn walk(
+    disk: &mut TestedDisk,
     whole: &mut Vec<Extent>,
     fuel: Fuel,
-    observer: &O,
-) -> Result<(RawOutcome, WalkReach), Box<Violation>> {
+    observer: &dyn Observer,
+) -> Result<(CaseEnd, WalkReach), Box<Violation>> {
     observer.event(State::Check, Event::Walk);
     let size = disk.virtual_size_bytes();
     let mut collector = Collector::new(whole, fuel.steps).stopping_after(MAX_EXTENTS);
@@ -359,7 +342,7 @@ pub(super) fn walk<O: Observer>(
     let exhausted = collector.exhausted();
     observed::fuel(fuel.steps, collector.fuel_left(), observer);
     if let Err(error) = &walked
-        && error.kind() == ErrorKind::NotAsked
+        && error.kind() == ErrorKind::NoAnswer
     {
         return Err(super::unexpected_error("walk", "image", error));
     }
@@ -378,16 +361,16 @@ pub(super) fn walk<O: Observer>(
         observer.event(State::Check, Event::Stopped);
         partition::prefix(whole, &(0..size))?;
     }
-    Ok((if walked.is_ok() { RawOutcome::Walked } else { RawOutcome::Failed }, reach))
+    Ok((if walked.is_ok() { CaseEnd::Judged } else { CaseEnd::Failed }, reach))
 }
 
 /// Reads at the edges of extents; only at their beginnings if a question behind the end of a file may be about the next
 /// one. Compressed data may be broken; all other data must be readable.
-pub(super) fn read_edges<O: Observer>(
-    disk: &mut impl OpenDisk,
+pub(super) fn read_edges(
+    disk: &mut TestedDisk,
     extents: &[Extent],
     may_split_grains: bool,
-    observer: &O,
+    observer: &dyn Observer,
 ) -> OracleResult {
     let mut bytes = [0; 64];
     for extent in extents {

@@ -11,8 +11,8 @@ use std::ops::Range;
 
 use crate::disk::extent::{Extent, Window};
 use crate::disk::offsets::GuestOffset;
-use crate::harness::engine::OpenDisk;
 use crate::harness::status::GuestStatus;
+use crate::harness::tested::TestedDisk;
 use crate::images::damage::{BrokenRule, Damage, Refusal};
 
 use super::collector::{Collector, Fuel};
@@ -36,7 +36,7 @@ pub(super) struct RefusedWalks<'w> {
 /// Checks that the engine does not answer with data where `refusal` says that every reader must refuse. `expected` are
 /// the extents of the disk without the damage.
 pub(super) fn check(
-    disk: &mut impl OpenDisk,
+    disk: &mut TestedDisk,
     refusal: &Refusal,
     damage: &Damage,
     expected: &[Extent],
@@ -65,7 +65,7 @@ pub(super) fn check(
 
 /// Checks the answers about a piece of the disk.
 pub(super) fn check_piece(
-    disk: &mut impl OpenDisk,
+    disk: &mut TestedDisk,
     rule: BrokenRule,
     piece: Range<u64>,
     walks: &mut RefusedWalks,
@@ -83,7 +83,7 @@ fn answered(rule: BrokenRule, place: u64, answer: &dyn Display) -> OracleResult 
 
 /// Checks that no extent and no status of a piece says data.
 fn check_mapping(
-    disk: &mut impl OpenDisk,
+    disk: &mut TestedDisk,
     rule: BrokenRule,
     piece: &Range<u64>,
     walks: &mut RefusedWalks,
@@ -118,7 +118,7 @@ fn check_mapping(
 }
 
 /// Checks that reads at both edges of a piece fail.
-fn check_reads(disk: &mut impl OpenDisk, rule: BrokenRule, piece: &Range<u64>) -> OracleResult {
+fn check_reads(disk: &mut TestedDisk, rule: BrokenRule, piece: &Range<u64>) -> OracleResult {
     if piece.is_empty() {
         return Ok(());
     }

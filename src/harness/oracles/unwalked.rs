@@ -7,7 +7,7 @@
 use crate::disk::extent::Extent;
 use crate::disk::observer::{Event, Observer, State, Vital};
 use crate::disk::offsets::GuestOffset;
-use crate::harness::engine::OpenDisk;
+use crate::harness::tested::TestedDisk;
 use crate::images::entropy::Entropy;
 use crate::programs::Question;
 
@@ -24,44 +24,53 @@ const MAX_ANY_READ_BYTES: usize = 4096;
 
 /// Reads a disk at its edges, at the beginnings of `expected` extents, where its tables have entries, at some drawn
 /// places, and where the questions of the program read.
-pub(super) fn read<O: Observer>(
-    disk: &mut impl OpenDisk,
+pub(super) fn read(
+    disk: &mut TestedDisk,
     (expected, questions): (&[Extent], &[Question]),
     entropy: &mut Entropy,
-    observer: &O,
+    observer: &dyn Observer,
 ) {
-    let size = disk.virtual_size_bytes();
-    let stored = expected.iter().filter(|extent| extent.mapping.data).take(MAX_EXPECTED_PLACES);
     let mut places = 0;
-    let mut read_at = |at: u64| {
+    each_place(disk.virtual_size_bytes(), (expected, questions), entropy, |start, length_bytes| {
         observer.event(State::Check, Event::Read);
         places += 1;
-        read_any(disk, GuestOffset::new(at), PLACE_BYTES, observer);
-    };
-    read_at(0);
-    read_at(size.saturating_sub(PLACE_BYTES.into()));
-    stored.for_each(|extent| read_at(extent.start.get()));
+        read_any(disk, start, length_bytes, observer);
+    });
+    let others = questions.iter().filter(|it| !matches!(it, Question::Read { .. })).count();
+    observer.vital(Vital::Questions, places + others as u64);
+}
+
+/// Calls `visit` with the places of [`read`] on a disk of `size` bytes, and the number of bytes at each.
+pub(super) fn each_place(
+    size: u64,
+    (expected, questions): (&[Extent], &[Question]),
+    entropy: &mut Entropy,
+    mut visit: impl FnMut(GuestOffset, u16),
+) {
+    let stored = expected.iter().filter(|extent| extent.mapping.data).take(MAX_EXPECTED_PLACES);
+    let mut place = |at: u64| visit(GuestOffset::new(at), PLACE_BYTES);
+    place(0);
+    place(size.saturating_sub(PLACE_BYTES.into()));
+    stored.for_each(|extent| place(extent.start.get()));
     for _ in 0..DRAWN_PLACES {
         // Near the beginning as often as anywhere else: small images have their data there.
         let most = size.max(1) >> entropy.below(u64::BITS.into());
-        read_at(entropy.below(most.max(1)));
+        place(entropy.below(most.max(1)));
     }
-    observer.vital(Vital::Questions, places + questions.len() as u64);
     for question in questions {
         if let Question::Read { start, length_bytes } = *question {
-            observer.event(State::Check, Event::Read);
-            read_any(disk, start, length_bytes, observer);
+            visit(start, length_bytes);
         }
     }
 }
 
 /// Reads a range that may be compressed, or past the end of the disk. The answer may be an error: the read must only
 /// end without a panic.
-pub(super) fn read_any<O: Observer>(
-    disk: &mut impl OpenDisk,
+pub(super) fn read_any(
+    disk: &mut TestedDisk,
     start: GuestOffset,
     length_bytes: u16,
-    observer: &O,
+    observer: &dyn Observer,
 ) {
     let mut bytes = [0; MAX_ANY_READ_BYTES];
     let length = usize::from(length_bytes).min(bytes.len());

@@ -6,7 +6,8 @@ use std::ops::Range;
 
 use crate::disk::extent::{Extent, Window};
 use crate::disk::offsets::GuestOffset;
-use crate::harness::engine::{ErrorKind, OpenDisk};
+use crate::harness::engine::ErrorKind;
+use crate::harness::tested::TestedDisk;
 
 use super::collector::Collector;
 use super::{
@@ -26,7 +27,7 @@ pub struct WholeWalk<'e> {
 
 /// Walks `window`, and compares the extents with `whole`.
 pub fn check(
-    disk: &mut impl OpenDisk,
+    disk: &mut TestedDisk,
     window: Window,
     whole: &[Extent],
     fuel: u64,
@@ -38,7 +39,7 @@ pub fn check(
 /// Walks again, stops after `stop_after` extents (at least 1), and resumes at the end of the last one. Both walks
 /// together must equal the whole walk.
 pub fn check_resumed(
-    disk: &mut impl OpenDisk,
+    disk: &mut TestedDisk,
     stop_after: usize,
     whole: &[Extent],
     fuel: u64,
@@ -54,7 +55,7 @@ impl WholeWalk<'_> {
     /// The oracle found a violation.
     pub fn check(
         self,
-        disk: &mut impl OpenDisk,
+        disk: &mut TestedDisk,
         window: Window,
         fuel: u64,
         buffer: &mut Vec<Extent>,
@@ -73,7 +74,7 @@ impl WholeWalk<'_> {
     /// The oracle found a violation.
     pub fn check_resumed(
         self,
-        disk: &mut impl OpenDisk,
+        disk: &mut TestedDisk,
         stop_after: usize,
         fuel: u64,
         buffer: &mut Vec<Extent>,
@@ -119,13 +120,13 @@ impl WholeWalk<'_> {
     /// Walks a window. Returns true if the walk failed, as it may if the whole walk did not come to its end.
     fn walk(
         self,
-        disk: &mut impl OpenDisk,
+        disk: &mut TestedDisk,
         window: Window,
         mut collector: Collector,
     ) -> Result<bool, Box<Violation>> {
         match disk.map(window, &mut collector) {
             Ok(()) => Ok(false),
-            Err(error) if self.is_complete || error.kind() == ErrorKind::NotAsked => {
+            Err(error) if self.is_complete || error.kind() == ErrorKind::NoAnswer => {
                 Err(unexpected_error(ORACLE, "walk", &error))
             }
             Err(_) => Ok(true),
@@ -140,6 +141,12 @@ fn check_tiling(extents: &[Extent], range: &Range<u64>, ended_early: bool) -> Or
         false => partition::check(extents, range),
     };
     tiled.map_err(Violation::into_drawn)
+}
+
+/// Returns the rest of the disk behind the first `stop_after` extents of a walk.
+pub fn rest_behind(extents: &[Extent], stop_after: usize) -> Option<Window> {
+    let last = extents.iter().take(stop_after).next_back()?;
+    Some(Window { start: last.end()?, length_bytes: u64::MAX })
 }
 
 /// Checks that each actual extent lies in the expected extent of the same index and has the same mapping. If the actual
@@ -176,17 +183,41 @@ mod tests {
     use super::*;
     use crate::disk::extent::{Mapping, Visitor};
     use crate::disk::offsets::HostOffset;
-    use crate::harness::engine::Answer;
+    use crate::harness::chain::Chain;
+    use crate::harness::engine::{Answer, Engine, Facts, OpenDisk, Opened};
+    use crate::harness::tested::TestedEngine;
+    use crate::images::image::Image;
 
     /// A disk of 12 bytes whose walks emit these extents in turn, for any window.
+    #[derive(Clone)]
     struct Scripted(Vec<Vec<Extent>>);
+
+    impl Scripted {
+        /// Opens the disk, and passes it to `run`.
+        fn open<T>(self, run: impl FnOnce(&mut TestedDisk) -> T) -> T {
+            let facts = self.facts();
+            let chain = Chain::alone(Image::default());
+            let mut engine = TestedEngine::new(Box::new(self), facts);
+            run(&mut engine.open(&chain).unwrap())
+        }
+    }
+
+    impl Engine for Scripted {
+        fn facts(&self) -> Facts {
+            Facts::new("scripted")
+        }
+
+        fn open<'s>(&'s mut self, _: &'s Chain) -> Opened<'s> {
+            Ok(Box::new(self.clone()))
+        }
+    }
 
     impl OpenDisk for Scripted {
         fn virtual_size_bytes(&self) -> u64 {
             12
         }
 
-        fn map(&mut self, _: Window, visitor: &mut impl Visitor) -> Answer {
+        fn map(&mut self, _: Window, visitor: &mut dyn Visitor) -> Answer {
             let _ = self.0.remove(0).into_iter().try_for_each(|extent| visitor.extent(extent));
             Ok(())
         }
@@ -217,7 +248,8 @@ mod tests {
     fn any_other_extent_before_or_behind_a_stop_is_found() {
         let whole = whole();
         let resumed = |stop_after: usize, walks: Vec<Vec<Extent>>| {
-            check_resumed(&mut Scripted(walks), stop_after, &whole, 100, &mut Vec::new())
+            Scripted(walks)
+                .open(|disk| check_resumed(disk, stop_after, &whole, 100, &mut Vec::new()))
         };
         for stop_after in 1..=whole.len() {
             let walks = vec![whole[..stop_after].to_vec(), whole[stop_after..].to_vec()];
@@ -248,7 +280,7 @@ mod tests {
         let check = |late: i64| {
             let emitted = vec![moved(&extents[1], late, 0)];
             let window = Window { start: GuestOffset::new(4), length_bytes: 8 };
-            walk.check(&mut Scripted(vec![emitted]), window, 100, &mut Vec::new())
+            Scripted(vec![emitted]).open(|disk| walk.check(disk, window, 100, &mut Vec::new()))
         };
         assert!(check(0).is_ok());
         assert_eq!(check(1).unwrap_err().fingerprint(), "partition: start, the last end → a gap");

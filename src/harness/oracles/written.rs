@@ -131,7 +131,7 @@ pub struct WrittenBuffers {
 
 /// Reads a disk around its edges, and more, and compares its bytes.
 pub fn check(
-    read: &mut impl GuestRead,
+    read: &mut GuestRead,
     disk: &impl ExpectedDisk,
     moment: Moment,
     beyond: BeyondEdges,
@@ -159,7 +159,7 @@ pub fn check(
 
 /// Reads a whole disk or some windows of it, as the stream decides, and compares the bytes.
 fn check_drawn(
-    read: &mut impl GuestRead,
+    read: &mut GuestRead,
     disk: &impl ExpectedDisk,
     moment: Moment,
     entropy: &mut Entropy,
@@ -177,7 +177,7 @@ fn check_drawn(
 
 /// Reads a disk around some offsets, in order, and compares its bytes. Windows side by side are one read.
 pub fn check_edges(
-    read: &mut impl GuestRead,
+    read: &mut GuestRead,
     disk: &impl ExpectedDisk,
     edges: &[u64],
     moment: Moment,
@@ -235,7 +235,7 @@ fn is_costly(disk: &impl ExpectedDisk, guest: u64, moment: Moment) -> bool {
 }
 
 fn check_range(
-    read: &mut impl GuestRead,
+    read: &mut GuestRead,
     disk: &impl ExpectedDisk,
     range: Range<u64>,
     moment: Moment,
@@ -252,7 +252,7 @@ fn check_range(
 
 /// Reads at most [`WRITTEN_PIECE_BYTES`], and compares them.
 fn check_piece(
-    read: &mut impl GuestRead,
+    read: &mut GuestRead,
     disk: &impl ExpectedDisk,
     piece: Range<u64>,
     moment: Moment,
@@ -293,7 +293,7 @@ pub fn check_outside(
     buffers: &mut WrittenBuffers,
 ) -> OracleResult {
     before.extents(&mut buffers.before);
-    model::check_outside(touched, &buffers.before, after, &mut buffers.clipped)
+    model::check_outside(touched, &buffers.before, after, &mut buffers.clipped, &mut Err)
         .map_err(|found| found.attributed_to(ORACLE))
 }
 

@@ -14,7 +14,7 @@ use crate::formats::qcow2::header::Header;
 use crate::harness::ChainFiles;
 use crate::harness::chain::{Chain, ChainFile};
 use crate::harness::engine::{
-    Answer, BitmapChange, Engine, EngineEnd, EngineError, NewImage, OpenDisk,
+    Answer, BitmapChange, Engine, EngineError, Facts, NewImage, OpenDisk, Opened, Request,
 };
 
 use super::bitmap_tool;
@@ -22,7 +22,7 @@ use super::failure::fail;
 use super::image_tool;
 use super::image_tool::{NamedSnapshot, SnapshotChange, ToolAnswer};
 use super::recorded::{ImageOptions, RecordedFiles, WriteRecords, data_file_options};
-use super::session::{QemuEnd, QemuIo};
+use super::session::QemuIo;
 use super::write_record::unreadable;
 
 /// The number of bytes in a line of a dump.
@@ -38,7 +38,6 @@ pub struct QemuEngine {
     io: QemuIo,
     files: ChainFiles,
     records: WriteRecords,
-    end: Option<EngineEnd>,
 }
 
 /// A clone has a process and files of its own.
@@ -60,17 +59,11 @@ pub struct QemuDisk<'s> {
 }
 
 impl Engine for QemuEngine {
-    type Disk<'s> = QemuDisk<'s>;
-
-    fn name(&self) -> &str {
-        "qemu"
+    fn facts(&self) -> Facts {
+        Facts::new("qemu")
     }
 
-    fn take_end(&mut self) -> Option<EngineEnd> {
-        self.end.take()
-    }
-
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<QemuDisk<'s>> {
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         let path = self.files.write(chain)?;
         let header = Header::read(chain.image())?;
         let data_files = data_file_options(chain, &path, 0);
@@ -79,7 +72,7 @@ impl Engine for QemuEngine {
         self.opened(&header, None)
     }
 
-    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<QemuDisk<'s>> {
+    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         let path = self.files.write(chain)?;
         let header = Header::read(chain.image())?;
         // QEMU writes to the file from now on.
@@ -92,7 +85,7 @@ impl Engine for QemuEngine {
     fn create(&mut self, chain: &Chain, image: &NewImage) -> Answer {
         let path = self.files.write(chain)?;
         self.files.forget();
-        self.end_of(image_tool::create(&path, image))?;
+        answer_of(image_tool::create(&path, image))?;
         copy(&path, chain.image())
     }
 }
@@ -118,6 +111,11 @@ fn unsupported_if(error: EngineError, text: &str) -> EngineError {
         true => EngineError::unsupported(error),
         false => error,
     }
+}
+
+/// Returns the answer of qemu-img, or the end of its process.
+fn answer_of(answer: ToolAnswer) -> Answer {
+    answer.unwrap_or_else(|end| Err(EngineError::Ended(end)))
 }
 
 /// Copies the file at `path` to a file of a chain that has its length, or is shorter. Holes stay holes.
@@ -158,18 +156,9 @@ impl QemuEngine {
         self.open_with(format_args!("-n -o cache.direct=off,{options}"))
     }
 
-    /// Returns the answer of qemu-img, and keeps the end of its process.
-    fn end_of(&mut self, answer: ToolAnswer) -> Answer {
-        answer.unwrap_or_else(|end| {
-            let status = end.process.name();
-            self.end = Some(*end);
-            Err(EngineError::untyped(status))
-        })
-    }
-
     /// Returns the disk that qemu-io has just opened. qemu-io prints rounded sizes only. So the header states the size,
     /// and QEMU must read the last byte and none behind it.
-    fn opened(&mut self, header: &Header, written: Option<RecordedFiles>) -> Answer<QemuDisk<'_>> {
+    fn opened(&mut self, header: &Header, written: Option<RecordedFiles>) -> Opened<'_> {
         let size_bytes = header.virtual_size_bytes();
         let cluster_bits = header.geometry.cluster_size.bits();
         let disk = QemuDisk { engine: self, size_bytes, cluster_bits, written, is_open: true };
@@ -177,18 +166,14 @@ impl QemuEngine {
             disk.engine.say(format_args!("read -q {last} 1"), "")?;
         }
         disk.engine.say(format_args!("read -q {size_bytes} 1"), "read failed: ")?;
-        Ok(disk)
+        Ok(Box::new(disk))
     }
 
     /// Sends a command, and returns its output.
     fn ask(&mut self, command: fmt::Arguments<'_>) -> Answer<&str> {
         match self.io.ask_for(command) {
             Ok(output) => Ok(output),
-            Err(ended) => {
-                let QemuEnd { end, output } = *ended;
-                self.end = Some(end);
-                Err(EngineError::untyped(output))
-            }
+            Err(ended) => Err(EngineError::Ended(Box::new(ended.end))),
         }
     }
 
@@ -210,7 +195,7 @@ impl QemuDisk<'_> {
     /// Has QEMU change the image, and repeats its writes in the files of the chain.
     fn change(&mut self, command: fmt::Arguments<'_>, expected: &str) -> Answer {
         let said = self.engine.say(command, expected);
-        if self.engine.end.is_some() {
+        if let Err(EngineError::Ended(_)) = said {
             // The last entry of the record may not be complete.
             return said;
         }
@@ -225,12 +210,12 @@ impl QemuDisk<'_> {
     }
 
     fn reopen_changed(&mut self, run: impl FnOnce(&ImageOptions) -> ToolAnswer) -> Answer {
-        let Some(files) = self.written.clone() else { return Err(EngineError::NotAsked) };
+        let Some(files) = self.written.clone() else { return Err(EngineError::NoAnswer) };
         self.is_open = false;
         self.change(format_args!("close"), "")?;
         let options = files.begin(&mut self.engine.records);
-        let changed = self.engine.end_of(run(&options));
-        if self.engine.end.is_some() {
+        let changed = answer_of(run(&options));
+        if let Err(EngineError::Ended(_)) = changed {
             return changed;
         }
         self.repeat()?;
@@ -242,7 +227,7 @@ impl QemuDisk<'_> {
 
     /// Returns the snapshots of the image, in the order of its table.
     fn snapshots(&self) -> Answer<Vec<NamedSnapshot>> {
-        let Some(files) = &self.written else { return Err(EngineError::NotAsked) };
+        let Some(files) = &self.written else { return Err(EngineError::NoAnswer) };
         let file = files.image();
         image_tool::snapshots(file, &Header::read(file)?)
     }
@@ -281,25 +266,10 @@ impl Drop for QemuDisk<'_> {
     }
 }
 
-impl OpenDisk for QemuDisk<'_> {
-    fn virtual_size_bytes(&self) -> u64 {
-        self.size_bytes
-    }
-
-    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
-        if into.is_empty() {
-            return Ok(());
-        }
-        let (guest, length) = (guest.get(), into.len());
-        let dump = self.engine.ask(format_args!("read -v {guest} {length}"))?;
-        match parse_dump(dump, into) {
-            Some(()) => Ok(()),
-            None => Err(EngineError::untyped(dump.trim().to_string())),
-        }
-    }
-
+/// The requests.
+impl QemuDisk<'_> {
     fn write(&mut self, guest: GuestOffset, bytes: &[u8]) -> Answer {
-        let Some(files) = &self.written else { return Err(EngineError::NotAsked) };
+        let Some(files) = &self.written else { return Err(EngineError::NoAnswer) };
         let path = files.beside("payload");
         if let Err(error) = std::fs::write(&path, bytes) {
             fail(&format!("{}: {error}", path.display()));
@@ -308,18 +278,9 @@ impl OpenDisk for QemuDisk<'_> {
         self.change(format_args!("write -s {} {guest} {length}", path.display()), "wrote ")
     }
 
-    fn write_zeroes(&mut self, guest: GuestOffset, length_bytes: u64) -> Answer {
-        self.change(format_args!("write -z {guest} {length_bytes}"), "wrote ")
-    }
-
-    /// A discard of QEMU may leave the bytes as they are. These zeros free the clusters.
-    fn discard(&mut self, guest: GuestOffset, length_bytes: u64) -> Answer {
-        self.change(format_args!("write -z -u {guest} {length_bytes}"), "wrote ")
-    }
-
     fn resize(&mut self, size_bytes: u64) -> Answer {
         if self.cuts_off_many(size_bytes) {
-            return Err(EngineError::NotAsked);
+            return Err(EngineError::NoAnswer);
         }
         if self.is_inside_cluster(size_bytes.min(self.size_bytes)) {
             return Err(EngineError::unsupported(
@@ -343,7 +304,7 @@ impl OpenDisk for QemuDisk<'_> {
         let change = SnapshotChange::apply(&snapshots, index as usize)?;
         let size = snapshots.get(index as usize).map(|snapshot| snapshot.size_bytes);
         if size.is_some_and(|size| self.cuts_off_many(size) || self.cuts_inside_cluster(size)) {
-            return Err(EngineError::NotAsked);
+            return Err(EngineError::NoAnswer);
         }
         self.change_closed(|options| change.run(options))
     }
@@ -354,17 +315,50 @@ impl OpenDisk for QemuDisk<'_> {
     }
 
     fn change_bitmap(&mut self, index: u32, change: BitmapChange) -> Answer {
-        let Some(files) = &self.written else { return Err(EngineError::NotAsked) };
+        let Some(files) = &self.written else { return Err(EngineError::NoAnswer) };
         let name = bitmap_tool::name(&bitmap_tool::names(files.image())?, index as usize, change)?;
         let changed = self.change_closed(|options| bitmap_tool::run(&name, change, options));
         changed.map_err(|error| unsupported_if(error, "Too much space will be occupied"))
     }
+}
 
-    fn flush(&mut self) -> Answer {
-        self.change(format_args!("flush"), "")
+impl OpenDisk for QemuDisk<'_> {
+    fn virtual_size_bytes(&self) -> u64 {
+        self.size_bytes
     }
 
-    fn close(mut self) -> Answer {
+    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
+        if into.is_empty() {
+            return Ok(());
+        }
+        let (guest, length) = (guest.get(), into.len());
+        let dump = self.engine.ask(format_args!("read -v {guest} {length}"))?;
+        match parse_dump(dump, into) {
+            Some(()) => Ok(()),
+            None => Err(EngineError::untyped(dump.trim().to_string())),
+        }
+    }
+
+    fn request(&mut self, request: &Request) -> Answer {
+        match *request {
+            Request::Write { guest, bytes } => self.write(guest, bytes),
+            Request::WriteZeroes { guest, length_bytes } => {
+                self.change(format_args!("write -z {guest} {length_bytes}"), "wrote ")
+            }
+            // A discard of QEMU may leave the bytes as they are. These zeros free the clusters.
+            Request::Discard { guest, length_bytes } => {
+                self.change(format_args!("write -z -u {guest} {length_bytes}"), "wrote ")
+            }
+            Request::Resize { size_bytes } => self.resize(size_bytes),
+            Request::TakeSnapshot => self.take_snapshot(),
+            Request::ApplySnapshot { index } => self.apply_snapshot(index),
+            Request::DeleteSnapshot { index } => self.delete_snapshot(index),
+            Request::ChangeBitmap { index, change } => self.change_bitmap(index, change),
+            Request::Flush => self.change(format_args!("flush"), ""),
+        }
+    }
+
+    fn close(mut self: Box<Self>) -> Answer {
         self.is_open = false;
         self.change(format_args!("close"), "")
     }

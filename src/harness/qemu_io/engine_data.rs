@@ -93,7 +93,7 @@ impl EngineData {
 
 /// Reports whether the engine reads no data at all.
 fn is_unanswered(error: &EngineError) -> bool {
-    error.kind() == ErrorKind::NotAsked
+    error.kind() == ErrorKind::NoAnswer
 }
 
 /// Writes the pages that are not all zeros.

@@ -76,61 +76,40 @@ impl Qemu {
     }
 }
 
-/// An implementation whose images QEMU judges, too, if there is one.
-#[derive(Clone, Debug)]
-pub struct AgainstQemu<I> {
-    implementation: I,
-    qemu: Option<Qemu>,
-}
-
-impl<I: Implementation> AgainstQemu<I> {
-    /// Creates an implementation whose engines are those of `implementation`. If `qemu` is `None`, nothing else judges
-    /// the images.
-    pub fn new(implementation: &I, qemu: Option<Qemu>) -> Self {
-        Self { implementation: implementation.clone(), qemu }
-    }
-}
-
-impl<I: Implementation> Implementation for AgainstQemu<I> {
-    type Engine<O: Observer + Clone + 'static> = I::Engine<O>;
-
-    fn engine<O: Observer + Clone + 'static>(&self, observer: &O) -> Self::Engine<O> {
-        self.implementation.engine(observer)
-    }
-
-    fn second_opinion<O: Observer + Clone + 'static>(
-        &self,
-        observer: &O,
-    ) -> Option<Box<dyn SecondOpinion>> {
-        let qemu = self.qemu.as_ref()?;
-        Some(Box::new(QemuJudge {
-            costly: qemu.costly,
-            compares_maps: false,
-            compares_large: false,
-            comparison: QemuComparison::default(),
-            observer: observer.clone(),
-        }))
+impl Implementation {
+    /// Returns the implementation, whose images `qemu` judges, too.
+    pub fn against(self, qemu: &Qemu) -> Self {
+        let costly = qemu.costly;
+        self.judged_by(move |observer| {
+            Box::new(QemuJudge {
+                costly,
+                compares_maps: false,
+                compares_large: false,
+                comparison: QemuComparison::default(),
+                observer: Rc::clone(observer),
+            })
+        })
     }
 }
 
 /// Judges images by QEMU.
-struct QemuJudge<O> {
+struct QemuJudge {
     costly: CostlyComparisons,
     /// This run compares whole maps, and checks files that an engine has left.
     compares_maps: bool,
     /// This run compares images with many tables.
     compares_large: bool,
     comparison: QemuComparison,
-    observer: O,
+    observer: Rc<dyn Observer>,
 }
 
-impl<O> Debug for QemuJudge<O> {
+impl Debug for QemuJudge {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("QemuJudge").field("comparison", &self.comparison).finish_non_exhaustive()
     }
 }
 
-impl<O: Observer> SecondOpinion for QemuJudge<O> {
+impl SecondOpinion for QemuJudge {
     fn begin_run(&mut self, checksum: u32) {
         let always = self.costly == CostlyComparisons::Always;
         self.compares_maps = always || checksum.is_multiple_of(64);

@@ -10,7 +10,7 @@ use crate::disk::extent::Window;
 use crate::disk::offsets::GuestOffset;
 use crate::harness::chain::Chain;
 use crate::harness::claims::{Claim, Claims};
-use crate::harness::engine::{Answer, Engine, EngineError, OpenDisk};
+use crate::harness::engine::{AccessFeedback, Answer, Engine, EngineError, Request};
 use crate::harness::engine_failure;
 use crate::harness::meter::{FileAccess, MAX_ACCESSES, Meter};
 use crate::harness::oracles::collector::Collector;
@@ -42,39 +42,25 @@ pub enum AccessOrder {
     Random,
 }
 
-/// The declaration of an engine about its accesses, for reading or for writing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeclaredAccesses {
-    /// They are no feedback.
-    NoFeedback,
-    /// They are feedback, without their order.
-    Unordered,
-    /// They are feedback, in their order.
-    Ordered,
-}
-
 /// A declaration about accesses, and the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccessCheck {
     /// The engine had the images open for writing.
     pub writing: bool,
     /// The declaration of the engine.
-    pub declared: DeclaredAccesses,
+    pub declared: AccessFeedback,
     /// The measurement. There is none if the engine panicked.
     pub measured: Option<AccessOrder>,
 }
 
 impl AccessCheck {
     /// Returns the declaration that fits the measurement. Any fits an engine without accesses.
-    pub fn fitting(&self) -> DeclaredAccesses {
-        match (self.measured, self.writing) {
-            (None | Some(AccessOrder::NoAccesses), _) => self.declared,
-            (Some(AccessOrder::Ordered), _) => DeclaredAccesses::Ordered,
-            (Some(AccessOrder::Unordered), true) => DeclaredAccesses::Unordered,
-            // An engine that reads has no such declaration.
-            (Some(AccessOrder::Unordered), false) | (Some(AccessOrder::Random), _) => {
-                DeclaredAccesses::NoFeedback
-            }
+    pub fn fitting(&self) -> AccessFeedback {
+        match self.measured {
+            None | Some(AccessOrder::NoAccesses) => self.declared,
+            Some(AccessOrder::Ordered) => AccessFeedback::Ordered,
+            Some(AccessOrder::Unordered) => AccessFeedback::Parts,
+            Some(AccessOrder::Random) => AccessFeedback::None,
         }
     }
 
@@ -85,25 +71,15 @@ impl AccessCheck {
 }
 
 /// Measures the accesses of new engines: for reading, and for writing if they write.
-pub(super) fn check<E: Engine>(create: &impl Fn() -> E) -> Vec<AccessCheck> {
-    let engine = create();
-    let reads = match engine.accesses_are_feedback() {
-        true => DeclaredAccesses::Ordered,
-        false => DeclaredAccesses::NoFeedback,
-    };
-    let writes =
-        match (engine.written_accesses_are_feedback(), engine.written_accesses_are_ordered()) {
-            (false, _) => DeclaredAccesses::NoFeedback,
-            (true, false) => DeclaredAccesses::Unordered,
-            (true, true) => DeclaredAccesses::Ordered,
-        };
+pub(super) fn check(create: &dyn Fn() -> Box<dyn Engine>) -> Vec<AccessCheck> {
+    let facts = create().facts();
     let sides = [
-        (false, reads, images_within(&engine.claims())),
-        (true, writes, images_within(&engine.write_claims())),
+        (false, facts.reads, images_within(&facts.claims)),
+        (true, facts.writes(), images_within(&facts.write_claims())),
     ];
     let checked = sides.into_iter().map(|(writing, declared, images)| {
         // The engine is not used again.
-        let measure = AssertUnwindSafe(|| measure(&mut create(), &images, writing));
+        let measure = AssertUnwindSafe(|| measure(&mut *create(), &images, writing));
         let measured = catch_unwind(measure).map_err(|panic| engine_failure::pass_on(&*panic)).ok();
         AccessCheck { writing, declared, measured }
     });
@@ -113,7 +89,7 @@ pub(super) fn check<E: Engine>(create: &impl Fn() -> E) -> Vec<AccessCheck> {
 
 /// Builds the plain images, and those of some generated programs, that an engine with these claims knows. Each harness
 /// holds those of one program.
-fn images_within(claims: &Claims) -> Vec<Harness<Walker>> {
+fn images_within(claims: &Claims) -> Vec<Harness> {
     let plain = IMAGES.iter().filter_map(|image| assemble(&image.text()).ok());
     let programs = plain.chain((0..GENERATED).map(|seed| generate_any(seed, PROGRAM_OPERATIONS)));
     let built = programs.filter_map(|program| {
@@ -125,8 +101,8 @@ fn images_within(claims: &Claims) -> Vec<Harness<Walker>> {
 }
 
 /// Asks an engine about all images, again, and in the reverse order, and compares the accesses.
-fn measure<E: Engine>(engine: &mut E, built: &[Harness<Walker>], writing: bool) -> AccessOrder {
-    let mut traces = |built: &mut dyn Iterator<Item = &Harness<Walker>>| -> Vec<EngineTrace> {
+fn measure(engine: &mut dyn Engine, built: &[Harness], writing: bool) -> AccessOrder {
+    let mut traces = |built: &mut dyn Iterator<Item = &Harness>| -> Vec<EngineTrace> {
         built.map(|harness| EngineTrace::of(engine, harness.images(), writing)).collect()
     };
     let first = traces(&mut built.iter());
@@ -157,7 +133,7 @@ struct EngineTrace {
 
 impl EngineTrace {
     /// Asks an engine about an image. Its answers do not matter.
-    fn of<E: Engine>(engine: &mut E, images: &Images, writing: bool) -> Self {
+    fn of(engine: &mut dyn Engine, images: &Images, writing: bool) -> Self {
         let meter = Arc::new(Meter::default());
         let chain = match writing {
             true => Chain::writable(images, false, &meter),
@@ -188,7 +164,7 @@ impl EngineTrace {
 }
 
 /// Walks a disk, and asks about some places.
-fn read<E: Engine>(engine: &mut E, chain: &Chain) -> Answer {
+fn read(engine: &mut dyn Engine, chain: &Chain) -> Answer {
     let mut disk = engine.open(chain)?;
     let size = disk.virtual_size_bytes();
     let _ = disk.map(Window::ALL, &mut Collector::new(&mut Vec::new(), WALK_STEPS));
@@ -201,15 +177,15 @@ fn read<E: Engine>(engine: &mut E, chain: &Chain) -> Answer {
 }
 
 /// Writes to some places of a disk.
-fn write<E: Engine>(engine: &mut E, chain: &Chain) -> Answer {
+fn write(engine: &mut dyn Engine, chain: &Chain) -> Answer {
     let mut disk = engine.open_to_write(chain)?;
     let size = disk.virtual_size_bytes();
     let bytes = [0x5A; PLACE_BYTES as usize];
     for (place, length) in places(size) {
-        disk.write(place, &bytes[..length])?;
+        disk.request(&Request::Write { guest: place, bytes: &bytes[..length] })?;
     }
-    match disk.flush() {
-        Ok(()) | Err(EngineError::NotAsked) => disk.close(),
+    match disk.request(&Request::Flush) {
+        Ok(()) | Err(EngineError::NoAnswer) => disk.close(),
         error => error,
     }
 }
@@ -233,13 +209,12 @@ impl fmt::Display for AccessOrder {
     }
 }
 
-impl fmt::Display for DeclaredAccesses {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NoFeedback => "no feedback",
-            Self::Unordered => "feedback without their order",
-            Self::Ordered => "feedback",
-        })
+/// Returns the declaration in words.
+fn words(declared: AccessFeedback) -> &'static str {
+    match declared {
+        AccessFeedback::None => "no feedback",
+        AccessFeedback::Parts => "feedback without their order",
+        AccessFeedback::Ordered => "feedback",
     }
 }
 
@@ -250,7 +225,7 @@ impl fmt::Display for AccessCheck {
         let Some(measured) = self.measured else {
             return write!(f, "{question}: not measured, because of a panic");
         };
-        let (declared, fitting) = (self.declared, self.fitting());
+        let [declared, fitting] = [self.declared, self.fitting()].map(words);
         write!(f, "{question}: {measured}; declared: {declared}")?;
         match declared == fitting {
             true => Ok(()),
@@ -263,7 +238,7 @@ impl fmt::Display for AccessCheck {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::harness::WalkerDisk;
+    use crate::harness::engine::{Facts, Opened};
 
     /// Our walker, which reads some more bytes of the image when it opens it.
     struct Odd {
@@ -271,26 +246,16 @@ mod tests {
         opened: u64,
         /// Returns the offsets of these reads, if this many images were opened before.
         more: fn(u64) -> Vec<u64>,
-        is_feedback: bool,
+        reads: AccessFeedback,
         in_thread: bool,
     }
 
     impl Engine for Odd {
-        type Disk<'s> = WalkerDisk<'s>;
-
-        fn name(&self) -> &str {
-            "odd"
+        fn facts(&self) -> Facts {
+            Facts { claims: Claims::ALL, reads: self.reads, ..Facts::new("odd") }
         }
 
-        fn claims(&self) -> Claims {
-            Claims::ALL
-        }
-
-        fn accesses_are_feedback(&self) -> bool {
-            self.is_feedback
-        }
-
-        fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<WalkerDisk<'s>> {
+        fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
             for offset in (self.more)(self.opened) {
                 let read = || chain.image().read_exact_at(offset, &mut [0]);
                 match self.in_thread {
@@ -303,9 +268,10 @@ mod tests {
         }
     }
 
-    fn checked(more: fn(u64) -> Vec<u64>, is_feedback: bool, in_thread: bool) -> AccessCheck {
-        let walker = Walker::default;
-        let create = || Odd { walker: walker(), opened: 0, more, is_feedback, in_thread };
+    fn checked(more: fn(u64) -> Vec<u64>, reads: AccessFeedback, in_thread: bool) -> AccessCheck {
+        let create = move || -> Box<dyn Engine> {
+            Box::new(Odd { walker: Walker::default(), opened: 0, more, reads, in_thread })
+        };
         let [check] = check(&create)[..] else { panic!("the engine does not write") };
         check
     }
@@ -313,7 +279,8 @@ mod tests {
     #[test]
     fn each_order_of_accesses_is_measured() {
         let measured = |more| {
-            let [honest, boasting] = [false, true].map(|feedback| checked(more, feedback, false));
+            let [honest, boasting] = [AccessFeedback::None, AccessFeedback::Ordered]
+                .map(|reads| checked(more, reads, false));
             assert_eq!(honest.measured, boasting.measured);
             (honest.measured.unwrap(), honest.is_wrong(), boasting.is_wrong())
         };
@@ -325,13 +292,13 @@ mod tests {
         // A cache from run to run.
         let first_only = |opened| if opened == 0 { vec![4] } else { vec![] };
         assert_eq!(measured(first_only), (AccessOrder::Random, false, true));
-        let of_threads = checked(|_| vec![4], true, true);
+        let of_threads = checked(|_| vec![4], AccessFeedback::Ordered, true);
         assert_eq!((of_threads.measured, of_threads.is_wrong()), (Some(AccessOrder::Random), true));
     }
 
     #[test]
     fn our_walker_reads_and_writes_the_same_in_every_run() {
-        let checks = check(&Walker::default);
+        let checks = check(&|| Box::new(Walker::default()));
         let measured: Vec<_> = checks.iter().map(|it| (it.writing, it.measured)).collect();
         let ordered = Some(AccessOrder::Ordered);
         assert_eq!(measured, [(false, ordered), (true, ordered)]);
@@ -342,14 +309,14 @@ mod tests {
     fn a_line_names_the_declaration_that_fits() {
         let line =
             |writing, declared, measured| AccessCheck { writing, declared, measured }.to_string();
-        use DeclaredAccesses as Declared;
+        use AccessFeedback as Declared;
         for (line, expected) in [
             (
                 line(false, Declared::Ordered, Some(AccessOrder::Ordered)),
                 "accesses of a reader: the same in every run; declared: feedback",
             ),
             (
-                line(false, Declared::NoFeedback, Some(AccessOrder::Ordered)),
+                line(false, Declared::None, Some(AccessOrder::Ordered)),
                 "accesses of a reader: the same in every run; declared: no feedback; fitting: feedback",
             ),
             (
@@ -360,7 +327,7 @@ mod tests {
             (
                 line(false, Declared::Ordered, Some(AccessOrder::Unordered)),
                 "accesses of a reader: the same in every run, but in another order; declared: feedback; \
-                 WRONG, expected: no feedback",
+                 WRONG, expected: feedback without their order",
             ),
             (
                 line(true, Declared::Ordered, None),

@@ -2,7 +2,6 @@
 
 use crate::harness::chain::Chain;
 use crate::harness::model::Model;
-use crate::harness::rounded::DiskSizes;
 use crate::harness::{Harness, Walker};
 
 /// A plain image that was built, and its model.
@@ -19,11 +18,5 @@ impl BuiltImage {
         let mut model = Model::new();
         model.replay(harness.vm().journals());
         Self { chain: Chain::new(harness.images()), model }
-    }
-
-    /// Returns the sizes of its disks, as the image stores them.
-    pub(super) fn sizes(&self) -> DiskSizes {
-        let snapshots = self.model.stored_snapshot_sizes_bytes().collect();
-        DiskSizes { active: self.model.stored_size_bytes(), snapshots }
     }
 }

@@ -94,8 +94,8 @@ impl fmt::Display for AdapterMistake {
 
 /// Returns the mistake that causes the wrong answer of `engine` to `question` about the image of `program`, if it is
 /// one of those that probes find.
-pub(super) fn find<E: Engine>(
-    engine: &mut E,
+pub(super) fn find(
+    engine: &mut dyn Engine,
     question: SelfTestQuestion,
     program: &[u8],
     found: &Violation,
@@ -106,15 +106,15 @@ pub(super) fn find<E: Engine>(
         SelfTestQuestion::Size if found.field == "virtual size" => {
             of_size(&plain, disk.virtual_size_bytes())
         }
-        SelfTestQuestion::Data => parts(&plain).find_map(|part| of_read(&mut disk, &plain, &part)),
+        SelfTestQuestion::Data => parts(&plain).find_map(|part| of_read(&mut *disk, &plain, &part)),
         SelfTestQuestion::End if found.error_kind().is_some() => {
             let mut into = [0; PROBE_BYTES as usize];
             let begins = disk.read(GuestOffset::ZERO, &mut into).is_ok();
             begins.then_some(AdapterMistake::ErrorAtTheEnd)
         }
-        SelfTestQuestion::End => parts(&plain).find_map(|part| of_read(&mut disk, &plain, &part)),
+        SelfTestQuestion::End => parts(&plain).find_map(|part| of_read(&mut *disk, &plain, &part)),
         SelfTestQuestion::Status => {
-            parts(&plain).find_map(|part| of_status(&mut disk, &plain, &part))
+            parts(&plain).find_map(|part| of_status(&mut *disk, &plain, &part))
         }
         _ => None,
     }
@@ -137,7 +137,7 @@ fn of_size(plain: &BuiltImage, actual: u64) -> Option<AdapterMistake> {
     }
 }
 
-fn of_read(disk: &mut impl OpenDisk, plain: &BuiltImage, part: &Visible) -> Option<AdapterMistake> {
+fn of_read(disk: &mut dyn OpenDisk, plain: &BuiltImage, part: &Visible) -> Option<AdapterMistake> {
     let length = PROBE_BYTES.min(part.end - part.start) as usize;
     let guest = GuestOffset::new(part.start);
     let (mut bytes, mut again) = (vec![0xA5; length], vec![0x5A; length]);
@@ -184,7 +184,7 @@ fn stamped_offset(bytes: &[u8]) -> Option<u64> {
 }
 
 fn of_status(
-    disk: &mut impl OpenDisk,
+    disk: &mut dyn OpenDisk,
     plain: &BuiltImage,
     part: &Visible,
 ) -> Option<AdapterMistake> {

@@ -7,7 +7,6 @@ mod accesses;
 mod built;
 mod images;
 mod mistake;
-mod only;
 mod question;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,22 +15,22 @@ use crate::disk::features::{Feature, FeatureSet};
 use crate::disk::offsets::GuestOffset;
 use crate::programs::text::assemble;
 
-use super::claims::{Claim, Claims, SizePolicy};
-use super::engine::{Engine, ErrorKind};
+use super::claims::{Claim, Claims};
+use super::engine::{Engine, ErrorKind, Facts};
 use super::engine_failure;
-use super::knowing::KnowingEngine;
+use super::implementation::no_observer;
 use super::known::{KnownFinding, KnownFindings};
 use super::oracles::{self, OracleResult, Violation};
-use super::rounded::Rounded;
+use super::targets::TargetKind;
+use super::tested::TestedEngine;
 use super::{Checks, Harness};
 
-pub use accesses::{AccessCheck, AccessOrder, DeclaredAccesses};
+pub use accesses::{AccessCheck, AccessOrder};
 pub(crate) use images::IMAGES;
 pub use mistake::AdapterMistake;
 pub use question::SelfTestQuestion;
 
 use built::BuiltImage;
-use only::Only;
 
 /// The formats of images. The self-test leaves out images of a format that the engine does not know.
 const FORMATS: FeatureSet =
@@ -65,7 +64,7 @@ pub enum SelfTestAnswer {
     /// The answer is right.
     Right,
     /// The engine does not answer such questions.
-    NotAsked,
+    NoAnswer,
     /// The engine does not claim a feature of the image. The text names the feature, or repeats the engine's refusal.
     Skipped(String),
     /// The answer is wrong.
@@ -113,7 +112,7 @@ impl SelfTest {
 
 /// Asks engines about all plain images of the formats that they know. `create` returns a new engine for each question,
 /// so that no question suffers from a panic before it.
-pub fn self_test<E: Engine>(create: impl Fn() -> E) -> SelfTest {
+pub fn self_test(create: &dyn Fn() -> Box<dyn Engine>) -> SelfTest {
     let mut test = SelfTest::default();
     for image in &IMAGES {
         let program = match assemble(&image.text()) {
@@ -121,12 +120,12 @@ pub fn self_test<E: Engine>(create: impl Fn() -> E) -> SelfTest {
             // A unit test assembles all of them.
             Err(error) => unreachable!("{}: {error}", image.name),
         };
-        let engine = create();
+        let facts = create().facts();
         let features = features(&program);
         let mut add = |question, answer| {
             test.rows.push(SelfTestRow { image: image.name, question, answer });
         };
-        let claims = engine.claims();
+        let claims = facts.claims;
         if claims.about(features) == Claim::No {
             let excluded = unclaimed(&claims, features);
             if excluded.meets(FORMATS) {
@@ -140,8 +139,9 @@ pub fn self_test<E: Engine>(create: impl Fn() -> E) -> SelfTest {
         let has_snapshots = features.meets(FeatureSet::of(&[Feature::Snapshots]));
         let snapshot = has_snapshots.then_some(SelfTestQuestion::Snapshot);
         for question in SelfTestQuestion::EACH.into_iter().chain(snapshot) {
-            let asked = Asked { question, program: &program, features, known: &wrong_size };
-            let (answer, found) = asked.ask(&create);
+            let asked =
+                Asked { question, program: &program, features, facts: &facts, known: &wrong_size };
+            let (answer, found) = asked.ask(create);
             let is_open = found.as_ref().is_none_or(|found| found.oracle != "open");
             if let Some(found) = found
                 && question == SelfTestQuestion::Size
@@ -157,7 +157,7 @@ pub fn self_test<E: Engine>(create: impl Fn() -> E) -> SelfTest {
             }
         }
     }
-    test.accesses = accesses::check(&create);
+    test.accesses = accesses::check(create);
     test
 }
 
@@ -180,19 +180,19 @@ struct Asked<'a> {
     question: SelfTestQuestion,
     program: &'a [u8],
     features: FeatureSet,
+    facts: &'a Facts,
     /// The finding about the size of the disk, if its answer was wrong.
     known: &'a KnownFindings,
 }
 
 impl Asked<'_> {
     /// Asks a new engine. Returns the answer, and the violation if it is wrong.
-    fn ask<E: Engine>(&self, create: &impl Fn() -> E) -> (SelfTestAnswer, Option<Violation>) {
-        let mut engine = create();
-        let claim = engine.claims().about(self.features);
+    fn ask(&self, create: &dyn Fn() -> Box<dyn Engine>) -> (SelfTestAnswer, Option<Violation>) {
+        let claim = self.facts.claims.about(self.features);
         // The engine is not used again.
         let judged = catch_unwind(AssertUnwindSafe(|| match self.question {
-            SelfTestQuestion::End => self.judge_end(&mut engine),
-            _ => self.judge(&mut engine),
+            SelfTestQuestion::End => self.judge_end(create()),
+            _ => self.judge(create),
         }));
         let found = match judged {
             Ok(Ok(answer)) => return (answer, None),
@@ -210,7 +210,7 @@ impl Asked<'_> {
         }
         let (question, program) = (self.question, self.program);
         // An engine that panics here has answered the question before.
-        let known = AssertUnwindSafe(|| mistake::find(&mut create(), question, program, &found));
+        let known = AssertUnwindSafe(|| mistake::find(&mut *create(), question, program, &found));
         let mistake = catch_unwind(known).unwrap_or_else(|panic| {
             engine_failure::pass_on(&*panic);
             None
@@ -220,33 +220,37 @@ impl Asked<'_> {
     }
 
     /// Has the oracles judge the answers to one kind of question.
-    fn judge<E: Engine>(&self, engine: &mut E) -> Result<SelfTestAnswer, Box<Violation>> {
-        let only = Only { engine: &mut *engine, question: self.question };
+    fn judge(
+        &self,
+        create: &dyn Fn() -> Box<dyn Engine>,
+    ) -> Result<SelfTestAnswer, Box<Violation>> {
         // The self-test reports each wrong answer: the findings that the engine knows are not set aside.
-        let mut harness = Harness::new(KnowingEngine::new(only, self.known.clone()));
+        let known = self.known.clone();
+        let answers = self.facts.answers.and(self.question.kinds());
+        let facts = Facts { known, answers, ..self.facts.clone() };
+        let engine = TestedEngine::new(create(), facts);
+        let mut harness = Harness::of(TargetKind::MapExtents, engine, no_observer());
         let outcome = harness.run(self.program, Checks::AtCheckpoints);
         let outcome = outcome.map_err(|failure| Box::new(failure.violation))?;
         if outcome.refused > 0 {
             let plain = BuiltImage::new(self.program);
-            let error = engine.open(&plain.chain).err().map(|error| error.to_string());
+            let error = create().open(&plain.chain).err().map(|error| error.to_string());
             // An engine that opens the image has refused to answer about it.
             return Ok(refused(&error.unwrap_or_default()));
         }
         let is_unanswered = |kind| outcome.unanswered.has(kind);
         Ok(match self.question.kind().is_some_and(is_unanswered) {
-            true => SelfTestAnswer::NotAsked,
+            true => SelfTestAnswer::NoAnswer,
             false => SelfTestAnswer::Right,
         })
     }
 
     /// Has an oracle judge a read of the last bytes of the disk.
-    fn judge_end<E: Engine>(&self, engine: &mut E) -> Result<SelfTestAnswer, Box<Violation>> {
+    fn judge_end(&self, engine: Box<dyn Engine>) -> Result<SelfTestAnswer, Box<Violation>> {
         let plain = BuiltImage::new(self.program);
-        let sizes = plain.sizes();
-        match engine.policy().size {
-            SizePolicy::WholeSectors => judge_end(&plain, engine),
-            SizePolicy::Near => judge_end(&plain, &mut Rounded { engine, sizes }),
-        }
+        let mut engine = TestedEngine::new(engine, self.facts.clone());
+        engine.note_sizes(&plain.model);
+        judge_end(&plain, &mut engine)
     }
 }
 
@@ -257,9 +261,9 @@ fn refused(error: &str) -> SelfTestAnswer {
 }
 
 /// Has an oracle judge a read of the last bytes of the disk of `plain`.
-fn judge_end<E: Engine>(
+fn judge_end(
     plain: &BuiltImage,
-    engine: &mut E,
+    engine: &mut TestedEngine,
 ) -> Result<SelfTestAnswer, Box<Violation>> {
     let opened = engine.open(&plain.chain);
     let mut disk = opened.map_err(|error| oracles::unexpected_error("open", "image", &error))?;
@@ -267,11 +271,12 @@ fn judge_end<E: Engine>(
     // A shorter disk is read from its beginning.
     let start = size.saturating_sub(END_BYTES);
     let (start, length) = (GuestOffset::new(start), (size - start) as usize);
+    let read = &mut |at, into: &mut [u8]| disk.read(at, into);
     let judged: OracleResult =
-        oracles::data::check_range(&mut disk, &plain.model, start, length, &mut Default::default());
+        oracles::data::check_range(read, &plain.model, start, length, &mut Default::default());
     match judged {
-        Err(found) if found.error_kind() == Some(ErrorKind::NotAsked) => {
-            Ok(SelfTestAnswer::NotAsked)
+        Err(found) if found.error_kind() == Some(ErrorKind::NoAnswer) => {
+            Ok(SelfTestAnswer::NoAnswer)
         }
         judged => judged.map(|()| SelfTestAnswer::Right),
     }

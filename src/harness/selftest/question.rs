@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::harness::idle::QuestionKind;
+use crate::harness::questions::{QuestionKind, QuestionKinds};
 
 /// A question of the self-test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +45,22 @@ impl SelfTestQuestion {
             Self::Status => Some(QuestionKind::Status),
             Self::Map => Some(QuestionKind::Map),
             Self::Snapshot => Some(QuestionKind::Snapshots),
+        }
+    }
+}
+
+impl SelfTestQuestion {
+    /// Returns the kinds of questions that reach the engine. All questions about a snapshot are one.
+    pub(super) const fn kinds(self) -> QuestionKinds {
+        let open = QuestionKinds::of(&[QuestionKind::Open]);
+        match (self, self.kind()) {
+            (Self::Snapshot, _) => open
+                .with(QuestionKind::Read)
+                .with(QuestionKind::Status)
+                .with(QuestionKind::Map)
+                .with(QuestionKind::Snapshots),
+            (_, Some(kind)) => open.with(kind),
+            (_, None) => open,
         }
     }
 }

@@ -1,15 +1,12 @@
 //! The target `refcounts`: the allocator alone, in geometries that are too large for a walk.
 
-use crate::disk::observer::Observer;
+use crate::harness::case::Case;
 use crate::harness::claims::Claims;
-use crate::harness::engine::Engine;
+use crate::harness::oracles::Violation;
 use crate::harness::oracles::qcow2::recount::Recount;
 use crate::harness::oracles::qcow2::refcounts;
-use crate::harness::second_opinion::SecondOpinion;
-use crate::harness::target::{Definition, Expectation, Inputs, Target};
-use crate::harness::verdicts::Verdicts;
-use crate::harness::{Checks, Failure, KnownFindings, MetFinding, Outcome, Pipeline};
-use crate::images::files::FileNames;
+use crate::harness::target::{CaseEnd, CaseRun, Definition, Expectation, Inputs, JudgeCase};
+use crate::harness::tested::TestedEngine;
 use crate::images::limits::Limits;
 
 /// The constant properties of the target.
@@ -19,62 +16,32 @@ pub(super) const DEFINITION: Definition = Definition {
     inputs: Inputs::Programs,
     limits: Limits::ALLOCATED,
     expectation: Expectation::NotWalked,
+    // The harness asks the engine nothing. Other formats have no refcounts.
+    claims: |_| Claims::QCOW2,
+    judges_structures: false,
+    judges_memory: false,
 };
 
-/// Creates the target. It asks the engine only for its known findings.
-pub(super) fn create<E, O>(
-    engine: E,
-    names: FileNames,
-    observer: &O,
-    _second: Option<Box<dyn SecondOpinion>>,
-) -> Box<dyn Target>
-where
-    E: Engine + 'static,
-    O: Observer + Clone + 'static,
-{
-    let known = engine.known_findings();
-    Box::new(Refcounts::observed(observer.clone(), known).named(names))
+/// Creates the judge.
+pub(super) fn judge() -> Box<dyn JudgeCase> {
+    Box::<RefcountJudge>::default()
 }
 
-/// Runs programs and judges only the refcounts of the images that they build.
+/// Judges only the refcounts of the images that programs build.
 #[derive(Debug, Default)]
-pub struct Refcounts<O: Observer = ()> {
-    pipeline: Pipeline,
+struct RefcountJudge {
     recount: Recount,
-    observer: O,
-    verdicts: Verdicts,
 }
 
-impl<O: Observer> Refcounts<O> {
-    /// Creates the target, which sets the findings `known` aside. VM and build report events to `observer`.
-    pub fn observed(observer: O, known: KnownFindings) -> Self {
-        let (pipeline, recount) = Default::default();
-        Self { pipeline, recount, observer, verdicts: Verdicts::knowing(known) }
-    }
-
-    /// Uses `names` for the files of images that name each other.
-    pub fn named(self, names: FileNames) -> Self {
-        Self { pipeline: Pipeline::named(names), ..self }
-    }
-}
-
-impl<O: Observer> Target for Refcounts<O> {
-    fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
-        let Self { pipeline, recount, observer, verdicts } = self;
-        verdicts.begin_run();
-        // Other formats have no refcounts.
-        pipeline.load(input, &Claims::QCOW2);
-        pipeline.run(DEFINITION.limits, checks, observer, |case| {
-            let top = case.images.top();
-            verdicts.judge(refcounts::check(recount, &top.image, &top.out_of_date)).map(|_| ())
-        })
-    }
-
-    fn pipeline(&self) -> Option<&Pipeline> {
-        Some(&self.pipeline)
-    }
-
-    fn met(&self) -> &[MetFinding] {
-        self.verdicts.met()
+impl JudgeCase for RefcountJudge {
+    fn judge(
+        &mut self,
+        _engine: &mut TestedEngine,
+        run: &mut CaseRun,
+        case: &Case,
+    ) -> Result<CaseEnd, Box<Violation>> {
+        let top = case.images.top();
+        run.verdicts.judge(refcounts::check(&mut self.recount, &top.image, &top.out_of_date))?;
+        Ok(CaseEnd::Judged)
     }
 }

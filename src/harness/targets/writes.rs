@@ -2,17 +2,16 @@
 
 use crate::disk::features::Feature;
 use crate::disk::image_format::ImageFormat;
-use crate::disk::observer::{Observer, State};
+use crate::disk::observer::State;
+use crate::harness::case::Case;
 use crate::harness::chain::Chain;
-use crate::harness::claims::{Claim, Claims};
-use crate::harness::engine::Engine;
-use crate::harness::oracles::qcow2::structures::Structures;
-use crate::harness::second_opinion::{ComparedImages, Opinion, SecondOpinion};
-use crate::harness::target::{Definition, Expectation, Inputs, Target};
-use crate::harness::verdicts::Verdicts;
+use crate::harness::claims::Claims;
+use crate::harness::engine::Facts;
+use crate::harness::oracles::{OracleResult, Violation};
+use crate::harness::second_opinion::Opinion;
+use crate::harness::target::{CaseEnd, CaseRun, Definition, Expectation, Inputs, JudgeCase};
+use crate::harness::tested::TestedEngine;
 use crate::harness::writing::WriterJudge;
-use crate::harness::{Checks, Failure, MetFinding, Outcome, Pipeline};
-use crate::images::files::{FileNames, LayerFiles};
 use crate::images::limits::Limits;
 
 /// The constant properties of the target.
@@ -22,27 +21,21 @@ pub(super) const DEFINITION: Definition = Definition {
     inputs: Inputs::Programs,
     limits: Limits::WRITTEN,
     expectation: Expectation::Written,
+    claims: claims_of,
+    judges_structures: true,
+    // The log of an engine's writes counts as allocated.
+    judges_memory: false,
 };
 
-/// Creates the target with `engine` under test.
-pub(super) fn create<E, O>(
-    engine: E,
-    names: FileNames,
-    observer: &O,
-    second: Option<Box<dyn SecondOpinion>>,
-) -> Box<dyn Target>
-where
-    E: Engine + 'static,
-    O: Observer + Clone + 'static,
-{
-    let opinion = second.map(Opinion::new);
-    Box::new(Writes { opinion, ..Writes::observed(engine, observer.clone()) }.named(names))
+/// Creates the judge.
+pub(super) fn judge() -> Box<dyn JudgeCase> {
+    Box::<WriterJudge>::default()
 }
 
 /// Returns the claims by which programs are folded: those of the engine, without features that writers may change as
 /// soon as they open an image.
-pub(super) fn claims_of(engine: &impl Engine) -> Claims {
-    engine.write_claims().no(&[
+fn claims_of(facts: &Facts) -> Claims {
+    facts.write_claims().no(&[
         Feature::Dirty,
         Feature::OutOfDateRefcounts,
         Feature::Corrupt,
@@ -50,95 +43,46 @@ pub(super) fn claims_of(engine: &impl Engine) -> Claims {
     ])
 }
 
-/// Runs programs, and judges how the engine writes to their images.
-#[derive(Debug)]
-pub struct Writes<E, O: Observer = ()> {
-    engine: E,
-    observer: O,
-    pipeline: Pipeline,
-    structures: Structures,
-    judge: WriterJudge,
-    opinion: Option<Opinion>,
-    verdicts: Verdicts,
-}
-
-impl<E: Engine, O: Observer> Writes<E, O> {
-    /// Creates the target with `engine` under test. VM, build and judge report events to `observer`.
-    pub fn observed(engine: E, observer: O) -> Self {
-        let (pipeline, structures, judge) = Default::default();
-        let verdicts = Verdicts::knowing(engine.known_findings());
-        Self { engine, observer, pipeline, structures, judge, opinion: None, verdicts }
+impl JudgeCase for WriterJudge {
+    fn begin_run(&mut self, checksum: u32) {
+        WriterJudge::begin_run(self, checksum);
     }
 
-    /// Returns the files of the last case, as the engine left them, or as a cut did in which an oracle found a
-    /// violation.
-    pub fn written(&self) -> Option<&Chain> {
-        self.judge.written()
-    }
-
-    /// Uses `names` for the files of images that name each other.
-    pub fn named(self, names: FileNames) -> Self {
-        Self { pipeline: Pipeline::named(names), ..self }
-    }
-}
-
-impl<E: Engine, O: Observer> Target for Writes<E, O> {
-    fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
-        let Self { engine, observer, pipeline, structures, judge, opinion, verdicts } = self;
-        let claims = claims_of(engine);
-        let checksum = crc32fast::hash(&pipeline.load(input, &claims));
-        judge.begin_run(checksum);
-        if let Some(opinion) = opinion {
-            opinion.begin_run(checksum);
+    fn judge(
+        &mut self,
+        engine: &mut TestedEngine,
+        run: &mut CaseRun,
+        case: &Case,
+    ) -> Result<CaseEnd, Box<Violation>> {
+        if case.images.top().format != ImageFormat::Qcow2 {
+            // Only qcow2 images have requests, and a recount of their own.
+            return Ok(CaseEnd::Unsupported);
         }
-        let (mut refused, mut unsupported) = (0, false);
-        engine.begin_run();
-        verdicts.begin_run();
-        let outcome = pipeline.run(DEFINITION.limits, checks, observer, |case| {
-            judge.forget();
-            if verdicts.judge(structures.check(case))?.is_none() {
-                return Ok(());
-            }
-            let claim = claims.about(case.features);
-            let is_qcow2 = case.images.top().format == ImageFormat::Qcow2;
-            if claim == Claim::No || !is_qcow2 {
-                // Only qcow2 images have requests, and a recount of their own.
-                unsupported = true;
-                return Ok(());
-            }
-            observer.begin(State::Write);
-            let judged = judge.judge(engine, case, observer, verdicts);
-            match verdicts.judge_end(engine.take_end(), judged, ()) {
-                Err(found) if found.is_not_given() => unsupported = true,
-                Err(found) if claim == Claim::RefuseOrBeRight && found.error_kind().is_some() => {
-                    refused += 1;
-                }
-                judged => {
-                    verdicts.judge(judged)?;
-                    // QEMU would only say the same of a file with a known finding.
-                    if let (Some(opinion), [], Some(left)) =
-                        (opinion.as_mut(), verdicts.met(), judge.written())
-                    {
-                        opinion.judge_left(left, verdicts)?;
-                    }
-                }
-            }
-            Ok(())
-        })?;
-        let unanswered = verdicts.unanswered();
-        let second = opinion.as_ref().map_or_else(ComparedImages::default, Opinion::images);
-        Ok(Outcome { refused, unsupported, unanswered, second, ..outcome })
+        run.observer.begin(State::Write);
+        let judged = self.judge_requests(engine, run, case);
+        // A known error of a request ends the requests.
+        run.verdicts.judge(judged).map(|_| CaseEnd::Judged)
     }
 
-    fn pipeline(&self) -> Option<&Pipeline> {
-        Some(&self.pipeline)
+    fn compare(
+        &mut self,
+        opinion: &mut Opinion,
+        _engine: &mut TestedEngine,
+        run: &mut CaseRun,
+        _case: &Case,
+    ) -> OracleResult {
+        // QEMU would only say the same of a file with a known finding.
+        match (run.verdicts.met(), self.written()) {
+            ([], Some(left)) => opinion.judge_left(left, run.verdicts),
+            _ => Ok(()),
+        }
     }
 
-    fn left(&self) -> Option<&LayerFiles> {
-        self.judge.written().map(Chain::top_files)
+    fn left(&self) -> Option<&Chain> {
+        self.written()
     }
 
-    fn met(&self) -> &[MetFinding] {
-        self.verdicts.met()
+    fn forget(&mut self) {
+        WriterJudge::forget(self);
     }
 }

@@ -5,11 +5,11 @@ use crate::formats::qcow2::constants::INCOMPATIBLE_DIRTY;
 use crate::formats::qcow2::header::Header;
 use crate::harness::Walker;
 use crate::harness::chain::Chain;
-use crate::harness::engine::{Engine, ErrorKind, OpenDisk};
-use crate::harness::idle::QuestionKind;
+use crate::harness::engine::ErrorKind;
 use crate::harness::oracles::qcow2::refcounts;
 use crate::harness::oracles::written::{self, BeyondEdges, Moment};
 use crate::harness::oracles::{self, OracleResult, Violation};
+use crate::harness::tested::TestedEngine;
 use crate::harness::verdicts::Verdicts;
 use crate::programs::CutKind;
 
@@ -19,9 +19,9 @@ use super::steps::FileSteps;
 
 impl WriterJudge {
     /// Judges the cuts of a session, and forgets them.
-    pub(super) fn judge_cuts<E: Engine>(
+    pub(super) fn judge_cuts(
         &mut self,
-        engine: &mut E,
+        engine: &mut TestedEngine,
         verdicts: &mut Verdicts,
     ) -> OracleResult {
         for cut in std::mem::take(&mut self.cuts) {
@@ -41,9 +41,9 @@ impl WriterJudge {
     }
 
     /// Judges the file of a cut, step by step.
-    fn judge_cut<E: Engine>(
+    fn judge_cut(
         &mut self,
-        engine: &mut E,
+        engine: &mut TestedEngine,
         cut: &Cut,
         steps: &mut FileSteps,
     ) -> OracleResult {
@@ -67,8 +67,7 @@ impl WriterJudge {
         let refused_writes = self.meter.take_refused_writes();
         steps.judge(written::check_read_only("image opened again", refused_writes))?;
         // The engine has no answer to reads, or the harness cannot give it the file.
-        if read.as_ref().is_err_and(|found| found.error_kind() == Some(ErrorKind::NotAsked)) {
-            steps.verdicts.leave_unanswered(QuestionKind::Read);
+        if read.as_ref().is_err_and(|found| found.error_kind() == Some(ErrorKind::NoAnswer)) {
             return Ok(());
         }
         steps.judge(read).map(|_| ())
@@ -94,13 +93,13 @@ impl WriterJudge {
     }
 
     /// Opens the image through the engine for reading only, and reads its disk of `size_bytes`.
-    fn read_after_cut<E: Engine>(
+    fn read_after_cut(
         &mut self,
-        engine: &mut E,
+        engine: &mut TestedEngine,
         cut: &Cut,
         size_bytes: u64,
     ) -> OracleResult {
-        let size = engine.policy().size;
+        let size = engine.facts().policy.size;
         let opened = engine.open(&cut.files);
         let mut disk =
             opened.map_err(|error| oracles::unexpected_error("open", "image", &error))?;

@@ -5,10 +5,10 @@ use crate::formats::qcow2::geometry::{Compression, Version};
 use crate::formats::qcow2::header::Header;
 use crate::harness::case::Case;
 use crate::harness::chain::Chain;
-use crate::harness::engine::{Engine, EngineError};
-use crate::harness::idle::QuestionKind;
+use crate::harness::engine::EngineError;
 use crate::harness::oracles::written;
 use crate::harness::oracles::{self, OracleResult, Violation, observed};
+use crate::harness::tested::TestedEngine;
 use crate::harness::verdicts::Verdicts;
 use crate::programs::NewImage;
 
@@ -18,25 +18,21 @@ impl WriterJudge {
     /// Has the engine create the image of `case`, if the program wants that. Returns `None` if it does not, if the
     /// engine does not create such images, or if there is a known finding in the image: the engine then writes to the
     /// image that the harness has built.
-    pub(super) fn create<E: Engine, O: Observer>(
+    pub(super) fn create(
         &mut self,
-        engine: &mut E,
+        engine: &mut TestedEngine,
         case: &Case,
         has_cuts: bool,
-        observer: &O,
+        observer: &dyn Observer,
         verdicts: &mut Verdicts,
     ) -> Result<Option<Chain>, Box<Violation>> {
         let Some(wanted) = &case.new_image else { return Ok(None) };
         let chain = Chain::empty(case.images, has_cuts, &self.meter);
         match engine.create(&chain, wanted) {
             Ok(()) => {}
-            Err(EngineError::NotAsked) => {
-                verdicts.leave_unanswered(QuestionKind::Create);
-                return Ok(None);
-            }
+            Err(EngineError::NoAnswer) => return Ok(None),
             Err(error @ EngineError::Unsupported(_)) => {
                 observed::error(&error, observer);
-                verdicts.leave_unanswered(QuestionKind::Create);
                 return Ok(None);
             }
             // The engine is not to blame.

@@ -145,7 +145,7 @@ impl GuestDisk {
     }
 
     /// Reports whether the first bytes of a guest range are those of the last request that has written them.
-    pub(super) fn has_written(&self, range: &Range<u64>, read: &mut impl GuestRead) -> bool {
+    pub(super) fn has_written(&self, range: &Range<u64>, read: &mut GuestRead) -> bool {
         let (Some(GuestChange::Written(write)), _) = self.now.changes.at(range.start) else {
             return false;
         };

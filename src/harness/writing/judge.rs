@@ -10,12 +10,12 @@ use crate::disk::extent::{Extent, Window};
 use crate::disk::features::{Feature, FeatureSet};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Event, Observer, State, Vital};
+use crate::harness::Walker;
 use crate::harness::accesses::AccessReport;
 use crate::harness::case::Case;
 use crate::harness::chain::Chain;
 use crate::harness::claims::SizePolicy;
-use crate::harness::engine::{Engine, EngineError, OpenDisk};
-use crate::harness::idle::QuestionKind;
+use crate::harness::engine::{AccessFeedback, Engine, EngineError, OpenDisk};
 use crate::harness::meter::Meter;
 use crate::harness::oracles::collector::Collector;
 use crate::harness::oracles::data::GuestRead;
@@ -23,8 +23,9 @@ use crate::harness::oracles::qcow2::recount::Recount;
 use crate::harness::oracles::qcow2::refcounts;
 use crate::harness::oracles::written::{self, BeyondEdges, Moment};
 use crate::harness::oracles::{self, OracleResult};
+use crate::harness::target::CaseRun;
+use crate::harness::tested::{TestedDisk, TestedEngine};
 use crate::harness::verdicts::Verdicts;
-use crate::harness::{Walker, WalkerDisk};
 use crate::images::entropy::Entropy;
 use crate::images::files::{FileNames, Images};
 use crate::programs::{CutKind, WriteRequest};
@@ -48,7 +49,6 @@ pub(crate) struct WriterJudge {
     pub(super) built: BuiltDisks,
     pub(super) guest: GuestDisk,
     pub(super) meter: Arc<Meter>,
-    accesses: AccessReport,
     pub(super) reader: Walker,
     pub(super) recount: Recount,
     pub(super) extents: Vec<Extent>,
@@ -80,45 +80,40 @@ impl WriterJudge {
     ///
     /// # Errors
     /// The first violation.
-    pub fn judge<E: Engine, O: Observer>(
+    pub(in crate::harness) fn judge_requests(
         &mut self,
-        engine: &mut E,
+        engine: &mut TestedEngine,
+        run: &mut CaseRun,
         case: &Case,
-        observer: &O,
-        verdicts: &mut Verdicts,
     ) -> OracleResult {
-        self.forget();
+        let (observer, verdicts) = (run.observer, &mut *run.verdicts);
+        self.meter = Arc::clone(run.meter);
         self.cuts.clear();
         self.built.replay(case.journals.iter().copied());
         let has_bitmaps = case.features.meets(FeatureSet::of(&[Feature::Bitmaps]));
         self.guest.begin(&self.built, has_bitmaps.then(|| Chain::new(case.images)));
         let has_cuts = case.requests.iter().any(WriteRequest::is_cut);
-        Meter::renew(&mut self.meter);
-        self.meter.restart(u64::MAX);
         self.meter.take_refused_writes();
         let created = self.create(engine, case, has_cuts, observer, verdicts)?;
         self.before = created.is_none().then(|| Chain::new(case.images));
-        let images = created.as_ref().filter(|_| O::OBSERVES).map(images_of);
+        let images = created.as_ref().filter(|_| observer.observes()).map(images_of);
         let chain = match created {
             Some(chain) => chain,
             None => Chain::writable(case.images, has_cuts, &self.meter),
         };
-        let are_feedback = engine.written_accesses_are_feedback();
-        AccessReport::begin(are_feedback, &self.meter, observer);
+        let feedback = engine.facts().writes();
+        AccessReport::begin(feedback, &self.meter, observer);
         let ran = self.sessions(engine, case, &chain, observer, verdicts);
         // Nothing is known about the origin of data in an image that the engine has created.
         let files = match &images {
             Some(images) => (images, &[][..]),
             None => (case.images, &case.journals[..]),
         };
-        match engine.written_accesses_are_ordered() {
-            true => {
-                let accesses = self.accesses.end(files, &self.meter, observer);
-                observer.ratio(Vital::RequestAccesses, accesses, case.requests.len() as u64);
-            }
-            false => self.accesses.end_unordered(files, &self.meter, observer),
+        let accesses = run.accesses.end(feedback, files, &self.meter, observer);
+        if feedback == AccessFeedback::Ordered {
+            observer.ratio(Vital::RequestAccesses, accesses, case.requests.len() as u64);
         }
-        if O::OBSERVES {
+        if observer.observes() {
             observer.handled_bytes(handled_bytes(files.0, case.requests));
         }
         let written = chain.into_written();
@@ -148,12 +143,12 @@ impl WriterJudge {
     /// Carries out all requests. A session ends where the engine closes the image; the file is judged after each
     /// session but the last. Returns false if the caller must not judge the file: the engine does not open images for
     /// writing, or one of these files has a known finding.
-    fn sessions<E: Engine, O: Observer>(
+    fn sessions(
         &mut self,
-        engine: &mut E,
+        engine: &mut TestedEngine,
         case: &Case,
         chain: &Chain,
-        observer: &O,
+        observer: &dyn Observer,
         verdicts: &mut Verdicts,
     ) -> Result<bool, Box<oracles::Violation>> {
         let mut sessions =
@@ -173,9 +168,9 @@ impl WriterJudge {
 
     /// Judges the files that a session leaves. The caller judges the one that the last session closes. Returns false if
     /// the engine has not opened the image, or if there is a known finding: later ones could follow from it.
-    fn judge_session<E: Engine>(
+    fn judge_session(
         &mut self,
-        engine: &mut E,
+        engine: &mut TestedEngine,
         chain: &Chain,
         (ended, is_last): (Result<bool, Box<oracles::Violation>>, bool),
         verdicts: &mut Verdicts,
@@ -204,25 +199,25 @@ impl WriterJudge {
 
     /// Opens the image, carries out requests, reads the disk, and closes the image. Returns false if the engine does
     /// not open images for writing.
-    fn session<E: Engine, O: Observer>(
+    fn session(
         &mut self,
-        engine: &mut E,
+        engine: &mut TestedEngine,
         chain: &Chain,
         requests: &[WriteRequest],
-        observer: &O,
+        observer: &dyn Observer,
         verdicts: &mut Verdicts,
     ) -> Result<bool, Box<oracles::Violation>> {
         // Bitmaps are in use while an image is open.
         let is_compared = requests.is_empty() && !self.guest.bitmaps.were_there();
         let before = is_compared.then(|| (chain.written_version(), chain.as_written()));
-        let size = engine.policy().size;
+        let size = engine.facts().policy.size;
         let refused = |error| oracles::unexpected_error("open", "image", &error);
         let opened = match engine.open_to_write(chain) {
             // The engine is not to blame: the caller counts the run among those that were not judged.
             Err(error @ EngineError::NotGiven(_)) => return Err(refused(error)),
             opened => opened.map_err(refused),
         };
-        let Some(mut disk) = verdicts.judge_answers(QuestionKind::Writing, opened)? else {
+        let Some(mut disk) = verdicts.judge_answer(opened)? else {
             return Ok(false);
         };
         self.check_open_size(size, disk.virtual_size_bytes())?;
@@ -234,7 +229,7 @@ impl WriterJudge {
         }
         self.check_open_size(size, disk.virtual_size_bytes())?;
         let read = self.compare(Moment::Open, &mut |at, into: &mut [u8]| disk.read(at, into));
-        verdicts.judge_answers(QuestionKind::Read, read)?;
+        verdicts.judge_answer(read)?;
         let written = chain.written_changes();
         disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))?;
         if let Some(WriteRequest::Cut { kind, choice }) = requests.last() {
@@ -330,7 +325,7 @@ impl WriterJudge {
             oracles::model::check_size(expected_bytes, size_bytes)
         });
         let Some(mut disk) = steps.judge(walked)? else { return Ok(None) };
-        steps.judge(oracles::flags::check(&self.extents))?;
+        steps.judge(oracles::flags::check(&self.extents, &mut Err))?;
         let read = self.compare(Moment::Closed, &mut |at, into: &mut [u8]| disk.read(at, into));
         let has_disk = steps.judge(read)?.is_some();
         drop(disk);
@@ -347,7 +342,7 @@ impl WriterJudge {
         reader: &'d mut Walker,
         chain: &'d Chain,
         check_size: impl FnOnce(u64) -> OracleResult,
-    ) -> Result<WalkerDisk<'d>, Box<oracles::Violation>> {
+    ) -> Result<Box<dyn OpenDisk + 'd>, Box<oracles::Violation>> {
         let refused = |error| oracles::unexpected_error("written", "image", &error);
         let mut disk = reader.open(chain).map_err(refused)?;
         let size_bytes = disk.virtual_size_bytes();
@@ -361,13 +356,13 @@ impl WriterJudge {
     }
 
     /// Opens the image for reading only, and reads it. It must not be written.
-    fn read_again<E: Engine>(
+    fn read_again(
         &mut self,
-        engine: &mut E,
+        engine: &mut TestedEngine,
         chain: &Chain,
         verdicts: &mut Verdicts,
     ) -> OracleResult {
-        let engine_size = engine.policy().size;
+        let engine_size = engine.facts().policy.size;
         let refused = |error| oracles::unexpected_error("open", "written image", &error);
         let mut disk = match engine.open(chain) {
             // The engine is not to blame, as in a session.
@@ -379,14 +374,14 @@ impl WriterJudge {
             return Ok(());
         }
         let read = self.compare(Moment::Reopened, &mut |at, into: &mut [u8]| disk.read(at, into));
-        verdicts.judge_answers(QuestionKind::Read, read)?;
+        verdicts.judge_answer(read)?;
         verdicts.judge(self.walk_again(&mut disk))?;
         disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))
     }
 
     /// Has the engine walk the image that it has written: as a whole, up to a stop, and from there on. The extents must
     /// be those of our walker. An engine that emits no extents, or rounds the size of the disk, is judged by its reads.
-    fn walk_again(&mut self, disk: &mut impl OpenDisk) -> OracleResult {
+    fn walk_again(&mut self, disk: &mut TestedDisk) -> OracleResult {
         let Self { guest, extents, again, entropy, .. } = self;
         let size_bytes = disk.virtual_size_bytes();
         if size_bytes != guest.size_bytes() {
@@ -396,7 +391,7 @@ impl WriterJudge {
         let walked = disk.map(Window::ALL, &mut collector);
         oracles::bounds::check_steps(collector.exhausted(), MAX_WALK_STEPS)?;
         match walked {
-            Err(EngineError::NotAsked) => return Ok(()),
+            Err(EngineError::NoAnswer) => return Ok(()),
             walked => walked.map_err(|error| oracles::unexpected_error("walk", "image", &error))?,
         }
         oracles::partition::check(again, &(0..size_bytes))?;
@@ -417,7 +412,7 @@ impl WriterJudge {
         verdicts.judge(checked).map(|_| ())
     }
 
-    pub(super) fn compare(&mut self, moment: Moment, read: &mut impl GuestRead) -> OracleResult {
+    pub(super) fn compare(&mut self, moment: Moment, read: &mut GuestRead) -> OracleResult {
         let Self { built, guest, bytes, entropy, .. } = self;
         // Our walker has read more of the file before the engine opens it again.
         let beyond = match moment {

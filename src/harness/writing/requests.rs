@@ -2,10 +2,11 @@
 
 use crate::disk::observer::{Event, Observer, State};
 use crate::harness::chain::Chain;
-use crate::harness::engine::{Answer, EngineError, OpenDisk};
-use crate::harness::idle::QuestionKind;
+use crate::harness::engine::{Answer, EngineError, Request};
 use crate::harness::oracles::written::{self, Moment};
 use crate::harness::oracles::{self, OracleResult, observed};
+use crate::harness::questions::QuestionKind;
+use crate::harness::tested::TestedDisk;
 use crate::harness::verdicts::Verdicts;
 use crate::programs::WriteRequest;
 
@@ -14,11 +15,11 @@ use super::judge::WriterJudge;
 
 impl WriterJudge {
     /// Passes a request to the engine. The guest's disk changes only if the engine has an answer to it.
-    pub(super) fn carry_out<O: Observer>(
+    pub(super) fn carry_out(
         &mut self,
-        (chain, disk): (&Chain, &mut impl OpenDisk),
+        (chain, disk): (&Chain, &mut TestedDisk),
         request: &WriteRequest,
-        observer: &O,
+        observer: &dyn Observer,
         verdicts: &mut Verdicts,
     ) -> OracleResult {
         if let WriteRequest::Cut { kind, choice } = *request {
@@ -27,7 +28,10 @@ impl WriterJudge {
             observer.event(State::Write, Event::Cut);
             return Ok(());
         }
-        let (kind, event, done) = self.pass(disk, request);
+        let (kind, event, done) = match self.pass(disk, request) {
+            Some(passed) => passed,
+            None => return Ok(()),
+        };
         match done {
             Ok(()) => {
                 observer.event(State::Write, event);
@@ -36,16 +40,12 @@ impl WriterJudge {
                     chain.settle();
                 }
                 let read = self.compare_edges(request, disk);
-                verdicts.judge_answers(QuestionKind::Read, read).map(|_| ())
+                verdicts.judge_answer(read).map(|_| ())
             }
-            Err(EngineError::NotAsked) => {
-                verdicts.leave_unanswered(kind);
-                Ok(())
-            }
+            Err(EngineError::NoAnswer) => Ok(()),
             // Version 2 has no zero clusters, say.
             Err(error @ EngineError::Unsupported(_)) if may_be_unsupported(request) => {
                 observed::error(&error, observer);
-                verdicts.leave_unanswered(kind);
                 Ok(())
             }
             // The engine has closed the image, and the harness could not give it back.
@@ -56,53 +56,44 @@ impl WriterJudge {
         }
     }
 
-    /// Has the engine carry out a request to the open disk. Returns its kind, its event and the answer.
+    /// Has the engine carry out a request to the open disk. Returns its kind, its event and the answer; `None` if the
+    /// request is not passed to an open disk.
     fn pass(
         &mut self,
-        disk: &mut impl OpenDisk,
+        disk: &mut TestedDisk,
         request: &WriteRequest,
-    ) -> (QuestionKind, Event, Answer) {
-        match *request {
+    ) -> Option<(QuestionKind, Event, Answer)> {
+        let (event, request) = match *request {
             WriteRequest::Write { guest, length_bytes } => {
                 let length = length_bytes as usize;
                 self.payload.resize(self.payload.len().max(length), 0);
-                let payload = &mut self.payload[..length];
-                self.guest.payload(guest, payload);
-                (QuestionKind::Writing, Event::Normal, disk.write(guest, payload))
+                let bytes = &mut self.payload[..length];
+                self.guest.payload(guest, bytes);
+                (Event::Normal, Request::Write { guest, bytes })
             }
             WriteRequest::WriteZeroes { guest, length_bytes } => {
-                let done = disk.write_zeroes(guest, length_bytes);
-                (QuestionKind::WriteZeroes, Event::ZeroPlain, done)
+                (Event::ZeroPlain, Request::WriteZeroes { guest, length_bytes })
             }
             WriteRequest::Discard { guest, length_bytes } => {
-                (QuestionKind::Discard, Event::Unallocated, disk.discard(guest, length_bytes))
+                (Event::Unallocated, Request::Discard { guest, length_bytes })
             }
-            WriteRequest::Resize { size_bytes } => {
-                (QuestionKind::Resize, Event::Resized, disk.resize(size_bytes))
-            }
-            WriteRequest::TakeSnapshot { .. } => {
-                (QuestionKind::TakeSnapshot, Event::Snapshot, disk.take_snapshot())
-            }
+            WriteRequest::Resize { size_bytes } => (Event::Resized, Request::Resize { size_bytes }),
+            WriteRequest::TakeSnapshot { .. } => (Event::Snapshot, Request::TakeSnapshot),
             WriteRequest::ApplySnapshot { number } => {
-                let done = disk.apply_snapshot(self.index_of(number));
-                (QuestionKind::ApplySnapshot, Event::SnapshotApplied, done)
+                (Event::SnapshotApplied, Request::ApplySnapshot { index: self.index_of(number) })
             }
             WriteRequest::DeleteSnapshot { number } => {
-                let done = disk.delete_snapshot(self.index_of(number));
-                (QuestionKind::DeleteSnapshot, Event::SnapshotDeleted, done)
+                (Event::SnapshotDeleted, Request::DeleteSnapshot { index: self.index_of(number) })
             }
             WriteRequest::ChangeBitmap { number, change } => {
                 // A request that fits names a bitmap that is there.
                 let index = self.guest.bitmaps.index_of(number, change).unwrap_or(u32::MAX);
-                let done = disk.change_bitmap(index, change);
-                (QuestionKind::ChangeBitmap, Event::Bitmap, done)
+                (Event::Bitmap, Request::ChangeBitmap { index, change })
             }
-            WriteRequest::Flush => (QuestionKind::Flush, Event::Flushed, disk.flush()),
-            // Neither is passed to an open disk.
-            WriteRequest::Cut { .. } | WriteRequest::Reopen => {
-                (QuestionKind::Writing, Event::Cut, Err(EngineError::NotAsked))
-            }
-        }
+            WriteRequest::Flush => (Event::Flushed, Request::Flush),
+            WriteRequest::Cut { .. } | WriteRequest::Reopen => return None,
+        };
+        Some((request.kind(), event, disk.request(&request)))
     }
 
     /// Returns the index of a snapshot in the table of the image. A request that fits names one that is there.
@@ -112,7 +103,7 @@ impl WriterJudge {
 
     /// Reads the open disk around the edges of a request that was carried out, or more of it if that applied a
     /// snapshot. Later requests may hide a mistake there, and the end of the session shows it too late.
-    fn compare_edges(&mut self, request: &WriteRequest, disk: &mut impl OpenDisk) -> OracleResult {
+    fn compare_edges(&mut self, request: &WriteRequest, disk: &mut TestedDisk) -> OracleResult {
         if matches!(request, WriteRequest::ApplySnapshot { .. }) {
             return self.compare(Moment::Open, &mut |at, into: &mut [u8]| disk.read(at, into));
         }

@@ -34,6 +34,7 @@ pub struct Damage {
     /// A structure whose checksum is computed.
     structure: Vec<u8>,
     changed: Vec<ChangedElement>,
+    is_cut: bool,
     pub(super) traps: Vec<Trap>,
     pub(super) failing: Vec<Failing>,
 }
@@ -53,6 +54,7 @@ impl Damage {
     pub fn apply(&mut self, images: &mut Images, attacks: &[Attack]) {
         self.touched.clear();
         self.changed.clear();
+        self.is_cut = false;
         self.traps.clear();
         self.failing.clear();
         if attacks.is_empty() {
@@ -98,6 +100,11 @@ impl Damage {
             matches!(changed.file, LayerFile::Extent(_)) && changed.element.guest == EVERYTHING
         };
         self.changed.iter().any(in_header)
+    }
+
+    /// Reports whether an image has lost its end, and perhaps data with it.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
     }
 
     /// Reports whether bytes of an image change during reads.
@@ -189,6 +196,7 @@ impl Damage {
 
     /// Cuts the end of an image. Entries past the end read as zeros, so they are empty.
     fn truncate(&mut self, images: &mut Images, depth: usize, bytes: u64) {
+        self.is_cut |= bytes > 0;
         let files = images.at_depth_mut(depth);
         let length = files.image.length_bytes().saturating_sub(bytes);
         if files.format != ImageFormat::Qcow2 {

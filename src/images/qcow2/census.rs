@@ -19,7 +19,7 @@ pub struct Census {
 
 impl Census {
     /// Reports the events since `before`.
-    pub fn report(&self, before: &Self, observer: &impl Observer) {
+    pub fn report(&self, before: &Self, observer: &dyn Observer) {
         if self.copied > before.copied {
             observer.event(State::Build, Event::SharedTable);
             observer.rare(Rare::TableCopied);
@@ -46,8 +46,8 @@ impl Builder {
     }
 
     /// Reports the vitals of the image of the last build with `scratch`. It must be this builder's image.
-    pub fn report_vitals<O: Observer>(&self, scratch: &BuildScratch, observer: &O) {
-        if !O::OBSERVES {
+    pub fn report_vitals(&self, scratch: &BuildScratch, observer: &dyn Observer) {
+        if !observer.observes() {
             return;
         }
         let BuildScratch { placement, refcounts, out_of_date, .. } = scratch;
@@ -70,15 +70,15 @@ impl Builder {
     }
 
     /// Reports the vitals and the rare events of an image in another format than qcow2.
-    pub fn report_file<O: Observer>(&self, observer: &O) {
-        if O::OBSERVES {
+    pub fn report_file(&self, observer: &dyn Observer) {
+        if observer.observes() {
             report_clusters(&self.placement.clusters, observer);
             self.report_disk(observer);
         }
     }
 
     /// Reports the rare events of the disk that a guest sees.
-    fn report_disk(&self, observer: &impl Observer) {
+    fn report_disk(&self, observer: &dyn Observer) {
         let size = self.plan.size_bytes;
         for (rare, fires) in [
             (Rare::EmptyDisk, size == 0),
@@ -92,8 +92,8 @@ impl Builder {
     }
 
     /// Reports the rare events in an image that was built with `scratch`.
-    pub(super) fn report_rare<O: Observer>(&self, scratch: &BuildScratch, observer: &O) {
-        if !O::OBSERVES {
+    pub(super) fn report_rare(&self, scratch: &BuildScratch, observer: &dyn Observer) {
+        if !observer.observes() {
             return;
         }
         let BuildScratch { placement, out_of_date, .. } = scratch;
@@ -123,7 +123,7 @@ impl Builder {
 }
 
 /// Reports the vitals of the clusters of a file.
-fn report_clusters(clusters: &Clusters, observer: &impl Observer) {
+fn report_clusters(clusters: &Clusters, observer: &dyn Observer) {
     let pairs = clusters.runs().windows(2);
     let holes = pairs.filter(|pair| pair[0].end < pair[1].first).count();
     observer.vital(Vital::Holes, holes as u64);

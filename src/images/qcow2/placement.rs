@@ -37,7 +37,7 @@ pub struct Tally {
 impl Tally {
     /// Reports the events since `before`.
     #[inline]
-    pub fn report(&self, before: &Self, state: State, observer: &impl Observer) {
+    pub fn report(&self, before: &Self, state: State, observer: &dyn Observer) {
         if self.appended > before.appended {
             observer.event(state, Event::Appended);
         }

@@ -78,7 +78,7 @@ impl RefcountStructures {
         placement: &mut Placement,
         geometry: &Geometry,
         wanted: RefcountPlacement,
-        observer: &impl Observer,
+        observer: &dyn Observer,
     ) {
         observer.begin(State::AllocateBlocks);
         self.blocks.clear();
@@ -120,7 +120,7 @@ impl RefcountStructures {
         placement: &mut Placement,
         per_block: u64,
         policy: Policy,
-        observer: &impl Observer,
+        observer: &dyn Observer,
     ) {
         let mut round = 0;
         while let Some(index) = self.pending.pop() {
@@ -162,7 +162,7 @@ impl RefcountStructures {
         placement: &mut Placement,
         geometry: &Geometry,
         wanted: RefcountPlacement,
-        observer: &impl Observer,
+        observer: &dyn Observer,
     ) {
         observer.begin(State::AllocateTable);
         let tolerance = wanted.tolerance.min(MAX_TABLE_TOLERANCE);
@@ -197,7 +197,7 @@ impl RefcountStructures {
         placement: &mut Placement,
         geometry: &Geometry,
         wanted: RefcountPlacement,
-        observer: &impl Observer,
+        observer: &dyn Observer,
     ) -> bool {
         while self.wanted_table_clusters(geometry, wanted) > self.table_clusters {
             let next = self.table_first + self.table_clusters;
@@ -219,7 +219,7 @@ impl RefcountStructures {
         placement: &mut Placement,
         geometry: &Geometry,
         wanted: RefcountPlacement,
-        observer: &impl Observer,
+        observer: &dyn Observer,
     ) {
         let needed = self.wanted_table_clusters(geometry, wanted);
         if needed < self.table_clusters {
@@ -236,7 +236,7 @@ impl RefcountStructures {
         geometry: &Geometry,
         policy: Policy,
         clusters: std::ops::Range<u64>,
-        observer: &impl Observer,
+        observer: &dyn Observer,
     ) {
         let per_block = geometry.refcounts_per_block();
         let before = self.blocks.len();

@@ -62,7 +62,7 @@ impl Builder {
         names: &Names,
         scratch: &mut BuildScratch,
         files: &mut LayerFiles,
-        observer: &impl Observer,
+        observer: &dyn Observer,
     ) {
         let placement = &mut scratch.placement;
         placement.copy_from(&self.placement);
@@ -107,13 +107,7 @@ impl Builder {
 
     /// Writes an L1 table and the tables below it that are not yet written. Only the active disk's tables have
     /// COPIED; in other tables it has no meaning (specification, "L1 table entry").
-    pub(super) fn write_l1(
-        &self,
-        to: &mut Writer,
-        l1: &L1,
-        active: bool,
-        observer: &impl Observer,
-    ) {
+    pub(super) fn write_l1(&self, to: &mut Writer, l1: &L1, active: bool, observer: &dyn Observer) {
         let cluster_size = self.plan.geometry.cluster_size;
         sparse_table::write(&mut to.files.image, self.l1_offset(l1), l1.tables(), |table| {
             let copied = active && !self.table_is_shared(table);

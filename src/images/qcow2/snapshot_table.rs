@@ -60,7 +60,7 @@ impl Snapshot {
 
 impl Builder {
     /// Writes the snapshot table, and the tables of snapshots that are not yet written.
-    pub(super) fn write_snapshots(&self, to: &mut Writer, observer: &impl Observer) {
+    pub(super) fn write_snapshots(&self, to: &mut Writer, observer: &dyn Observer) {
         let mut at = self.snapshot_table();
         for snapshot in self.snapshots.live() {
             let l1_offset = self.l1_offset(&snapshot.l1);

@@ -19,6 +19,8 @@ const MAX_BLOCKS: u64 = 1 << 14;
 const MAX_LARGE_BLOCKS: u64 = 1 << 20;
 /// The size of the largest disk: 64 TiB (specification, section 2.6.2.3).
 const MAX_VHDX_BYTES: u64 = 64 << 40;
+/// The same for a fixed disk, whose file is as long: file systems can hold it.
+const MAX_FIXED_VHDX_BYTES: u64 = 8 << 40;
 /// The distance between two regions if there is one, in bytes.
 const GAP_BYTES: u64 = MIB;
 /// The length of the part of the file before all regions and blocks.
@@ -234,6 +236,9 @@ impl VhdxForm {
         let first_bytes = HEADER_SECTION_BYTES + regions;
         let guest_clusters = match self.reach {
             TableReach::Small => MAX_BLOCKS,
+            TableReach::Large if self.is_fixed() => {
+                MAX_LARGE_BLOCKS.min(MAX_FIXED_VHDX_BYTES / block.bytes())
+            }
             TableReach::Large => MAX_LARGE_BLOCKS.min(MAX_VHDX_BYTES / block.bytes()),
         };
         let places = BlockPlaces {

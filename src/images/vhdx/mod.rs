@@ -26,11 +26,11 @@ use table::TableShape;
 const STALE: [u8; 64] = [0x5A; 64];
 
 /// Writes the image of `builder`, whose plan is that of a [`VhdxForm`]. `mapped` is a buffer.
-pub fn build<O: Observer>(
+pub fn build(
     builder: &Builder,
     mapped: &mut Vec<MappedCluster>,
     files: &mut LayerFiles,
-    observer: &O,
+    observer: &dyn Observer,
 ) {
     let plan = builder.plan();
     files.begin(plan.file.format);
@@ -53,14 +53,14 @@ pub fn build<O: Observer>(
     let end = if form.is_fixed() { end.max(all_blocks) } else { end };
     let tail_end = blocks_end.max(end).saturating_add(SPARE_FILE_BYTES);
     image.seal(if form.has_tail() { tail_end } else { end });
-    if O::OBSERVES {
+    if observer.observes() {
         let blocks = (!mapped.is_empty()).then(|| places.start(0));
         report(form, &regions, blocks, observer);
     }
 }
 
 /// Reports the structures, and the rare events that no reader notices. `blocks` is the offset of the first block.
-fn report(form: VhdxForm, regions: &RegionOffsets, blocks: Option<u64>, observer: &impl Observer) {
+fn report(form: VhdxForm, regions: &RegionOffsets, blocks: Option<u64>, observer: &dyn Observer) {
     let header = match form.second_header_counts() {
         true => Event::SecondHeader,
         false => Event::Header,

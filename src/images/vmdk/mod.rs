@@ -55,12 +55,12 @@ pub fn parent<'n>(name: &'n [u8], builder: &Builder) -> Parent<'n> {
 }
 
 /// Writes the image of `builder`, whose plan is that of a [`VmdkForm`]. `mapped` is a buffer.
-pub fn build<O: Observer>(
+pub fn build(
     builder: &Builder,
     parent: Option<Parent>,
     mapped: &mut Vec<MappedCluster>,
     files: &mut LayerFiles,
-    observer: &O,
+    observer: &dyn Observer,
 ) {
     let plan = builder.plan();
     files.begin(plan.file.format);
@@ -80,7 +80,7 @@ pub fn build<O: Observer>(
     let name = files.name.as_str();
     descriptor::write_embedded(&mut files.image, form, (name, part.sectors), identities);
     files.image.seal(placed.end);
-    if O::OBSERVES {
+    if observer.observes() {
         let has_footer = matches!(form.kind(), Kind::Sparse { has_footer: true, .. });
         let blocks = plan.file.places.filter(|_| !mapped.is_empty()).map(|it| it.start(0));
         let structures = [

@@ -21,11 +21,11 @@ static ONES: [u8; 64 << 10] = [0xff; 64 << 10];
 const NEAR_ENTRIES: u64 = 32;
 
 /// Writes the image of `builder`, whose plan is that of a [`VpcForm`]. `mapped` is a buffer.
-pub fn build<O: Observer>(
+pub fn build(
     builder: &Builder,
     mapped: &mut Vec<MappedCluster>,
     files: &mut LayerFiles,
-    observer: &O,
+    observer: &dyn Observer,
 ) {
     files.begin(builder.plan().file.format);
     match VpcForm::of(&builder.plan().file).is_fixed() {
@@ -38,7 +38,7 @@ pub fn build<O: Observer>(
 }
 
 /// Writes the guest data and a footer.
-fn write_fixed<O: Observer>(builder: &Builder, image: &mut Image, observer: &O) {
+fn write_fixed(builder: &Builder, image: &mut Image, observer: &dyn Observer) {
     let size_bytes = builder.plan().virtual_size_bytes();
     builder.write_flat(image);
     image.truncate(size_bytes);
@@ -46,16 +46,16 @@ fn write_fixed<O: Observer>(builder: &Builder, image: &mut Image, observer: &O) 
     let end = size_bytes.max(SECTOR_BYTES);
     image.write(HostOffset::new(end), &footer(builder, None));
     image.seal(0);
-    if O::OBSERVES {
+    if observer.observes() {
         report_structures([(Some(0), Event::Block), (Some(end), Event::Footer)], observer);
     }
 }
 
-fn write_dynamic<O: Observer>(
+fn write_dynamic(
     builder: &Builder,
     mapped: &[MappedCluster],
     image: &mut Image,
-    observer: &O,
+    observer: &dyn Observer,
 ) {
     let (plan, form) = (builder.plan(), VpcForm::of(&builder.plan().file));
     let Some(places) = plan.file.places else { return };
@@ -84,7 +84,7 @@ fn write_dynamic<O: Observer>(
         image.write(HostOffset::new(end), &footer);
     }
     image.seal(end);
-    if O::OBSERVES {
+    if observer.observes() {
         let structures = [
             (Some(0), Event::Footer),
             (Some(header), Event::Header),

@@ -79,7 +79,7 @@ impl Vm {
 
     /// Builds the files of all layers. The images name each other by `names`. Lower layers never change, so their files
     /// from an earlier build of the same program stay in `images`.
-    pub fn build(&mut self, names: &FileNames, images: &mut Images, observer: &impl Observer) {
+    pub fn build(&mut self, names: &FileNames, images: &mut Images, observer: &dyn Observer) {
         // The layers are borrowed while their images are built.
         let (mut scratch, mut mapped) =
             (std::mem::take(&mut self.scratch), std::mem::take(&mut self.mapped));

@@ -91,7 +91,7 @@ fn equal_blocks<C: Cover>(
     cover: &mut C,
 ) -> Flow {
     if BlockState::of_entry(entry) == BlockState::Zeros {
-        if C::Observer::OBSERVES {
+        if cover.observer().observes() {
             report_zeros(table, &indices, entry, cover.observer());
         }
         let [start, end] = [indices.start, indices.end].map(|index| start_of(table, index));

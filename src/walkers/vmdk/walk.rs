@@ -175,7 +175,7 @@ impl<S: Storage + ?Sized, C: Cover> ExtentWalk<'_, '_, S, C> {
         match grain {
             Grain::Zero => observer.rare(Rare::VmdkZeroGrain),
             Grain::At(host)
-                if C::Observer::OBSERVES && host.get() >= self.extent.file.length_bytes() =>
+                if observer.observes() && host.get() >= self.extent.file.length_bytes() =>
             {
                 observer.event(State::WalkGrains, Event::PastFile);
                 observer.rare(Rare::VmdkPastFile);

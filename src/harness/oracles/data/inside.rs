@@ -10,9 +10,10 @@
 
 use crate::disk::limits::MAX_INFLATED_BYTES;
 use crate::disk::offsets::GuestOffset;
-use crate::harness::engine::OpenDisk;
+use crate::harness::engine::EngineQuestion;
 use crate::harness::model::{Model, PieceState, Visible};
-use crate::harness::oracles::OracleResult;
+use crate::harness::oracles::{OracleResult, SetAside, Violation, go_on};
+use crate::harness::tested::TestedDisk;
 use crate::images::entropy::Entropy;
 use crate::images::fill::MAX_FILL_BYTES;
 
@@ -40,40 +41,73 @@ pub enum Share {
 
 /// Compares every byte of a small disk, or of some windows of a larger one.
 pub fn check(
-    disk: &mut impl OpenDisk,
+    disk: &mut TestedDisk,
     model: &Model,
     share: Share,
     entropy: &mut Entropy,
     buffers: &mut DataBuffers,
+    set_aside: &mut SetAside,
+) -> OracleResult {
+    let mut has_answers = true;
+    each_window(model, share, entropy, &mut |start, length| {
+        if !has_answers {
+            return Ok(());
+        }
+        let judged =
+            check_range(&mut |at, into| disk.read(at, into), model, start, length, buffers);
+        let judged = match share {
+            Share::All => judged,
+            Share::Drawn => judged.map_err(Violation::into_drawn),
+        };
+        has_answers = go_on(judged, set_aside)?.is_continue();
+        Ok(())
+    })
+}
+
+/// Adds the questions of [`check`] to `plan`.
+pub fn plan(model: &Model, share: Share, entropy: &mut Entropy, plan: &mut Vec<EngineQuestion>) {
+    // To add a question is no violation.
+    let _ = each_window(model, share, entropy, &mut |start, length| {
+        plan.push(EngineQuestion::Read(start, length));
+        Ok(())
+    });
+}
+
+/// Calls `visit` with the first byte and the length of each read of [`check`], in order.
+pub fn each_window(
+    model: &Model,
+    share: Share,
+    entropy: &mut Entropy,
+    visit: &mut VisitWindow,
 ) -> OracleResult {
     let size = model.virtual_size_bytes();
     let is_small = size <= MAX_WHOLE_BYTES;
     match share {
-        Share::All if is_small => check_whole(disk, model, buffers),
+        Share::All if is_small => each_of_whole(model, visit),
         Share::All => {
-            check_clusters(disk, model, buffers)?;
-            check_other_parts(disk, model, buffers)
+            each_of_clusters(model, visit)?;
+            each_of_other_parts(model, visit)
         }
-        Share::Drawn => {
-            let drawn = match is_small && entropy.below(size / DRAWN_MEAN_BYTES + 1) == 0 {
-                true => check_whole(disk, model, buffers),
-                false => check_drawn(disk, model, entropy, buffers),
-            };
-            drawn.map_err(|found| found.into_drawn())
+        Share::Drawn if is_small && entropy.below(size / DRAWN_MEAN_BYTES + 1) == 0 => {
+            each_of_whole(model, visit)
         }
+        Share::Drawn => each_drawn(model, entropy, visit),
     }
 }
 
-fn check_whole(disk: &mut impl OpenDisk, model: &Model, buffers: &mut DataBuffers) -> OracleResult {
+/// Receives the first byte and the length of a read.
+type VisitWindow<'v> = dyn FnMut(GuestOffset, usize) -> OracleResult + 'v;
+
+fn each_of_whole(model: &Model, visit: &mut VisitWindow) -> OracleResult {
     let size = model.virtual_size_bytes();
     let mut at = 0;
     while at < size {
         let end = size.min(at + WHOLE_PIECE_BYTES);
         if !model.visible_in(at..end).any(|part| too_deep(&part, part.end)) {
-            check_window(disk, model, (at, end), buffers)?;
+            window((at, end), visit)?;
         } else {
             for part in model.visible_in(at..end).filter(|part| !too_deep(part, part.end)) {
-                check_window(disk, model, (part.start, part.end), buffers)?;
+                window((part.start, part.end), visit)?;
             }
         }
         at = end;
@@ -81,12 +115,8 @@ fn check_whole(disk: &mut impl OpenDisk, model: &Model, buffers: &mut DataBuffer
     Ok(())
 }
 
-/// Checks the windows of all clusters of data.
-fn check_clusters(
-    disk: &mut impl OpenDisk,
-    model: &Model,
-    buffers: &mut DataBuffers,
-) -> OracleResult {
+/// Visits the windows of all clusters of data.
+fn each_of_clusters(model: &Model, visit: &mut VisitWindow) -> OracleResult {
     let parts = model.visible().iter().filter(|part| is_plain(part));
     let clusters = parts.flat_map(|part| {
         (first_cluster(part)..part.end)
@@ -94,65 +124,50 @@ fn check_clusters(
             .map(move |at| (part, at))
     });
     for (part, at) in clusters.take(MAX_CLUSTERS) {
-        check_in(disk, model, part, at.saturating_sub(COMPARED_BYTES / 2), buffers)?;
+        window_in(part, at.saturating_sub(COMPARED_BYTES / 2), visit)?;
         let filled = part.cluster_size.bytes().min(MAX_FILL_BYTES as u64);
-        check_in(disk, model, part, at + filled / 2, buffers)?;
+        window_in(part, at + filled / 2, visit)?;
     }
     Ok(())
 }
 
-/// Checks the middle of all parts that have no plain data.
-fn check_other_parts(
-    disk: &mut impl OpenDisk,
-    model: &Model,
-    buffers: &mut DataBuffers,
-) -> OracleResult {
+/// Visits the middle of all parts that have no plain data.
+fn each_of_other_parts(model: &Model, visit: &mut VisitWindow) -> OracleResult {
     let others = model.visible().iter().filter(|part| !is_plain(part));
     for part in others.take(MAX_CLUSTERS) {
         let (start, length) = readable_part(part, first_cluster(part));
-        check_in(disk, model, part, start + length / 2, buffers)?;
+        window_in(part, start + length / 2, visit)?;
     }
     Ok(())
 }
 
-/// Checks a window in a cluster of data, and in some runs one in a part without plain data. Inflating costs more than
+/// Visits a window in a cluster of data, and in some runs one in a part without plain data. Inflating costs more than
 /// other reads, so a compressed cluster comes half as often.
-fn check_drawn(
-    disk: &mut impl OpenDisk,
-    model: &Model,
-    entropy: &mut Entropy,
-    buffers: &mut DataBuffers,
-) -> OracleResult {
+fn each_drawn(model: &Model, entropy: &mut Entropy, visit: &mut VisitWindow) -> OracleResult {
     let parts = model.visible();
     let first = entropy.below(parts.len() as u64) as usize;
     let (before, behind) = parts.split_at(first);
     let mut cyclic = behind.iter().chain(before);
     if let Some(part) = cyclic.clone().find(|part| is_plain(part)) {
-        check_data_part(disk, model, part, entropy, buffers)?;
+        window_in(part, drawn_place(part, entropy), visit)?;
     }
     match cyclic.find(|part| !is_plain(part)) {
         Some(part) if entropy.one_in(if is_compressed(part) { 4 } else { 2 }) => {
             let (start, length) = readable_part(part, drawn_cluster(part, entropy));
-            check_in(disk, model, part, start + entropy.below(length), buffers)
+            window_in(part, start + entropy.below(length), visit)
         }
         _ => Ok(()),
     }
 }
 
-/// Checks a window in a part with data that are not compressed: between two clusters, or inside of one.
-fn check_data_part(
-    disk: &mut impl OpenDisk,
-    model: &Model,
-    part: &Visible,
-    entropy: &mut Entropy,
-    buffers: &mut DataBuffers,
-) -> OracleResult {
+/// Returns the beginning of a window in a part with data that are not compressed: between two clusters, or inside of
+/// one.
+fn drawn_place(part: &Visible, entropy: &mut Entropy) -> u64 {
     let cluster = drawn_cluster(part, entropy);
-    let at = match entropy.one_in(2) {
+    match entropy.one_in(2) {
         true => cluster.saturating_sub(COMPARED_BYTES / 2),
         false => cluster + entropy.below(part.cluster_size.bytes().min(MAX_FILL_BYTES as u64)),
-    };
-    check_in(disk, model, part, at, buffers)
+    }
 }
 
 /// Returns the beginning of a cluster of a part.
@@ -188,28 +203,15 @@ fn first_cluster(part: &Visible) -> u64 {
     part.start & !part.cluster_size.mask()
 }
 
-/// Compares the bytes of a window that lie in a part.
-fn check_in(
-    disk: &mut impl OpenDisk,
-    model: &Model,
-    part: &Visible,
-    at: u64,
-    buffers: &mut DataBuffers,
-) -> OracleResult {
+/// Visits the bytes of a window that lie in a part.
+fn window_in(part: &Visible, at: u64, visit: &mut VisitWindow) -> OracleResult {
     let start = at.max(part.start);
-    check_window(disk, model, (start, part.end.min(at.saturating_add(COMPARED_BYTES))), buffers)
+    window((start, part.end.min(at.saturating_add(COMPARED_BYTES))), visit)
 }
 
-fn check_window(
-    disk: &mut impl OpenDisk,
-    model: &Model,
-    (start, end): (u64, u64),
-    buffers: &mut DataBuffers,
-) -> OracleResult {
+fn window((start, end): (u64, u64), visit: &mut VisitWindow) -> OracleResult {
     match usize::try_from(end.saturating_sub(start)) {
-        Ok(length) if length > 0 => {
-            check_range(disk, model, GuestOffset::new(start), length, buffers)
-        }
+        Ok(length) if length > 0 => visit(GuestOffset::new(start), length),
         _ => Ok(()),
     }
 }

@@ -21,7 +21,7 @@ const ORACLE: &str = "raw_data_file";
 pub fn check(file: &Image, model: &Model) -> OracleResult {
     let size_bytes = model.virtual_size_bytes();
     check_length(file, size_bytes..=size_bytes)?;
-    data::check(&mut read_of(file), model, |_| true)
+    data::edges::check(&mut read_of(file), model, |_| true, &mut Err)
         .map_err(|violation| violation.attributed_to(ORACLE))
 }
 
