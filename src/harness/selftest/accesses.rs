@@ -14,6 +14,7 @@ use crate::harness::engine::{AccessFeedback, Answer, Engine, EngineError, Reques
 use crate::harness::engine_failure;
 use crate::harness::meter::{FileAccess, MAX_ACCESSES, Meter};
 use crate::harness::oracles::collector::Collector;
+use crate::harness::tested::TestedEngine;
 use crate::harness::{Harness, Walker};
 use crate::images::files::Images;
 use crate::programs::generate::generate_any;
@@ -79,7 +80,10 @@ pub(super) fn check(create: &dyn Fn() -> Box<dyn Engine>) -> Vec<AccessCheck> {
     ];
     let checked = sides.into_iter().map(|(writing, declared, images)| {
         // The engine is not used again.
-        let measure = AssertUnwindSafe(|| measure(&mut *create(), &images, writing));
+        let measure = AssertUnwindSafe(|| {
+            let mut engine = TestedEngine::new(create(), facts.clone());
+            measure(&mut engine, &images, writing)
+        });
         let measured = catch_unwind(measure).map_err(|panic| engine_failure::pass_on(&*panic)).ok();
         AccessCheck { writing, declared, measured }
     });
@@ -101,7 +105,7 @@ fn images_within(claims: &Claims) -> Vec<Harness> {
 }
 
 /// Asks an engine about all images, again, and in the reverse order, and compares the accesses.
-fn measure(engine: &mut dyn Engine, built: &[Harness], writing: bool) -> AccessOrder {
+fn measure(engine: &mut TestedEngine, built: &[Harness], writing: bool) -> AccessOrder {
     let mut traces = |built: &mut dyn Iterator<Item = &Harness>| -> Vec<EngineTrace> {
         built.map(|harness| EngineTrace::of(engine, harness.images(), writing)).collect()
     };
@@ -133,7 +137,7 @@ struct EngineTrace {
 
 impl EngineTrace {
     /// Asks an engine about an image. Its answers do not matter.
-    fn of(engine: &mut dyn Engine, images: &Images, writing: bool) -> Self {
+    fn of(engine: &mut TestedEngine, images: &Images, writing: bool) -> Self {
         let meter = Arc::new(Meter::default());
         let chain = match writing {
             true => Chain::writable(images, false, &meter),
@@ -164,7 +168,7 @@ impl EngineTrace {
 }
 
 /// Walks a disk, and asks about some places.
-fn read(engine: &mut dyn Engine, chain: &Chain) -> Answer {
+fn read(engine: &mut TestedEngine, chain: &Chain) -> Answer {
     let mut disk = engine.open(chain)?;
     let size = disk.virtual_size_bytes();
     let _ = disk.map(Window::ALL, &mut Collector::new(&mut Vec::new(), WALK_STEPS));
@@ -177,7 +181,7 @@ fn read(engine: &mut dyn Engine, chain: &Chain) -> Answer {
 }
 
 /// Writes to some places of a disk.
-fn write(engine: &mut dyn Engine, chain: &Chain) -> Answer {
+fn write(engine: &mut TestedEngine, chain: &Chain) -> Answer {
     let mut disk = engine.open_to_write(chain)?;
     let size = disk.virtual_size_bytes();
     let bytes = [0x5A; PLACE_BYTES as usize];
