@@ -81,7 +81,7 @@ impl OpenDisk for ImagoDisk {
 
     fn request(&mut self, request: &Request) -> Answer {
         let Self(disk) = self;
-        Ok(match *request {
+        match *request {
             Request::Write { guest, bytes } => disk.write(bytes, guest.get())?,
             Request::WriteZeroes { guest, length_bytes } => {
                 disk.write_zeroes(guest.get(), length_bytes)?
@@ -92,7 +92,8 @@ impl OpenDisk for ImagoDisk {
             Request::Resize { size_bytes } => disk.resize(size_bytes, PreallocateMode::Zero)?,
             Request::Flush => disk.flush().and_then(|()| disk.sync())?,
             _ => return Err(EngineError::NoAnswer),
-        })
+        }
+        Ok(())
     }
 
     fn close(self: Box<Self>) -> Answer {
