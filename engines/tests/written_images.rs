@@ -20,7 +20,7 @@ use qcowfuzz::images::FileNames;
 use qcowfuzz::internal::disk::observer::{Event, Observer, State};
 use qcowfuzz::internal::harness::oracles::qcow2::recount::{Recount, RefcountFault, Role};
 use qcowfuzz::prelude::Chain;
-use qcowfuzz::programs::Program;
+use qcowfuzz::programs::{Operation, Program};
 use qcowfuzz::programs::generate::generate_writes;
 use qcowfuzz::programs::text::assemble;
 use qcowfuzz_engines::imago::Imago;
@@ -99,11 +99,13 @@ fn check(path: &Path, files: &Files) -> qemu::Checked<()> {
     }
 }
 
-/// Has qemu-img check the images of all sound runs. Returns the number of these images.
-fn check_sound_runs(implementation: &Implementation) -> u32 {
+/// Has qemu-img check the images of all sound runs, without those of programs that end the process or never end:
+/// `is_left_out` names them. Returns the number of these images.
+fn check_sound_runs(implementation: &Implementation, is_left_out: fn(&Program) -> bool) -> u32 {
     let seeds = std::fs::read_dir(SEEDS).unwrap().map(|seed| seed.unwrap().path());
     let seeds = seeds.map(|path| assemble(&std::fs::read_to_string(path).unwrap()).unwrap());
     let programs = (0..PROGRAMS).map(|number| generate_writes(number, OPERATIONS)).chain(seeds);
+    let programs = programs.filter(|program| !is_left_out(program));
     let dir = tempfile::tempdir().unwrap();
     let mut folder = ChainFolder::new(dir.path(), MAX_FOLDER_BYTES);
     let mut checked = 0;
@@ -124,7 +126,7 @@ fn qemu_finds_no_fault_in_images_of_imago() {
     if !qemu::tools_are_there("qemu_finds_no_fault_in_images_of_imago") {
         return;
     }
-    let checked = check_sound_runs(&Imago.into());
+    let checked = check_sound_runs(&Imago.into(), |_| false);
     assert!(checked >= 80, "{checked} images");
 }
 
@@ -136,6 +138,11 @@ fn qemu_finds_no_fault_in_images_of_qcow2_rs() {
     // A write to a compressed cluster can end the process: `qcow2_rs/compressed_write_aborts` in docs/findings.md.
     let ends_process = FeatureSet::of(&[Feature::Compressed]);
     let implementation = Implementation::from(Qcow2Rs).without(ends_process);
-    let checked = check_sound_runs(&implementation);
+    // So many clusters that are in use fill a slice of refcounts, after which a write may never end:
+    // `qcow2_rs/allocation_hangs`.
+    let fills_slice = |program: &Program| {
+        program.operations.iter().any(|it| matches!(it, Operation::PreallocateRun { .. }))
+    };
+    let checked = check_sound_runs(&implementation, fills_slice);
     assert!(checked >= 50, "{checked} images");
 }
