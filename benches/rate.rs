@@ -1,5 +1,5 @@
 //! Measures the cost of a run. `cargo bench` prints all tables; `cargo bench --bench rate -- rate`, `-- evolved`,
-//! `-- growth`, `-- formats`, `-- writes`, `-- isolation` and `-- qemu` print one of them. Only ratios between the rows
+//! `-- growth`, `-- formats`, `-- writes`, `-- checks`, `-- isolation` and `-- qemu` print one of them. Only ratios between the rows
 //! of a table are comparable between machines.
 
 mod largest;
@@ -24,7 +24,7 @@ use qcowfuzz::internal::programs::operand::{Base, ImageForm, Size};
 use qcowfuzz::internal::programs::prologue::PROLOGUE_BYTES;
 use qcowfuzz::processes::ProcessLimits;
 use qcowfuzz::programs::Operation;
-use qcowfuzz::programs::generate::{GenerateSettings, generate_writes};
+use qcowfuzz::programs::generate::{GenerateSettings, generate_any, generate_writes};
 
 use sets::{Inputs, OPERATIONS, ROUNDS, SET, SETS, cpu_time, encoded, evolved, run_all, set};
 
@@ -210,6 +210,48 @@ fn writes() {
     }
 }
 
+/// Prints the cost of checks after each operation, and the number of images that they verify.
+fn checks() {
+    let frozen = encoded(set(GenerateSettings { operations: OPERATIONS, compressed: true }));
+    let written = encoded(SET.map(|rng_seed| generate_writes(rng_seed, OPERATIONS * 2 / 3)));
+    let any = encoded(SET.map(|rng_seed| generate_any(rng_seed, OPERATIONS)));
+    let sets = [
+        ("map_extents, frozen", TargetKind::MapExtents, frozen),
+        ("map_extents, evolved", TargetKind::MapExtents, evolved()),
+        ("map_extents, all formats", TargetKind::MapExtents, any.clone()),
+        ("hostile", TargetKind::Hostile, any.clone()),
+        ("refcounts", TargetKind::Refcounts, any),
+        ("writes", TargetKind::Writes, written),
+    ];
+    let times = [Checks::AtCheckpoints, Checks::Drawn, Checks::AfterChanges, Checks::AfterEach];
+    println!("| programs | checks | images a program | cost of a run |");
+    println!("|---|---|---|---|");
+    for (name, kind, inputs) in sets {
+        let mut target = kind.judging(Walker::default());
+        let mut fastest = [(Duration::MAX, 0); 4];
+        for _ in 0..ROUNDS / 6 {
+            for (checks, (time, images)) in times.iter().zip(&mut fastest) {
+                let start = cpu_time();
+                *images = 0;
+                for input in &inputs {
+                    match target.run(black_box(input), *checks) {
+                        Ok(outcome) => *images += outcome.images,
+                        Err(failure) => panic!("{}", failure.violation),
+                    }
+                }
+                *time = (cpu_time() - start).min(*time);
+            }
+        }
+        for (checks, (time, images)) in times.iter().zip(fastest) {
+            println!(
+                "| {name} | {checks:?} | {:.2} | {:.2} × |",
+                images as f64 / inputs.len() as f64,
+                time.as_secs_f64() / fastest[0].0.as_secs_f64()
+            );
+        }
+    }
+}
+
 /// Prints the cost of a worker process: an input is written to a file before it runs, allocations are counted, and
 /// panics are caught. The feedback is the same in both rows.
 fn isolation() {
@@ -335,6 +377,10 @@ fn main() {
     }
     if all || asked("writes") {
         writes();
+        println!();
+    }
+    if all || asked("checks") {
+        checks();
         println!();
     }
     if all || asked("isolation") {

@@ -33,7 +33,7 @@
 //!      zero at=start+5 clusters=1 keep=yes",
 //! )?;
 //! let mut harness = Harness::new(Walker::default());
-//! let outcome = harness.run(&program.encode(), Checks::AtCheckpoints);
+//! let outcome = harness.run(&program.encode(), Checks::default());
 //! assert_eq!(outcome.unwrap().effective, 2);
 //! // A hole, data, zeros that keep their cluster, a hole.
 //! assert_eq!(harness.actual().len(), 4);

@@ -53,7 +53,7 @@ fn fresh(inputs: &[Vec<u8>], checks: Checks) -> Vec<Seen> {
 #[test]
 fn a_used_harness_is_like_a_fresh_one_in_any_order() {
     let inputs = inputs();
-    for checks in [Checks::AtCheckpoints, Checks::AfterEach] {
+    for checks in [Checks::AtCheckpoints, Checks::AfterChanges, Checks::AfterEach] {
         let fresh = fresh(&inputs, checks);
         let mut used = Harness::new(Walker::default());
         for at in (0..inputs.len()).chain((0..inputs.len()).rev()) {

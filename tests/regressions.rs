@@ -35,7 +35,7 @@ fn run(regression: &Regression, checks: Checks) -> Result<Outcome, Box<Failure>>
 fn regressions_find_nothing() {
     for path in [files("tests/regressions"), files("bugs"), files("bugs/hard")].concat() {
         let regression = read(&path);
-        for checks in [Checks::AtCheckpoints, Checks::AfterEach] {
+        for checks in [Checks::AtCheckpoints, Checks::AfterChanges, Checks::AfterEach] {
             let outcome = run(&regression, checks);
             let outcome = outcome.unwrap_or_else(|found| panic!("{}: {found:?}", path.display()));
             assert!(!outcome.unsupported, "{}", path.display());

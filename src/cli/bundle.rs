@@ -53,7 +53,7 @@ pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
     let _silence = PanicNotes::take_over();
     let implementation = showing(&under_test.implementation, *target, &bytes);
     let mut examiner =
-        Examiner::new(&implementation, *target, Checks::AtCheckpoints, FileNames::default());
+        Examiner::new(&implementation, *target, Checks::default(), FileNames::default());
     // The report uses the name in the archive, so that it does not reveal the user's path.
     let report = examiner.examine(Path::new("input"), &bytes);
     if report.verdict != Verdict::Violation {

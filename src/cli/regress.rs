@@ -91,7 +91,7 @@ fn fingerprint(
 ) -> Result<String, CommandError> {
     let Arguments { input: path, target, .. } = arguments;
     let mut examiner =
-        Examiner::new(implementation, *target, Checks::AtCheckpoints, FileNames::default());
+        Examiner::new(implementation, *target, Checks::default(), FileNames::default());
     let found = examiner.judge(path, input).fingerprint;
     match (found, &arguments.fingerprint) {
         (Some(found), Some(named)) if found != *named => {

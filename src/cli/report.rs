@@ -60,7 +60,7 @@ pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
         let _silence = PanicNotes::take_over();
         let names = FileNames::default();
         let implementation = showing(&under_test.implementation, *target, &bytes);
-        Examiner::new(&implementation, *target, Checks::AtCheckpoints, names).examine(input, &bytes)
+        Examiner::new(&implementation, *target, Checks::default(), names).examine(input, &bytes)
     };
     let page = page::render(&report, &QemuResult::of(&report));
     save::write(html, existing, page.as_bytes())?;

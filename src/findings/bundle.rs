@@ -174,7 +174,7 @@ mod tests {
         let mut examiner = Examiner::new(
             &Implementation::our_walker(),
             target,
-            Checks::AtCheckpoints,
+            Checks::default(),
             FileNames::default(),
         );
         let mut report = examiner.examine(Path::new("input"), input);

@@ -99,7 +99,7 @@ mod tests {
         let mut examiner = Examiner::new(
             &Implementation::our_walker(),
             target,
-            Checks::AtCheckpoints,
+            Checks::default(),
             FileNames::default(),
         );
         let judged = examiner.judge(Path::new("file"), &input);
@@ -136,7 +136,7 @@ mod tests {
         for target in [TargetKind::MapExtents, TargetKind::Hostile] {
             let names = FileNames::default();
             let mut examiner =
-                Examiner::new(&Panicking.into(), target, Checks::AtCheckpoints, names);
+                Examiner::new(&Panicking.into(), target, Checks::default(), names);
             let text = Text::default();
             examiner.print_events(Box::new(text.clone()));
             examiner.judge(Path::new("file"), &input);

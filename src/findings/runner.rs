@@ -85,7 +85,7 @@ pub(crate) fn showing(
     input: &[u8],
 ) -> Implementation {
     let mut runner = Runner::new(implementation, kind, FileNames::default(), no_observer());
-    let finding = runner.run(input, Checks::AtCheckpoints).finding();
+    let finding = runner.run(input, Checks::default()).finding();
     let known = match finding.is_none() && !runner.met.is_empty() {
         true => KnownFindings::default(),
         false => runner.known,

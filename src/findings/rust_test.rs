@@ -40,7 +40,7 @@ fn test(regression: &Regression, constructor: &str, out: &mut impl Write) -> io:
     writeln!(out, "    \";")?;
     writeln!(out, "    let input = qcowfuzz::programs::text::assemble(text).unwrap().encode();")?;
     writeln!(out, "    let mut target = qcowfuzz::harness::{constructor};")?;
-    writeln!(out, "    let found = target.run(&input, Checks::AtCheckpoints).err();")?;
+    writeln!(out, "    let found = target.run(&input, Checks::default()).err();")?;
     writeln!(out, "    let found = found.map(|failure| failure.violation.fingerprint());")?;
     writeln!(out, "    assert_eq!(found, None);")?;
     writeln!(out, "    // An engine may list the bug among its known findings.")?;

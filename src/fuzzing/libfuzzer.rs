@@ -68,7 +68,7 @@ pub fn run_with<I: Into<Implementation>>(
                 kind.create(&implementation.knowing(known), FileNames::default(), recorder)
             });
             let run = AssertUnwindSafe(|| {
-                let result = target.run(input, Checks::AtCheckpoints);
+                let result = target.run(input, Checks::default());
                 for fingerprint in target.met().iter().flat_map(|met| &met.seen) {
                     print_if_known(fingerprint);
                 }

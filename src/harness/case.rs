@@ -31,8 +31,7 @@ pub struct Case<'c> {
     /// log2 of the guest bytes that one table of the image at the top maps.
     pub table_span_bits: u32,
     /// The oracles judge the whole disk: true at the last image of a program and under
-    /// [`Checks::AfterEach`](super::Checks::AfterEach). At other checkpoints, they judge the changes since the last
-    /// one.
+    /// [`Checks::AfterEach`](super::Checks::AfterEach). Before, they judge the changes since the last image.
     pub in_full: bool,
 }
 

@@ -17,17 +17,41 @@ use crate::programs::{Effect, Program, Vm};
 /// The times at which images are built and verified, in addition to a program's checkpoints and its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checks {
-    /// No other time.
+    /// In one program of [`CHANGES_ONE_IN`], after every operation that changes something: the changes alone are
+    /// judged. The `rng_seed` of the program decides, so that the program keeps its checks when it is minimized.
     #[default]
+    Drawn,
+    /// No other time.
     AtCheckpoints,
-    /// After every operation.
+    /// After every operation that changes something: the changes alone are judged.
+    AfterChanges,
+    /// After every operation: the image is judged in full.
     AfterEach,
 }
+
+/// One value of `rng_seed` of this many has the images of its programs verified after every change.
+pub const CHANGES_ONE_IN: u32 = 10;
 
 impl Checks {
     /// Returns [`Checks::AfterEach`] if `each` is true, and otherwise the default.
     pub fn after_each_if(each: bool) -> Self {
-        if each { Self::AfterEach } else { Self::AtCheckpoints }
+        if each { Self::AfterEach } else { Self::default() }
+    }
+
+    /// Returns the checks of the programs with this `rng_seed`: a draw becomes its result.
+    pub fn of_seed(self, rng_seed: u16) -> Self {
+        // The products of adjacent seeds are spread over all values.
+        let mixed = u32::from(rng_seed).wrapping_add(1).wrapping_mul(0x9E37_79B9);
+        match self {
+            Self::Drawn if mixed < u32::MAX / CHANGES_ONE_IN => Self::AfterChanges,
+            Self::Drawn => Self::AtCheckpoints,
+            fixed => fixed,
+        }
+    }
+
+    /// Reports whether images are verified after operations that are no checkpoints.
+    pub fn are_after_operations(self) -> bool {
+        matches!(self, Self::AfterChanges | Self::AfterEach)
     }
 }
 
@@ -109,6 +133,7 @@ impl Pipeline {
         self.vm.begin(&self.program.prologue, limits);
         self.images.resize(0);
         let operations = self.program.operations.len();
+        let checks = checks.of_seed(self.program.prologue.rng_seed);
         let mut outcome = Outcome { operations, folded: self.folded, ..Outcome::default() };
         // Something has changed since the last image.
         let mut anything_new = true;
@@ -122,7 +147,10 @@ impl Pipeline {
             outcome.effective += usize::from(effect != Effect::None && !end);
             anything_new |= matches!(effect, Effect::Changed | Effect::Asked);
             let early = match checks {
-                Checks::AtCheckpoints => effect == Effect::Checkpoint && anything_new,
+                Checks::AtCheckpoints | Checks::Drawn => {
+                    effect == Effect::Checkpoint && anything_new
+                }
+                Checks::AfterChanges => anything_new,
                 Checks::AfterEach => true,
             };
             // The last image is verified only once.
@@ -189,5 +217,46 @@ fn case<'c>(vm: &'c Vm, images: &'c Images, damage: &'c Damage, in_full: bool) -
         cell_bytes: vm.cell_bytes(),
         table_span_bits: vm.table_span_bits(),
         in_full,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::programs::text::assemble;
+
+    #[test]
+    fn one_seed_in_ten_is_drawn_and_the_seed_of_minimized_programs_is_not() {
+        let is_drawn = |rng_seed: &u16| Checks::Drawn.of_seed(*rng_seed) == Checks::AfterChanges;
+        let all = (0..=u16::MAX).filter(is_drawn).count() as u32;
+        let few = (0..1000).filter(is_drawn).count() as u32;
+        assert!((all * CHANGES_ONE_IN).abs_diff(1 << 16) < 1 << 10, "{all}");
+        assert!((few * CHANGES_ONE_IN).abs_diff(1000) < 50, "{few}");
+        assert!(!is_drawn(&0));
+    }
+
+    /// Returns the number of images of a program that are judged.
+    fn images(text: &str, checks: Checks) -> usize {
+        let mut pipeline = Pipeline::default();
+        pipeline.load(&assemble(text).unwrap().encode(), &Claims::ALL);
+        pipeline.run(Limits::WALKED, checks, &(), |_| Ok(())).unwrap().images
+    }
+
+    #[test]
+    fn a_drawn_program_builds_an_image_after_each_change() {
+        let program = |rng_seed: u16| {
+            format!(
+                "image version=3 cluster_bits=16 refcount_order=4 features=none size=8<<16+0 \
+                 rng_seed={rng_seed} blocks=append table=append tolerance=0\n\
+                 write at=start+0 clusters=1\ndelete_snapshot index=0\nwrite at=start+1 clusters=1\n\
+                 zero at=start+2 clusters=1 keep=no\n"
+            )
+        };
+        let drawn = (0..100).find(|&it| Checks::Drawn.of_seed(it) == Checks::AfterChanges).unwrap();
+        assert_eq!(images(&program(0), Checks::Drawn), 1);
+        assert_eq!(images(&program(drawn), Checks::AtCheckpoints), 1);
+        // There is no snapshot to delete.
+        assert_eq!(images(&program(drawn), Checks::Drawn), 3);
+        assert_eq!(images(&program(0), Checks::AfterEach), 4);
     }
 }

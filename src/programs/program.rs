@@ -33,7 +33,7 @@ const UNKNOWN_ENCODINGS: u8 = 240;
 ///     .take(512)
 ///     .collect();
 ///     let program = Program::arbitrary_take_rest(Unstructured::new(&bytes))?;
-///     match harness.run(&program.encode(), Checks::AtCheckpoints) {
+///     match harness.run(&program.encode(), Checks::default()) {
 ///         Ok(outcome) => {
 ///             operations += outcome.operations;
 ///             effective += outcome.effective;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
 
+use qcowfuzz::harness::Checks;
 use qcowfuzz::programs::Program;
 
 use crate::support::{qcowfuzz, text};
@@ -226,26 +227,44 @@ fn known_findings_that_cannot_be_used_are_refused() {
     }
 }
 
-#[test]
-fn check_each_finds_what_later_operations_hide() {
+/// Fuzzes one program, whose later operations hide a finding. The artifact ends with the operation at fault, so that it
+/// needs no option.
+fn finds_hidden(rng_seed: u16, options: &[&str]) {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
-    let program = "image version=3 cluster_bits=16 refcount_order=4 features=none size=4<<16+0 rng_seed=0 \
-                   blocks=append table=append tolerance=0\nzero at=start+1 clusters=1 keep=no\n";
+    let program = format!(
+        "image version=3 cluster_bits=16 refcount_order=4 features=none size=4<<16+0 rng_seed={rng_seed} \
+         blocks=append table=append tolerance=0\nzero at=start+1 clusters=1 keep=no\n"
+    );
     let hidden = format!("{program}write at=start+1 clusters=1\nwrite at=start+0 clusters=1\n");
     fs::create_dir_all(dir.join("corpus/map_extents")).unwrap();
     fs::write(dir.join("program.txt"), hidden).unwrap();
     let seed = "corpus/map_extents/seed";
     assert!(qcowfuzz(dir, &["asm", "program.txt", "-o", seed]).status.success());
-    assert!(printed(&small(dir, &["replay", seed]), 0).starts_with("ok\n"));
-    let fuzz = ["fuzz", "--runs", "1", "--jobs", "1", "--check-each"];
+    let replayed = small(dir, &["replay", seed]);
+    match options {
+        // The draw does not depend on the command.
+        [] => assert!(printed(&replayed, 1).contains(FINGERPRINT)),
+        _ => assert!(printed(&replayed, 0).starts_with("ok\n")),
+    }
+    let fuzz = [&["fuzz", "--runs", "1", "--jobs", "1"], options].concat();
     let summary = small(dir, &fuzz);
     assert!(printed(&summary, 1).contains(FINGERPRINT), "{}", text(&summary.stdout));
-    // The artifact ends with the operation at fault, so that it needs no option.
     let artifacts = fs::read_dir(dir.join("artifacts/map_extents")).unwrap();
     let inputs = artifacts.map(|entry| entry.unwrap().path()).filter(|path| path.is_file());
     let programs: Vec<_> = inputs.map(|path| Program::decode(&fs::read(path).unwrap())).collect();
     assert!(programs.iter().any(|it| it.to_string() == program), "{programs:?}");
+}
+
+#[test]
+fn check_each_finds_what_later_operations_hide() {
+    finds_hidden(0, &["--check-each"]);
+}
+
+#[test]
+fn a_drawn_program_shows_what_later_operations_hide() {
+    let drawn = (0..100).find(|&it| Checks::Drawn.of_seed(it) == Checks::AfterChanges);
+    finds_hidden(drawn.unwrap(), &[]);
 }
 
 #[test]

@@ -32,8 +32,8 @@ pub fn run_inputs(
     let (mut runner, mut again) = (runner(), (repeat == Repeat::Twice).then(runner));
     for input in inputs() {
         counter.begin_run();
-        let first = runner.run(&input, Checks::AtCheckpoints);
-        let second = again.as_mut().map(|again| again.run(&input, Checks::AtCheckpoints));
+        let first = runner.run(&input, Checks::default());
+        let second = again.as_mut().map(|again| again.run(&input, Checks::default()));
         let second = second.as_ref().unwrap_or(&first);
         let ran = FinishedRun {
             fingerprint: finding_of_two(&first, second).map(|finding| finding.fingerprint),

@@ -25,7 +25,7 @@ fn reported(operations: &str, operations_run: usize) -> Report {
     let mut examiner = Examiner::new(
         &Implementation::our_walker(),
         TargetKind::MapExtents,
-        Checks::AtCheckpoints,
+        Checks::default(),
         FileNames::default(),
     );
     let mut report = examiner.examine(Path::new("<script>alert(1)</script>"), &input);
@@ -120,7 +120,7 @@ fn a_large_input_gives_a_page_that_opens_and_says_what_is_left_out() {
     let mut examiner = Examiner::new(
         &Implementation::our_walker(),
         TargetKind::MapExtents,
-        Checks::AtCheckpoints,
+        Checks::default(),
         FileNames::default(),
     );
     let mut report = examiner.examine(Path::new("large"), &input);

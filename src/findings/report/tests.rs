@@ -17,7 +17,7 @@ fn report(target: TargetKind, ran: &Ran) -> Report {
     let mut runner =
         Runner::new(&Implementation::our_walker(), target, FileNames::default(), log.clone());
     let input = generate(1, GenerateSettings { operations: 3, compressed: false }).encode();
-    let sound = runner.run(&input, Checks::AtCheckpoints);
+    let sound = runner.run(&input, Checks::default());
     assert!(matches!(sound, Ran::Sound(_)), "{sound:?}");
     let mut report = Report::new(Path::new("input"), target, &runner, ran);
     report.program = runner.pipeline().map(|it| it.program().to_string());

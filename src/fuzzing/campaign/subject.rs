@@ -57,6 +57,10 @@ impl Supervised {
     /// finding at its end: then commands that verify only the last image show it, too.
     fn shown_at_end(&mut self, input: &[u8], failure: &Failure) -> Option<Vec<u8>> {
         let mut program = Program::decode(input);
+        let checks = self.checks.of_seed(program.prologue.rng_seed);
+        if !checks.are_after_operations() || program.operations.len() <= failure.operations_run {
+            return None;
+        }
         program.operations.truncate(failure.operations_run);
         let cut = program.encode();
         let found = self.runner.run(&cut, Checks::AtCheckpoints).finding()?;
@@ -88,7 +92,7 @@ impl Subject for Supervised {
         self.cut = None;
         let ran = self.runner.run(input, self.checks);
         if let Ran::Violation(failure) = &ran
-            && self.checks == Checks::AfterEach
+            && self.runner.pipeline().is_some()
         {
             self.cut = self.shown_at_end(input, failure);
         }

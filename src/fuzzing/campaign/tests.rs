@@ -29,7 +29,7 @@ fn plan(dir: &Path, script: &str) -> CampaignPlan {
         runs: None,
         end: None,
         generated: false,
-        checks: Checks::AtCheckpoints,
+        checks: Checks::default(),
         until_found: false,
         limits: ProcessLimits { cpu_time: Duration::from_secs(60), memory_mib: 0 },
     }

@@ -57,7 +57,7 @@ impl Corpus {
             // A campaign that runs in this folder may have removed the file.
             let Some(bytes) = read_if_there(&path)? else { continue };
             recorder.begin_run();
-            let found = runner.run(&bytes, Checks::AtCheckpoints);
+            let found = runner.run(&bytes, Checks::default());
             corpus.coverage.add(bytes.len(), &recorder);
             corpus.features.push(CoverageFeatures::of(&recorder));
             corpus.inputs.push((path, bytes.len()));
@@ -80,7 +80,7 @@ impl Corpus {
         let attributed = Rc::new(Attributed::default());
         let mut runner =
             Runner::new(implementation, self.target, FileNames::default(), attributed.clone());
-        runner.run(&files::read(path, u64::MAX)?, Checks::AtCheckpoints);
+        runner.run(&files::read(path, u64::MAX)?, Checks::default());
         Ok(attributed.first_walk(edge))
     }
 

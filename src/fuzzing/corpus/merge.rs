@@ -95,7 +95,7 @@ impl Merged {
             Runner::new(implementation, target, FileNames::default(), recorder.clone());
         Self::with(dirs, output, &mut |input| {
             recorder.begin_run();
-            let found = runner.run(input, Checks::AtCheckpoints).finding().is_some();
+            let found = runner.run(input, Checks::default()).finding().is_some();
             (CoverageFeatures::of(&recorder), found)
         })
     }

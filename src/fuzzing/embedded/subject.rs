@@ -25,7 +25,7 @@ use crate::harness::{MetFinding, Outcome};
 ///
 /// impl Subject for Mine {
 ///     fn run(&mut self, input: &[u8]) -> RunReply {
-///         match self.harness.run(input, Checks::AtCheckpoints) {
+///         match self.harness.run(input, Checks::default()) {
 ///             Ok(outcome) => RunReply::Sound(outcome),
 ///             Err(failure) => RunReply::Found(Finding {
 ///                 fingerprint: failure.violation.fingerprint(),
