@@ -103,6 +103,30 @@ fn reports_are_judged_as_far_as_they_are_stated() {
     assert_eq!(fingerprint(ImageInfo { bitmaps: Some(2), ..info() }), wrong("bitmaps"));
 }
 
+/// A program in a used harness: the declarations of its images are not those of the image before.
+#[test]
+fn declarations_do_not_outlive_their_image() {
+    let overlay = "image version=3 cluster_bits=16 refcount_order=4 features=none size=1<<16+0 rng_seed=0 \
+                   blocks=append table=append tolerance=0 base=vmdk\noverlay_vmdk cluster_bits=16 form=0 size=same\n";
+    let plain = "image version=3 cluster_bits=16 refcount_order=4 features=none size=1<<16+0 rng_seed=0 \
+                 blocks=append table=append tolerance=0 base=vpc\n";
+    let mut harness = Harness::new(Walker::default());
+    for text in [IMAGE, overlay, plain] {
+        let ran = harness.run(&assemble(text).unwrap().encode(), Checks::AtCheckpoints);
+        assert!(ran.is_ok(), "{ran:?}");
+        let names = harness.images().layers().map(|it| it.declarations.backing_name.clone());
+        let names: Vec<_> = names.map(|name| String::from_utf8(name).unwrap()).collect();
+        let expected: &[&str] = match text {
+            IMAGE => &["layer.0.qcow2", ""],
+            _ if text == overlay => &["layer.0.vmdk", ""],
+            _ => &[""],
+        };
+        assert_eq!(names, expected);
+        let snapshots = &harness.images().top().declarations.vm_state_bytes;
+        assert_eq!(snapshots.len(), usize::from(text == IMAGE));
+    }
+}
+
 #[test]
 fn a_check_finds_nothing_in_a_valid_image() {
     let leaks = CheckCounts { errors: 0, leaks: 1 };

@@ -138,7 +138,7 @@ fn qemu_finds_no_fault_in_images_of_qcow2_rs() {
     // A write to a compressed cluster can end the process: `qcow2_rs/compressed_write_aborts` in docs/findings.md.
     let ends_process = FeatureSet::of(&[Feature::Compressed]);
     let implementation = Implementation::from(Qcow2Rs).without(ends_process);
-    // So many clusters that are in use fill a slice of refcounts, after which a write may never end:
+    // A long run of clusters in use fills a slice of refcounts, after which a write may never end:
     // `qcow2_rs/allocation_hangs`.
     let fills_slice = |program: &Program| {
         program.operations.iter().any(|it| matches!(it, Operation::PreallocateRun { .. }))

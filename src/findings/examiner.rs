@@ -135,8 +135,7 @@ mod tests {
         let input = generate(3, GenerateSettings { operations: 5, compressed: false }).encode();
         for target in [TargetKind::MapExtents, TargetKind::Hostile] {
             let names = FileNames::default();
-            let mut examiner =
-                Examiner::new(&Panicking.into(), target, Checks::default(), names);
+            let mut examiner = Examiner::new(&Panicking.into(), target, Checks::default(), names);
             let text = Text::default();
             examiner.print_events(Box::new(text.clone()));
             examiner.judge(Path::new("file"), &input);

@@ -24,9 +24,10 @@ use crate::writers::{SmallWriter, WriteError, WriterFault};
 use super::chain::{Chain, ChainFile, ChainLayer};
 use super::claims::Claims;
 use super::engine::{
-    AccessFeedback, Answer, BitmapChange, Engine, EngineError, Facts, NewImage, OpenDisk, Opened,
-    Request,
+    AccessFeedback, Answer, BitmapChange, Engine, EngineError, Facts, ImageReport, NewImage,
+    OpenDisk, Opened, ReportKind, Request,
 };
+use super::info::ImageInfo;
 use super::status::GuestRun;
 
 /// The most steps of a walk for its events.
@@ -119,7 +120,7 @@ fn readable<'s, O: Observer + 's>(
         None => disk,
         Some(index) => disk.into_snapshot(index)?,
     };
-    Ok(Box::new(WalkerDisk { disk, scratch }))
+    Ok(Box::new(WalkerDisk { chain, disk, scratch }))
 }
 
 impl Engine for Walker {
@@ -183,6 +184,7 @@ fn layers(chain: &Chain) -> SmallVec<[Layer<'_, ChainFile>; MAX_LAYERS]> {
 
 /// An image that our walker has opened.
 struct WalkerDisk<'s, O: Observer> {
+    chain: &'s Chain,
     disk: walkers::Disk<'s, ChainFile, O>,
     scratch: &'s mut WalkScratch,
 }
@@ -204,6 +206,37 @@ impl<O: Observer> OpenDisk for WalkerDisk<'_, O> {
     fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
         Ok(walkers::read(&self.disk, guest, into, self.scratch)?)
     }
+
+    fn report(&mut self, about: ReportKind) -> Answer<ImageReport> {
+        match about {
+            ReportKind::Info => Ok(ImageReport::Info(info(self.chain)?)),
+            // The check of qcow2 images is a command, which prints what it finds.
+            ReportKind::Check => Err(EngineError::NoAnswer),
+        }
+    }
+}
+
+/// Returns the declarations of the image at the top of `chain`, and the names of the files below it.
+fn info(chain: &Chain) -> Answer<ImageInfo> {
+    let mut layers = chain.layers().iter();
+    let mut declared = |layer: &ChainLayer| walkers::declared(layer.format, &layer.borrowed());
+    let Some(top) = layers.next().map(&mut declared).transpose()? else {
+        return Err(EngineError::NoAnswer);
+    };
+    let (mut below, mut name) = (Vec::new(), top.backing_name);
+    while !name.is_empty() {
+        below.push(name);
+        name = match layers.next() {
+            Some(layer) => declared(layer)?.backing_name,
+            None => Vec::new(),
+        };
+    }
+    Ok(ImageInfo {
+        chain: Some(below),
+        data_file: Some(top.data_file_name),
+        snapshots: Some(top.snapshots),
+        bitmaps: Some(top.bitmaps),
+    })
 }
 
 /// An image to which the small writer writes. It does not map the disk: the walker knows only the disk that it has

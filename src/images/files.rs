@@ -162,6 +162,7 @@ impl LayerFiles {
         self.data_file.clear();
         self.extents.live = 0;
         self.out_of_date.clear();
+        self.declarations.clear();
     }
 
     /// Returns the files beside the image, with the names by which it names them.

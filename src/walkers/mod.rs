@@ -9,6 +9,7 @@
 
 pub mod chain;
 mod cover;
+mod declared;
 mod disk;
 mod host_holes;
 mod lookup;
@@ -23,6 +24,7 @@ mod vmdk;
 mod vpc;
 
 pub use crate::formats::error::MapError;
+pub use declared::{Declared, declared};
 pub use disk::Disk;
 pub use lookup::lookup;
 pub use map::map_extents;

@@ -18,7 +18,6 @@ impl Builder {
     /// Records the declarations that the image is meant to have.
     pub(super) fn declare(&self, names: &Names, declarations: &mut Declarations) {
         let plan = &self.plan;
-        declarations.clear();
         if let Some(backing) = plan.backing {
             declarations.backing_name.extend_from_slice(names.backing);
             declarations.backing_format = plan.names_backing_format().then_some(backing.format);

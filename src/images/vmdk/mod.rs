@@ -64,6 +64,8 @@ pub fn build(
 ) {
     let plan = builder.plan();
     files.begin(plan.file.format);
+    let name = parent.iter().flat_map(|parent| parent.name);
+    files.declarations.backing_name.extend(name);
     builder.mapped_clusters(mapped);
     let form = VmdkForm::of(&plan.file);
     mapped.retain(|grain| is_stored(form, grain.mapping));

@@ -1,0 +1,64 @@
+//! The declarations of an image beside its disk: the names of other files, and the numbers of snapshots and bitmaps.
+
+use crate::disk::image_format::ImageFormat;
+use crate::disk::storage::{Layer, Storage};
+use crate::formats::error::MapError;
+use crate::formats::qcow2::bitmap_list::bitmap_list;
+use crate::formats::qcow2::head::{Field, Head};
+use crate::formats::vmdk::head::{Identity, ImageLayout};
+
+/// The declarations of one image.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Declared {
+    /// The name of the image below it; empty if there is none.
+    pub backing_name: Vec<u8>,
+    /// The name of the external data file; empty if there is none.
+    pub data_file_name: Vec<u8>,
+    /// The number of snapshots. Only qcow2 images have any.
+    pub snapshots: usize,
+    /// The number of persistent bitmaps. Only qcow2 images have any.
+    pub bitmaps: usize,
+}
+
+/// Reads the declarations of the image of `layer`. Opens no other file.
+///
+/// # Errors
+/// QEMU refuses the image or its bitmaps, or a read failed.
+pub fn declared<S: Storage + ?Sized>(
+    format: ImageFormat,
+    layer: &Layer<'_, S>,
+) -> Result<Declared, MapError> {
+    match format {
+        ImageFormat::Qcow2 => declared_by_qcow2(layer.image),
+        ImageFormat::Vmdk => {
+            let layout = ImageLayout::read(layer.image)?;
+            let parent = Identity::read(layer.image, &layout)?.parent_name;
+            // Without a parent, the name is empty.
+            Ok(Declared { backing_name: parent.unwrap_or_default(), ..Declared::default() })
+        }
+        ImageFormat::Raw | ImageFormat::Vpc | ImageFormat::Vhdx => Ok(Declared::default()),
+    }
+}
+
+fn declared_by_qcow2<S: Storage + ?Sized>(image: &S) -> Result<Declared, MapError> {
+    let head = Head::read(image)?;
+    let data_file = head.data_file.filter(|_| head.header.geometry.data_file);
+    Ok(Declared {
+        backing_name: name(image, head.backing_name)?,
+        data_file_name: name(image, data_file)?,
+        // No machine has more.
+        snapshots: usize::try_from(head.header.snapshots).unwrap_or(usize::MAX),
+        bitmaps: bitmap_list(image, &head)?.len(),
+    })
+}
+
+/// Reads a name, which ends before its first zero byte.
+fn name<S: Storage + ?Sized>(image: &S, field: Option<Field>) -> Result<Vec<u8>, MapError> {
+    let Some(Field { offset, length_bytes }) = field else { return Ok(Vec::new()) };
+    let length = usize::try_from(length_bytes).map_err(|_| MapError::TooLarge("a name"))?;
+    let mut name = vec![0; length];
+    image.read_at(offset, &mut name)?;
+    let end = name.iter().position(|byte| *byte == 0).unwrap_or(length);
+    name.truncate(end);
+    Ok(name)
+}
