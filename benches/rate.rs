@@ -1,6 +1,6 @@
 //! Measures the cost of a run. `cargo bench` prints all tables; `cargo bench --bench rate -- rate`, `-- evolved`,
-//! `-- growth`, `-- formats`, `-- writes`, `-- checks`, `-- isolation` and `-- qemu` print one of them. Only ratios between the rows
-//! of a table are comparable between machines.
+//! `-- growth`, `-- formats`, `-- writes`, `-- checks`, `-- isolation` and `-- qemu` print one of them. Only ratios
+//! between the rows of a table are comparable between machines.
 
 mod largest;
 mod sets;
