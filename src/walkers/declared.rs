@@ -3,7 +3,6 @@
 use crate::disk::image_format::ImageFormat;
 use crate::disk::storage::{Layer, Storage};
 use crate::formats::error::MapError;
-use crate::formats::qcow2::bitmap_list::bitmap_list;
 use crate::formats::qcow2::head::{Field, Head};
 use crate::formats::vmdk::head::{Identity, ImageLayout};
 
@@ -23,7 +22,7 @@ pub struct Declared {
 /// Reads the declarations of the image of `layer`. Opens no other file.
 ///
 /// # Errors
-/// QEMU refuses the image or its bitmaps, or a read failed.
+/// QEMU refuses the image, or a read failed.
 pub fn declared<S: Storage + ?Sized>(
     format: ImageFormat,
     layer: &Layer<'_, S>,
@@ -46,10 +45,14 @@ fn declared_by_qcow2<S: Storage + ?Sized>(image: &S) -> Result<Declared, MapErro
     Ok(Declared {
         backing_name: name(image, head.backing_name)?,
         data_file_name: name(image, data_file)?,
-        // No machine has more.
-        snapshots: usize::try_from(head.header.snapshots).unwrap_or(usize::MAX),
-        bitmaps: bitmap_list(image, &head)?.len(),
+        snapshots: count(head.header.snapshots),
+        bitmaps: head.bitmaps.map_or(0, |extension| count(extension.bitmaps)),
     })
+}
+
+/// Returns a number of the header. The largest one stands for those that do not fit, which no reader could count.
+fn count(number: u32) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
 }
 
 /// Reads a name, which ends before its first zero byte.

@@ -8,7 +8,6 @@ use crate::harness::case::Case;
 use crate::harness::engine::{Answer, EngineError};
 use crate::harness::info::{CheckCounts, ImageInfo};
 use crate::harness::tested::TestedDisk;
-use crate::images::declarations::Declarations;
 use crate::images::files::Images;
 
 use super::{OracleResult, SetAside, unexpected_error, violation};
@@ -37,13 +36,14 @@ pub fn check(disk: &mut TestedDisk, case: &Case, set_aside: &mut SetAside) -> Or
 
 /// Compares the fields that an engine states with those that the program meant.
 fn check_info(info: &ImageInfo, images: &Images) -> OracleResult {
-    let layers: Vec<&Declarations> = images.layers().map(|files| &files.declarations).collect();
-    let Some(top) = layers.first() else { return Ok(()) };
-    let named = layers.iter().map(|declared| &declared.backing_name);
-    let chain: Vec<Vec<u8>> = named.take_while(|name| !name.is_empty()).cloned().collect();
+    let top = &images.top().declarations;
+    let named = || {
+        let names = images.layers().map(|files| &files.declarations.backing_name);
+        names.take_while(|name| !name.is_empty())
+    };
     let ImageInfo { chain: below, data_file, snapshots, bitmaps } = info;
     let fields = [
-        ("files below", below.as_ref().is_none_or(|below| *below == chain)),
+        ("files below", below.as_ref().is_none_or(|below| named().eq(below))),
         ("data file", data_file.as_ref().is_none_or(|name| *name == top.data_file_name)),
         ("snapshots", snapshots.is_none_or(|count| count == top.vm_state_bytes.len())),
         ("bitmaps", bitmaps.is_none_or(|count| count == top.bitmaps.len())),
@@ -52,7 +52,7 @@ fn check_info(info: &ImageInfo, images: &Images) -> OracleResult {
         return Ok(());
     };
     violation(ORACLE, field, ("as meant", "different"), || {
-        let names: Vec<_> = chain.iter().map(|name| String::from_utf8_lossy(name)).collect();
+        let names: Vec<_> = named().map(|name| String::from_utf8_lossy(name)).collect();
         format!("the image: {top:?}\nfiles below it: {names:?}\nthe engine: {info:?}")
     })
 }
