@@ -4,6 +4,8 @@
 #![cfg(feature = "cli")]
 
 #[allow(dead_code)]
+mod faulty;
+#[allow(dead_code)]
 mod qemu;
 
 use std::fs;
@@ -11,37 +13,16 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use qcowfuzz::disk::extent::{Extent, Mapping, Visitor, Window};
-use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
-use qcowfuzz::harness::chain::Chain;
-use qcowfuzz::harness::engine::{Engine, EngineError, Facts, OpenDisk, Opened};
 use qcowfuzz::harness::implementation::{Implementation, no_observer};
 use qcowfuzz::harness::qemu_io::{CostlyComparisons, Qemu};
 use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, KnownFinding, KnownFindings, Walker};
+use qcowfuzz::harness::{Checks, Walker};
 use qcowfuzz::images::FileNames;
 use qcowfuzz::internal::writers::WriterFault;
 use qcowfuzz::programs::generate::{generate_any, generate_writes};
 use qcowfuzz::programs::text::assemble;
 
-/// A fault of the walker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
-    /// Data in the image at the top are a hole.
-    LostData,
-    /// Data lie a sector farther behind.
-    Displaced,
-    /// The disk has a sector more.
-    Longer,
-    /// The first byte of data is another one.
-    OtherByte,
-    /// No image opens.
-    Refuses,
-    /// A walk ends with an error.
-    FailedWalk,
-    /// Reads fail.
-    FailedReads,
-}
+use faulty::{Fault, Faulty, PROGRAM, first_finding};
 
 const FAULTS: [(Fault, &str); 7] = [
     (Fault::LostData, "qemu: allocation, allocated → not allocated"),
@@ -53,106 +34,23 @@ const FAULTS: [(Fault, &str); 7] = [
     (Fault::FailedReads, "qemu: data, an answer → an error"),
 ];
 
-/// The walker with a fault.
-#[derive(Debug)]
-struct Faulty(Walker, Fault);
-
-impl Clone for Faulty {
-    fn clone(&self) -> Self {
-        Self(Walker::default(), self.1)
-    }
-}
-
-struct FaultyDisk<'s>(Box<dyn OpenDisk + 's>, Fault);
-
-fn planted() -> EngineError {
-    EngineError::untyped("planted")
-}
-
-impl Engine for Faulty {
-    fn facts(&self) -> Facts {
-        Facts::new("faulty")
-    }
-
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
-        match self.1 {
-            Fault::Refuses => Err(planted()),
-            fault => Ok(Box::new(FaultyDisk(self.0.open(chain)?, fault))),
-        }
-    }
-}
-
-impl OpenDisk for FaultyDisk<'_> {
-    fn virtual_size_bytes(&self) -> u64 {
-        let size = self.0.virtual_size_bytes();
-        if self.1 == Fault::Longer { size / 512 * 512 + 512 } else { size }
-    }
-
-    fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Result<(), EngineError> {
-        let fault = self.1;
-        let mut change = |extent: Extent| {
-            let mut mapping = extent.mapping;
-            let is_data = mapping.data && mapping.depth == 0 && mapping.offset.is_some();
-            match fault {
-                Fault::LostData if is_data => mapping = Mapping::HOLE,
-                Fault::Displaced if is_data => {
-                    mapping.offset = mapping.offset.map(|at| HostOffset::new(at.get() + 512));
-                }
-                _ => {}
-            }
-            visitor.extent(Extent { mapping, ..extent })
-        };
-        self.0.map(window, &mut change)?;
-        if fault == Fault::FailedWalk { Err(planted()) } else { Ok(()) }
-    }
-
-    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Result<(), EngineError> {
-        self.0.read(guest, into)?;
-        match self.1 {
-            Fault::OtherByte => {
-                into.iter_mut().find(|byte| **byte != 0).into_iter().for_each(|byte| *byte ^= 0x55);
-            }
-            Fault::FailedReads => return Err(planted()),
-            _ => {}
-        }
-        Ok(())
-    }
-}
-
 fn qemu(test: &str) -> Option<Qemu> {
     qemu::tools_are_there(test).then(|| Qemu::start(CostlyComparisons::Always).unwrap())
 }
 
 /// Returns the first finding of QEMU in a program, with all findings of the oracles set aside.
 fn found(implementation: &Implementation, qemu: &Qemu, input: &[u8]) -> Option<String> {
-    let mut known = KnownFindings::default();
-    loop {
-        let both = implementation.clone().knowing(known.clone()).against(qemu);
-        let mut target = TargetKind::MapExtents.create(&both, FileNames::default(), no_observer());
-        let failure = target.run(input, Checks::AtCheckpoints).err()?;
-        let fingerprint = failure.violation.fingerprint();
-        if fingerprint.starts_with("qemu: ") {
-            // Another process gives the same finding.
-            assert_eq!(target.run(input, Checks::AtCheckpoints).unwrap_err(), failure);
-            return Some(fingerprint);
-        }
-        let reason = "an oracle of its own finds it".to_string();
-        known = known.and(&KnownFindings::new([KnownFinding { fingerprint, reason, link: None }]));
-    }
+    let both = |known| implementation.clone().knowing(known).against(qemu);
+    first_finding(both, TargetKind::MapExtents, input, "qemu: ")
 }
 
 #[test]
 fn qemu_finds_each_planted_fault_by_its_own_fingerprint() {
     let Some(qemu) = qemu("qemu_finds_each_planted_fault_by_its_own_fingerprint") else { return };
-    let program = "image version=3 cluster_bits=12 refcount_order=4 features=none size=64<<12+0 rng_seed=7 \
-                   blocks=append table=append tolerance=0\n\
-                   write at=start+1 clusters=2\n\
-                   zero at=start+8 clusters=1 keep=no\n\
-                   write at=start+20 clusters=2\n";
-    let input = assemble(program).unwrap().encode();
+    let input = assemble(PROGRAM).unwrap().encode();
     assert_eq!(found(&Implementation::our_walker(), &qemu, &input), None);
     for (fault, fingerprint) in FAULTS {
-        let found = found(&Faulty(Walker::default(), fault).into(), &qemu, &input);
+        let found = found(&Faulty::new(fault).into(), &qemu, &input);
         assert_eq!(found.as_deref(), Some(fingerprint), "{fault:?}");
     }
 }

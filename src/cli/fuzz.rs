@@ -18,6 +18,7 @@ use crate::fuzzing::campaign::{
 use crate::harness::Checks;
 use crate::harness::targets::TargetKind;
 
+use super::against::Against;
 use super::exit::{CommandError, Exit, ExitResult};
 use super::limits::MemoryArgument;
 use super::print::{print, spinner};
@@ -142,7 +143,8 @@ pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
     });
     bar.finish_and_clear();
     let summary = CampaignSummary::new(&plan, start.elapsed(), &finished)?;
-    print(&summary, arguments.json, lines)?;
+    let against = under_test.against.as_ref().map(Against::name);
+    print(&summary, arguments.json, |summary, out| lines(summary, against.as_deref(), out))?;
     match finished.failure {
         Some(line) => Err(CommandError::Message(line)),
         None => Ok(Exit::after(summary.found.len())),
@@ -189,7 +191,7 @@ fn line(status: &Status) -> String {
     )
 }
 
-fn lines(summary: &CampaignSummary, out: &mut impl Write) -> io::Result<()> {
+fn lines(summary: &CampaignSummary, against: Option<&str>, out: &mut impl Write) -> io::Result<()> {
     let CampaignSummary { jobs, runs, seconds, edges, rare_events, corpus, inputs, found, .. } =
         summary;
     let target = summary.target.name();
@@ -204,14 +206,7 @@ fn lines(summary: &CampaignSummary, out: &mut impl Write) -> io::Result<()> {
     for UnansweredQuestion { question, idle_oracles } in &summary.unanswered {
         writeln!(out, "in some runs, no answer to '{question}'; idle oracles: {idle_oracles}")?;
     }
-    if summary.compared + summary.not_compared > 0 {
-        write!(out, "QEMU judged {} images", summary.compared)?;
-        let what = "that are too large, or change during reads";
-        match summary.not_compared {
-            0 => writeln!(out)?,
-            others => writeln!(out, ", and not {others} others {what}")?,
-        }
-    }
+    against.map_or(Ok(()), |against| against_lines(summary, against, out))?;
     known_lines(&summary.known, out)?;
     if found.is_empty() {
         return writeln!(
@@ -226,6 +221,25 @@ fn lines(summary: &CampaignSummary, out: &mut impl Write) -> io::Result<()> {
         detail.lines().try_for_each(|line| writeln!(out, "  {line}"))?;
     }
     writeln!(out, "\nrun 'qcowfuzz replay --target {target} FILE' for details")
+}
+
+/// Writes the counts of the comparisons with the implementation `against`.
+fn against_lines(summary: &CampaignSummary, against: &str, out: &mut impl Write) -> io::Result<()> {
+    if summary.compared + summary.not_compared > 0 {
+        write!(out, "{against} judged {} images", summary.compared)?;
+        let what = "that are too large, change during reads, or are not read by one of the two";
+        match summary.not_compared {
+            0 => writeln!(out)?,
+            others => writeln!(out, ", and not {others} others {what}")?,
+        }
+    }
+    for question in &summary.uncompared {
+        writeln!(
+            out,
+            "in some runs, {against} has no answer to '{question}': it was not compared"
+        )?;
+    }
+    Ok(())
 }
 
 /// Writes the known findings: those that occurred, and those that did not.

@@ -139,10 +139,10 @@ Commands that write output from a crash (minimize, report, regress, bundle) exit
 /// processes, so the call must be all that the executable does.
 pub fn main_with(implementation: impl Into<Implementation>) -> ExitCode {
     let arguments = Arguments::parse();
-    let implementation = implementation.into();
+    let own = implementation.into();
     let outcome = engine::caught(|| match &arguments.engine_command {
-        None => run(implementation, &arguments),
-        Some(line) => run(engine::start(line)?.into(), &arguments),
+        None => run(own.clone(), own, &arguments),
+        Some(line) => run(engine::start(line)?.into(), own, &arguments),
     });
     let code = match &outcome {
         Ok(Exit::Nothing) | Err(CommandError::Pipe) => 0,
@@ -156,8 +156,10 @@ pub fn main_with(implementation: impl Into<Implementation>) -> ExitCode {
     ExitCode::from(code)
 }
 
+/// Runs the verb. `own` is the implementation of this executable.
 fn run(
     implementation: Implementation,
+    own: Implementation,
     Arguments { options, against, verb, .. }: &Arguments,
 ) -> ExitResult {
     let without_inputs = match verb {
@@ -182,7 +184,8 @@ fn run(
         Verb::Fuzz(_) | Verb::FuzzWorker(_) => CostlyComparisons::Drawn,
         _ => CostlyComparisons::Always,
     };
-    let under_test = &UnderTest::new(implementation, options, against.start(costly)?)?;
+    let against = against.start(costly, &[Implementation::our_walker(), own])?;
+    let under_test = &UnderTest::new(implementation, options, against)?;
     if !matches!(verb, Verb::Triage(_)) {
         under_test.reject_folders()?;
     }

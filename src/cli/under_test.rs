@@ -8,10 +8,9 @@ use crate::disk::features::{Feature, FeatureSet};
 use crate::disk::files;
 use crate::harness::KnownFindings;
 use crate::harness::implementation::Implementation;
-use crate::harness::qemu_io::Qemu;
 use crate::processes::Executable;
 
-use super::against;
+use super::against::Against;
 use super::engine;
 use super::exit::CommandError;
 
@@ -49,18 +48,18 @@ pub struct UnderTest {
     pub known: KnownFindings,
     /// The folders of known bugs that the option names.
     pub folders: Vec<PathBuf>,
-    /// The QEMU that judges the images, too.
-    pub qemu: Option<Qemu>,
+    /// The implementation that judges the images, too.
+    pub against: Option<Against>,
     files: Vec<PathBuf>,
     unclaimed: FeatureSet,
 }
 
 impl UnderTest {
-    /// Reads the files that the options name. `qemu` judges the images, too.
+    /// Reads the files that the options name. `against` judges the images, too.
     pub fn new(
         implementation: Implementation,
         options: &UnderTestOptions,
-        qemu: Option<Qemu>,
+        against: Option<Against>,
     ) -> Result<Self, CommandError> {
         let mut known = implementation.facts().known;
         let (folders, files): (Vec<_>, Vec<_>) =
@@ -70,11 +69,11 @@ impl UnderTest {
         }
         let unclaimed = FeatureSet::of(&options.without);
         let implementation = implementation.knowing(known.clone()).without(unclaimed);
-        let implementation = match &qemu {
-            Some(qemu) => implementation.against(qemu),
+        let implementation = match &against {
+            Some(against) => against.judge(implementation),
             None => implementation,
         };
-        Ok(Self { implementation, known, folders, qemu, files, unclaimed })
+        Ok(Self { implementation, known, folders, against, files, unclaimed })
     }
 
     /// Rejects folders, which only `triage` reads.
@@ -89,7 +88,7 @@ impl UnderTest {
     }
 
     /// Returns the file of this process, even if another file has taken its name since. It is called with the same
-    /// options `--engine-command`, `--against`, `--known` and `--without`.
+    /// options `--engine-command`, `--against`, `--against-command`, `--known` and `--without`.
     pub fn executable(&self) -> Result<Executable, CommandError> {
         let running = Path::new("/proc/self/exe");
         let path = match running.exists() {
@@ -105,13 +104,14 @@ impl UnderTest {
         };
         let without =
             self.unclaimed.iter().map(|it| OsString::from(format!("--without={}", it.name())));
-        let engine = engine::arguments().into_iter().chain(against::arguments(self.qemu.as_ref()));
+        let engine =
+            engine::arguments().into_iter().chain(self.against.as_ref().map(Against::argument));
         Ok(Executable::new(path, engine.chain(self.files.iter().map(option)).chain(without)))
     }
 
     /// Returns a text that changes with all that decides how an input runs, beside the executable and the target.
     pub fn identity(&self) -> String {
-        let second = against::identity(self.qemu.as_ref());
+        let second = self.against.as_ref().map_or(String::new(), Against::identity);
         let without = match self.unclaimed == FeatureSet::EMPTY {
             true => String::new(),
             false => format!("without {}", self.unclaimed),

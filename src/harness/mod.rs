@@ -29,6 +29,8 @@ pub mod prelude;
 pub mod qemu_io;
 pub mod questions;
 mod run;
+#[cfg(feature = "fuzzer")]
+mod second_engine;
 pub mod second_opinion;
 pub mod selftest;
 pub mod status;

@@ -226,13 +226,9 @@ impl TargetKind {
         observer: Rc<dyn Observer>,
     ) -> Harness {
         let second = implementation.second_opinion(&observer);
-        let has_opinion = matches!(
-            self.definition().expectation,
-            Expectation::Extents | Expectation::UntouchedExtents | Expectation::Written
-        );
-        if second.is_some() && !has_opinion {
+        if second.is_some() && self.definition().expectation == Expectation::NotWalked {
             engine_failure::fail(format!(
-                "--against: found the target {}, expected map_extents, hostile or writes",
+                "--against: found the target {}, expected one whose images an implementation reads",
                 self.name()
             ));
         }

@@ -25,12 +25,12 @@ static PIPES: LazyLock<PathBuf> = LazyLock::new(|| {
 });
 
 /// Returns the command of the stand-in with a fault.
-fn pipes(fault: &str) -> String {
+pub fn pipes(fault: &str) -> String {
     format!("{} {fault}", PIPES.display())
 }
 
 /// Returns a folder with a program that writes zeros, and one that does not.
-fn with_programs() -> tempfile::TempDir {
+pub fn with_programs() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("zeros"), small_program()).unwrap();
     fs::write(dir.path().join("empty"), []).unwrap();

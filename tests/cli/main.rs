@@ -3,6 +3,7 @@
 
 #![cfg(feature = "cli")]
 
+mod against;
 mod bad_input;
 mod bundle;
 mod campaigns;

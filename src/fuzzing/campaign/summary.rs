@@ -35,6 +35,8 @@ pub struct CampaignSummary {
     pub compared: u64,
     /// The number of images that it could not judge.
     pub not_compared: u64,
+    /// The questions about which nothing was compared in some run, because the second opinion has no answers.
+    pub uncompared: Vec<&'static str>,
     /// The number of edges that the corpus covers.
     pub edges: usize,
     /// The number of rare events that the corpus covers.
@@ -142,6 +144,11 @@ impl CampaignSummary {
             unanswered: unanswered.collect(),
             compared: finished.found.compared().0,
             not_compared: finished.found.compared().1,
+            uncompared: QuestionKind::ALL
+                .into_iter()
+                .filter(|kind| finished.found.is_uncompared(*kind))
+                .map(|kind| kind.oracles().0)
+                .collect(),
             seconds: elapsed.as_secs_f64(),
             // A job that hung at its end has reported the number of covered edges, but not which ones.
             edges: edges.max(most(|it| it.edges)),

@@ -43,6 +43,9 @@ pub struct SavedFindings {
     /// The number of images that a second opinion has judged, and of those that it could not judge.
     #[serde(default, skip_serializing_if = "is_none")]
     compared: (u64, u64),
+    /// The names of the questions to which a second opinion had no answer in some run. Older states lack them.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    uncompared: BTreeSet<String>,
     /// The kinds of questions to which the engine had no answer in some run. Older states lack them.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     unanswered: BTreeSet<String>,
@@ -131,11 +134,7 @@ impl SavedFindings {
 
     /// Notes the kinds of questions to which the engine had no answer in a run.
     pub fn add_unanswered(&mut self, kinds: QuestionKinds) {
-        for kind in kinds.iter() {
-            if !self.is_unanswered(kind) {
-                self.unanswered.insert(kind.oracles().0.to_string());
-            }
-        }
+        add_names(&mut self.unanswered, kinds);
     }
 
     /// Reports whether the engine had no answer to questions of this kind in some run.
@@ -147,6 +146,12 @@ impl SavedFindings {
     pub fn add_compared(&mut self, images: ComparedImages) {
         self.compared.0 += images.compared as u64;
         self.compared.1 += images.not_compared as u64;
+        add_names(&mut self.uncompared, images.unanswered);
+    }
+
+    /// Reports whether a second opinion had no answer to questions of this kind in some run.
+    pub fn is_uncompared(&self, kind: QuestionKind) -> bool {
+        self.uncompared.contains(kind.oracles().0)
     }
 
     /// Returns the number of images that a second opinion has judged, and of those that it could not judge.
@@ -160,6 +165,7 @@ impl SavedFindings {
         self.compared.0 += others.compared.0;
         self.compared.1 += others.compared.1;
         self.unanswered.extend(others.unanswered.iter().cloned());
+        self.uncompared.extend(others.uncompared.iter().cloned());
         for (known, times) in &others.known {
             self.extend_known(known, *times, others.seen(known));
         }
@@ -190,6 +196,15 @@ impl SavedFindings {
     /// Returns each new fingerprint with its findings, in order of the fingerprints.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &SavedFinding)> {
         self.new.iter().map(|(fingerprint, found)| (fingerprint.as_str(), found))
+    }
+}
+
+/// Adds the names of questions.
+fn add_names(names: &mut BTreeSet<String>, kinds: QuestionKinds) {
+    for (name, _) in kinds.iter().map(QuestionKind::oracles) {
+        if !names.contains(name) {
+            names.insert(name.to_string());
+        }
     }
 }
 

@@ -11,21 +11,17 @@ use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::SecondAnswer;
 use crate::harness::chain::Chain;
 use crate::harness::engine::EngineError;
-use crate::harness::oracles::{
-    OracleResult, Violation, disagreement, disagreement_with, violation,
-};
+use crate::harness::oracles::{OracleResult, Violation, disagreement, violation};
+use crate::harness::second_opinion::windows::{self, SECTOR_BYTES};
 use crate::harness::second_opinion::{JudgedDisk, JudgedImage, ReadDisk, WalkEnd};
 
 use super::costs::is_long;
 use super::engine_data::EngineData;
 use super::files::ChainInMemory;
-use super::findings::{
-    ORACLE, RecordAnswer, check_size, ended, mismatch, unread, wrong_allocation,
-};
+use super::findings::{ORACLE, QEMU, RecordAnswer, ended, mismatch, wrong_allocation};
 use super::runs::{AllocationRun, RunsEnd};
 use super::session::QemuIo;
-use super::windows::SECTOR_BYTES;
-use super::{answers, left_files, runs, whole_map, windows};
+use super::{answers, left_files, misread, runs, whole_map};
 
 /// The file with the engine's data is this much longer than its disk, so that QEMU shows the end of a longer one.
 const MARGIN_BYTES: u64 = 1 << 20;
@@ -77,7 +73,7 @@ impl QemuComparison {
         answered: &mut RecordAnswer<'_>,
     ) -> OracleResult {
         match &image.disk {
-            Err(error) => self.judge_refused(image.chain, error, answered),
+            Err(error) => self.judge_refused(image, error, answered),
             Ok(disk) => self.judge_opened(image, disk, read, answered),
         }
     }
@@ -97,10 +93,15 @@ impl QemuComparison {
     /// Checks that QEMU refuses an image that the engine refuses.
     fn judge_refused(
         &mut self,
-        chain: &Chain,
+        image: &JudgedImage,
         error: &EngineError,
         answered: &mut RecordAnswer<'_>,
     ) -> OracleResult {
+        let JudgedImage { chain, is_any_content, .. } = *image;
+        if is_any_content {
+            // QEMU may open it, and would follow the names in it.
+            return Ok(());
+        }
         let Self { qemu, files, .. } = self;
         let opened = qemu.ask(|line| {
             line.push_str("open -r json:");
@@ -111,9 +112,7 @@ impl QemuComparison {
             return Ok(());
         }
         ask(qemu, "close")?;
-        let error = error.to_string();
-        let detail = format!("QEMU opens the image, and the implementation does not: {error}");
-        Err(disagreement_with(&error, ORACLE, "open", ("opened", "refused"), detail))
+        Err(QEMU.opens_alone(&error.to_string()))
     }
 
     fn judge_opened(
@@ -124,7 +123,9 @@ impl QemuComparison {
         answered: &mut RecordAnswer<'_>,
     ) -> OracleResult {
         let size_bytes = disk.size_bytes / SECTOR_BYTES * SECTOR_BYTES;
-        windows::plan(size_bytes, disk.extents, image.chain, &mut self.windows);
+        let misread_end = misread::misread_end(disk.extents, image.chain);
+        let is_misread = |extent: &Extent| misread::is_below(extent, image.chain, misread_end);
+        windows::plan(size_bytes, disk.extents, is_misread, &mut self.windows);
         let data = self.data.get_or_insert_with(EngineData::new);
         let length_bytes = size_bytes.saturating_add(MARGIN_BYTES);
         if data.read(length_bytes, &self.windows, read).is_err() {
@@ -133,12 +134,10 @@ impl QemuComparison {
         }
         if let Some(refusal) = self.open(image.chain)? {
             answered(answers::class(&refusal));
-            if answers::is_named(&refusal, image) {
+            if image.is_any_content || answers::is_named(&refusal, image) {
                 return Ok(());
             }
-            let detail =
-                format!("the implementation opens the image, and QEMU does not: {refusal}");
-            return Err(disagreement_with(&refusal, ORACLE, "open", ("refused", "opened"), detail));
+            return Err(QEMU.refuses_alone(&refusal));
         }
         answered(SecondAnswer::Opened);
         if self.compare_allocation(image, disk, size_bytes, answered)? == RunsEnd::Failed {
@@ -146,8 +145,18 @@ impl QemuComparison {
             ask(&mut self.qemu, "close")?;
             self.open(image.chain)?;
         }
-        self.compare_data(disk.extents, answered)?;
+        match self.compare_data(disk.extents, answered) {
+            // QEMU reads none of the file's bytes there.
+            Err(found) if image.is_any_content && found.expected == "an error" => {
+                self.restart();
+                return Ok(());
+            }
+            compared => compared?,
+        }
         ask(&mut self.qemu, "close")?;
+        if image.is_any_content {
+            return Ok(());
+        }
         self.compare_unreadable(image.chain, answered)
     }
 
@@ -193,20 +202,17 @@ impl QemuComparison {
         let mapped = theirs.last().map_or(0, |last| last.end);
         answered(answer_of(theirs, end));
         match (end, disk.walk) {
-            (RunsEnd::Complete, _) => check_size(mapped, size_bytes)?,
-            (RunsEnd::Failed, WalkEnd::Complete) => {
+            (RunsEnd::Complete, _) => QEMU.check_size(mapped, size_bytes)?,
+            (RunsEnd::Failed, WalkEnd::Complete) if !image.is_any_content => {
                 let detail = || format!("QEMU meets an error at guest offset {mapped:#x}");
                 violation(ORACLE, "walk", ("an error", "an answer"), detail)?;
             }
             (RunsEnd::Failed, _) => {}
         }
         if let (RunsEnd::Complete, WalkEnd::Failed(error), [_], false) =
-            (end, disk.walk, image.chain.layers(), is_all_allocated)
+            (end, disk.walk, image.chain.layers(), is_all_allocated || image.is_any_content)
         {
-            let error = error.to_string();
-            let kinds = ("an answer", "an error");
-            let detail = format!("QEMU maps all of the disk, and the walk ends: {error}");
-            return Err(disagreement_with(&error, ORACLE, "walk", kinds, detail));
+            return Err(QEMU.walks_alone(&error.to_string()));
         }
         runs::of_extents(disk.extents, is_all_allocated, ours);
         match runs::first_difference(theirs, ours, size_bytes) {
@@ -228,7 +234,7 @@ impl QemuComparison {
         let qemu = &mut self.qemu;
         let last = size_bytes.saturating_sub(SECTOR_BYTES);
         let (_, there) = sum(qemu, last, 2 * SECTOR_BYTES)?.unwrap_or((0, SECTOR_BYTES));
-        check_size(last.saturating_add(there), size_bytes)?;
+        QEMU.check_size(last.saturating_add(there), size_bytes)?;
         let half = MAX_ASKED_EXTENTS / 2;
         let behind = extents.len().saturating_sub(half).max(half.min(extents.len()));
         let asked = extents.iter().take(half).chain(&extents[behind..]);
@@ -268,7 +274,7 @@ impl QemuComparison {
                     Err(end) => return Err(mismatch(&end, extents).unwrap_or_else(|| ended(end))),
                 };
                 if !printed.is_empty() {
-                    return Err(unread(start, extents, printed));
+                    return Err(QEMU.unread(start, extents, printed));
                 }
             }
             answered(SecondAnswer::SameData);
@@ -294,12 +300,7 @@ impl QemuComparison {
             let length = end - start;
             let asked = qemu.ask_for(format_args!("read -q {start} {length}"));
             if asked.map_err(ended)?.is_empty() {
-                let detail = || {
-                    format!(
-                        "guest offset {start:#x}: QEMU reads {length} bytes, and the implementation does not"
-                    )
-                };
-                return violation(ORACLE, "data", ("an answer", "an error"), detail);
+                return Err(QEMU.reads_alone(start, length));
             }
             answered(SecondAnswer::Unreadable);
             ask(qemu, "close")?;

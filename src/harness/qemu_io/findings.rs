@@ -1,27 +1,20 @@
 //! The differences between QEMU's answers and those of an engine, as violations.
 
-use crate::disk::extent::{Extent, Mapping};
+use crate::disk::extent::Extent;
 use crate::disk::observer::SecondAnswer;
-use crate::harness::oracles::{OracleResult, Violation, disagreement, violation};
+use crate::harness::oracles::{Violation, disagreement};
+use crate::harness::second_opinion::findings::Other;
 
 use super::session::QemuEnd;
 
 /// The first word of the fingerprints.
 pub(super) const ORACLE: &str = "qemu";
 
+/// QEMU, as findings name it.
+pub(super) const QEMU: Other<'static> = Other { oracle: ORACLE, whose: "QEMU's", name: "QEMU" };
+
 /// A function that records the class of an answer of QEMU.
 pub(super) type RecordAnswer<'a> = dyn FnMut(SecondAnswer) + 'a;
-
-/// Compares the sizes of a disk in bytes, whole sectors of it.
-pub(super) fn check_size(theirs: u64, ours: u64) -> OracleResult {
-    if theirs == ours {
-        return Ok(());
-    }
-    let actual = if ours < theirs { "smaller" } else { "larger" };
-    violation(ORACLE, "size", ("QEMU's", actual), || {
-        format!("QEMU finds a disk of {theirs} bytes, the implementation one of {ours}")
-    })
-}
 
 /// Returns the violation of a byte that only one side allocates in the image at the top.
 pub(super) fn wrong_allocation(at: u64, is_allocated: bool) -> Box<Violation> {
@@ -54,32 +47,10 @@ pub(super) fn mismatch(end: &QemuEnd, extents: &[Extent]) -> Option<Box<Violatio
         digits.parse::<u64>().ok()
     };
     match number("contents mismatch at offset ") {
-        Some(at) => {
-            let kinds = (kind_at(extents, at), "other bytes");
-            let detail =
-                format!("guest offset {at:#x}: the implementation reads another byte than QEMU");
-            Some(disagreement(ORACLE, "data", kinds, detail))
-        }
+        Some(at) => Some(QEMU.other_byte(at, extents)),
         None if report.contains("return value mismatch") => {
-            Some(unread(number("read offset=")?, extents, "blkverify"))
+            Some(QEMU.unread(number("read offset=")?, extents, "blkverify"))
         }
         None => None,
     }
-}
-
-/// Returns the violation of data that QEMU does not read.
-pub(super) fn unread(start: u64, extents: &[Extent], printed: &str) -> Box<Violation> {
-    let kinds = ("an error", kind_at(extents, start));
-    let detail = format!(
-        "guest offset {start:#x}: the implementation reads data, and QEMU does not: {}",
-        printed.trim()
-    );
-    disagreement(ORACLE, "data", kinds, detail)
-}
-
-/// Returns the kind of the extent with a guest byte.
-fn kind_at(extents: &[Extent], at: u64) -> &'static str {
-    let next = extents.partition_point(|extent| extent.start.get() <= at);
-    let found = next.checked_sub(1).and_then(|index| extents.get(index));
-    found.map_or("unmapped", |extent| Mapping::kind(&extent.mapping))
 }

@@ -18,11 +18,11 @@ mod findings;
 mod image_tool;
 mod left_files;
 mod map_record;
+mod misread;
 mod recorded;
 mod runs;
 mod session;
 mod whole_map;
-mod windows;
 mod write_record;
 
 use std::fmt::Debug;
@@ -31,9 +31,11 @@ use std::rc::Rc;
 use crate::disk::observer::{Observer, SecondAnswer};
 
 use super::chain::Chain;
+use super::engine::EngineError;
 use super::implementation::Implementation;
-use super::oracles::{Violation, disagreement};
+use super::oracles::{SetAside, Violation, disagreement};
 use super::second_opinion::{JudgedImage, ReadDisk, SecondOpinion};
+use super::tested::TestedDisk;
 
 use compare::QemuComparison;
 pub use engine::{QemuDisk, QemuEngine};
@@ -119,10 +121,18 @@ impl SecondOpinion for QemuJudge {
     fn judge(
         &mut self,
         image: &JudgedImage,
-        read: &mut ReadDisk<'_>,
+        disk: Option<&mut TestedDisk>,
+        set_aside: &mut SetAside,
     ) -> Result<bool, Box<Violation>> {
+        let mut disk = disk;
+        let read: &mut ReadDisk<'_> = &mut |at, into| match &mut disk {
+            Some(disk) => disk.read(at, into),
+            None => Err(EngineError::NoAnswer),
+        };
         let Self { comparison, observer, compares_maps, compares_large, .. } = self;
-        if costs::has_many_tables(image) && !*compares_large
+        // QEMU would follow the names of extents that a file of any content has.
+        if image.is_any_content && image.chain.layers().iter().any(|it| !it.extents.is_empty())
+            || costs::has_many_tables(image) && !*compares_large
             || !comparison.hold(image.chain, image.is_damaged)
         {
             return Ok(false);
@@ -133,10 +143,11 @@ impl SecondOpinion for QemuJudge {
             Ok(()) if *compares_maps => comparison.whole_map(image, &mut answer),
             Ok(()) => Ok(()),
         };
-        judged.map(|()| true).map_err(|mut found| {
+        let judged = judged.or_else(|mut found| {
             found.detail = answers::without_paths(&found.detail);
-            found
-        })
+            set_aside(found)
+        });
+        judged.map(|()| true)
     }
 
     fn judge_left(&mut self, files: &Chain) -> Result<bool, Box<Violation>> {

@@ -10,14 +10,15 @@ use crate::disk::extent::{Extent, Mapping};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::SecondAnswer;
 use crate::harness::chain::{Chain, ChainLayer};
-use crate::harness::oracles::{OracleResult, differing_field, disagreement, violation};
+use crate::harness::oracles::{OracleResult, violation};
+use crate::harness::second_opinion::findings::merged;
 use crate::harness::second_opinion::{JudgedDisk, JudgedImage, WalkEnd};
 use crate::processes::ProcessEnd;
 
 use super::costs::is_long;
 use super::failure::fail;
 use super::files::ChainInMemory;
-use super::findings::{ORACLE, RecordAnswer, ended};
+use super::findings::{ORACLE, QEMU, RecordAnswer, ended};
 use super::map_record::QemuMapRecord;
 use super::{answers, session};
 
@@ -64,15 +65,15 @@ pub(super) fn compare(
     let ours = clipped(disk.extents, most);
     let is_whole = is_clean && is_complete;
     match (is_whole, disk.walk) {
-        (false, WalkEnd::Complete) => {
+        (false, WalkEnd::Complete) if !image.is_any_content => {
             return violation(ORACLE, "map", ("an error", "an answer"), || ran.end.detail.clone());
         }
-        (true, WalkEnd::Failed(error)) if disk.size_bytes <= most => {
+        (true, WalkEnd::Failed(error)) if disk.size_bytes <= most && !image.is_any_content => {
             return violation(ORACLE, "map", ("an answer", "an error"), || error.to_string());
         }
         _ => {}
     }
-    let (theirs, ours) = (merged(&theirs, image.chain), merged(&ours, image.chain));
+    let [theirs, ours] = [&theirs, &ours].map(|extents| without_holes(extents, image.chain));
     let is_compared_whole = is_whole && matches!(disk.walk, WalkEnd::Complete);
     answered(match is_compared_whole {
         true => SecondAnswer::SameMap,
@@ -83,7 +84,7 @@ pub(super) fn compare(
     let count = if is_compared_whole { shorter } else { shorter.saturating_sub(1) };
     let different = theirs.iter().zip(&ours).take(count).find(|(theirs, ours)| theirs != ours);
     if let Some((theirs, ours)) = different {
-        return Err(difference(theirs, ours));
+        return Err(QEMU.other_extent(theirs, ours));
     }
     if is_compared_whole && theirs.len() != ours.len() {
         return violation(ORACLE, "map", ("QEMU's extents", "another number"), || {
@@ -91,20 +92,6 @@ pub(super) fn compare(
         });
     }
     Ok(())
-}
-
-/// Returns the violation of two extents that begin at the same byte.
-fn difference(theirs: &Extent, ours: &Extent) -> Box<crate::harness::oracles::Violation> {
-    let field = differing_field(&theirs.mapping, &ours.mapping).unwrap_or("length");
-    let field = match field {
-        "kind" => "map: kind",
-        "depth" => "map: depth",
-        "offset" => "map: offset",
-        "length" => "map: length",
-        _ => "map: flags",
-    };
-    let detail = format!("QEMU: {theirs}; the implementation: {ours}");
-    disagreement(ORACLE, field, (theirs.mapping.kind(), ours.mapping.kind()), detail)
 }
 
 /// Parses the records, one in each line, and reports whether the list has an end.
@@ -127,18 +114,10 @@ fn clipped(extents: &[Extent], end: u64) -> Vec<Extent> {
 }
 
 /// Returns the extents as if the files had no holes: the zero flag of data depends on them.
-fn merged(extents: &[Extent], chain: &Chain) -> Vec<Extent> {
-    let mut merged: Vec<Extent> = Vec::with_capacity(extents.len());
-    for extent in extents {
-        let mapping = without_file_holes(extent.mapping, chain);
-        match merged.last_mut() {
-            Some(last) if last.mapping.continues_as(last.length_bytes, &mapping) => {
-                last.length_bytes = last.length_bytes.saturating_add(extent.length_bytes);
-            }
-            _ => merged.push(Extent { mapping, ..*extent }),
-        }
-    }
-    merged
+fn without_holes(extents: &[Extent], chain: &Chain) -> Vec<Extent> {
+    let mut without = Vec::with_capacity(extents.len());
+    merged(extents, |mapping| without_file_holes(mapping, chain), &mut without);
+    without
 }
 
 /// Returns a mapping as if its file had no hole there. The holes of raw images and of fixed VHD images are zeros with

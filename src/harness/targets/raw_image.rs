@@ -3,9 +3,10 @@
 use crate::disk::image_format::ImageFormat;
 use crate::harness::case::Case;
 use crate::harness::file_input;
-use crate::harness::oracles::Violation;
 use crate::harness::oracles::qcow2::recount::Recount;
 use crate::harness::oracles::raw::RawJudge;
+use crate::harness::oracles::{OracleResult, Violation};
+use crate::harness::second_opinion::Opinion;
 use crate::harness::target::{CaseEnd, CaseRun, Definition, Expectation, Inputs, JudgeCase};
 use crate::harness::tested::TestedEngine;
 use crate::images::limits::Limits;
@@ -60,5 +61,15 @@ impl JudgeCase for FileJudge {
         let judged = self.judge.judge(engine, run, case, may_split_grains);
         run.end_accesses(feedback, case);
         judged
+    }
+
+    fn compare(
+        &mut self,
+        opinion: &mut Opinion,
+        engine: &mut TestedEngine,
+        run: &mut CaseRun,
+        case: &Case,
+    ) -> OracleResult {
+        opinion.judge(engine, case, None, run.verdicts)
     }
 }

@@ -3,6 +3,8 @@
 
 mod after_cut;
 mod bitmaps;
+#[cfg(feature = "fuzzer")]
+mod carried_out;
 mod created;
 mod cut;
 mod data_file;

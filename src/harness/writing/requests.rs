@@ -58,7 +58,7 @@ impl WriterJudge {
 
     /// Has the engine carry out a request to the open disk. Returns its kind, its event and the answer; `None` if the
     /// request is not passed to an open disk.
-    fn pass(
+    pub(super) fn pass(
         &mut self,
         disk: &mut TestedDisk,
         request: &WriteRequest,

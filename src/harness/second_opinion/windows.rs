@@ -7,42 +7,34 @@
 use std::ops::Range;
 
 use crate::disk::extent::{Extent, Mapping};
-use crate::disk::image_format::ImageFormat;
-use crate::disk::offsets::HostOffset;
-use crate::harness::chain::Chain;
 
 /// QEMU counts the bytes of a disk in sectors.
-pub(super) const SECTOR_BYTES: u64 = 512;
+pub(in crate::harness) const SECTOR_BYTES: u64 = 512;
 /// The number of bytes of a disk that are compared, in addition to edges.
 const MAX_COMPARED_BYTES: u64 = 4 << 20;
 /// A hole up to this length is compared whole: one read costs less than two.
 const MAX_WHOLE_HOLE_BYTES: u64 = 64 << 10;
-/// The host offset of the first block that a writer of VHDX may store.
-const FIRST_BLOCK_AT: HostOffset = HostOffset::new(1 << 20);
-/// The size of the largest block of VHDX, and so the end of a block at host offset 0.
-const MAX_BLOCK_BYTES: HostOffset = HostOffset::new(256 << 20);
 /// The highest number of parts of a disk.
 const MAX_WINDOWS: usize = 64;
 
-/// Puts the parts of a disk of `size_bytes`, a whole number of sectors, into `windows`. They are sorted and whole
-/// sectors.
-pub(super) fn plan(
+/// Puts the parts of a disk of `size_bytes` into `windows`, without the extents that `is_left_out` names. They are
+/// sorted and whole sectors, up to the end of the disk.
+pub(in crate::harness) fn plan(
     size_bytes: u64,
     extents: &[Extent],
-    chain: &Chain,
+    is_left_out: impl Fn(&Extent) -> bool,
     windows: &mut Vec<Range<u64>>,
 ) {
     windows.clear();
     if extents.is_empty() {
         windows.push(0..size_bytes.min(MAX_COMPARED_BYTES));
     }
-    let misread_end = misread_end(extents, chain);
     let (mut left, mut from) = (MAX_COMPARED_BYTES, 0);
     for extent in extents {
         let start = (extent.start.get() / SECTOR_BYTES * SECTOR_BYTES).max(from);
         let end = extent.start.get().saturating_add(extent.length_bytes);
         let end = end.checked_next_multiple_of(SECTOR_BYTES).unwrap_or(u64::MAX).min(size_bytes);
-        if start >= end || is_below(extent, chain, misread_end) {
+        if start >= end || is_left_out(extent) {
             continue;
         }
         let length = end - start;
@@ -53,9 +45,10 @@ pub(super) fn plan(
             add(windows, start..end);
         } else {
             let first = if is_hole { SECTOR_BYTES } else { left.max(SECTOR_BYTES) };
-            add(windows, start..start + first);
+            // The last sector of a disk may not be whole.
+            add(windows, start..start.saturating_add(first).min(end));
             left = left.saturating_sub(first);
-            add(windows, end - SECTOR_BYTES..end);
+            add(windows, end.saturating_sub(SECTOR_BYTES).max(start)..end);
         }
         from = end;
         if windows.len() >= MAX_WINDOWS {
@@ -63,22 +56,6 @@ pub(super) fn plan(
         }
     }
     windows.retain(|window| !window.is_empty());
-}
-
-/// Returns the host offset below which QEMU may read other bytes of the VHDX images of a chain than a reader should: an
-/// image may store a block at host offset 0, which no writer does, and QEMU reads the first bytes of the file for each
-/// part of that block.
-fn misread_end(extents: &[Extent], chain: &Chain) -> HostOffset {
-    let is_first = |extent: &Extent| is_below(extent, chain, FIRST_BLOCK_AT);
-    if extents.iter().any(is_first) { MAX_BLOCK_BYTES } else { HostOffset::ZERO }
-}
-
-/// Reports whether an extent is data of a VHDX image below a host offset.
-fn is_below(extent: &Extent, chain: &Chain, end: HostOffset) -> bool {
-    let Mapping { depth, offset, .. } = extent.mapping;
-    let layer = usize::try_from(depth).ok().and_then(|depth| chain.layers().get(depth));
-    offset.is_some_and(|offset| offset < end)
-        && layer.is_some_and(|layer| layer.format == ImageFormat::Vhdx)
 }
 
 /// Adds a part behind all others.
@@ -92,8 +69,7 @@ fn add(windows: &mut Vec<Range<u64>>, window: Range<u64>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::offsets::GuestOffset;
-    use crate::images::image::Image;
+    use crate::disk::offsets::{GuestOffset, HostOffset};
 
     const DATA: Mapping =
         Mapping { present: true, data: true, offset: Some(HostOffset::ZERO), ..Mapping::HOLE };
@@ -113,7 +89,7 @@ mod tests {
             })
             .collect();
         let mut windows = Vec::new();
-        plan(size_bytes, &extents, &Chain::alone(Image::default()), &mut windows);
+        plan(size_bytes, &extents, |_| false, &mut windows);
         windows.into_iter().map(|window| (window.start, window.end)).collect()
     }
 
