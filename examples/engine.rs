@@ -11,6 +11,7 @@ use std::ops::ControlFlow;
 use std::process::ExitCode;
 
 use qcowfuzz::findings::minimizer::{MinimizeProgress, MinimizeSettings, minimize};
+use qcowfuzz::harness::target::Inputs;
 use qcowfuzz::harness::{Checks, Harness};
 use qcowfuzz::images::Limits;
 use qcowfuzz::prelude::*;
@@ -185,8 +186,8 @@ pub fn judge(harness: &mut Harness, programs: u64) -> (u64, BTreeMap<String, (u6
 
 /// Returns the smallest program that still shows the fingerprint.
 pub fn minimized(harness: &mut Harness, shown: &str, input: &[u8]) -> Program {
-    let settings =
-        MinimizeSettings { limits: Limits::WALKED, tries: 10_000, rerolls: 0, runs_here: true };
+    let (inputs, limits) = (Inputs::Programs, Limits::WALKED);
+    let settings = MinimizeSettings { inputs, limits, tries: 10_000, rerolls: 0, runs_here: true };
     let judge = &mut |input: &[u8]| {
         let shows = fingerprint(harness, input).as_deref() == Some(shown);
         // A judge that runs other processes may fail. This one cannot.

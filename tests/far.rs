@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::findings::minimizer::{MinimizeProgress, MinimizeSettings, minimize};
+use qcowfuzz::harness::target::Inputs;
 use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::images::{Image, Limits};
 use qcowfuzz::internal::formats::qcow2::constants::MAX_REFCOUNT_TABLE_BYTES;
@@ -123,8 +124,8 @@ fn the_minimizer_shrinks_the_gap() {
     let mut shows = |input: &[u8]| -> Result<bool, Infallible> {
         Ok(harness.build(input).length_bytes() > 1 << 45)
     };
-    let settings =
-        MinimizeSettings { limits: Limits::WALKED, tries: 10_000, rerolls: 0, runs_here: true };
+    let (inputs, limits) = (Inputs::Programs, Limits::WALKED);
+    let settings = MinimizeSettings { inputs, limits, tries: 10_000, rerolls: 0, runs_here: true };
     let go_on = &mut |_: &MinimizeProgress| ControlFlow::Continue(());
     let Ok(minimized) = minimize(&program.encode(), settings, &mut shows, go_on);
     let operations = Program::decode(&minimized.input).operations;

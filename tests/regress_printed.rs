@@ -1,4 +1,4 @@
-//! The output of `qcowfuzz regress` for three seeds: see `tests/cli/regress.rs`.
+//! The output of `qcowfuzz regress` for four seeds: see `tests/cli/regress.rs`.
 
 /// model: kind, zero-allocated → zero-plain
 ///
@@ -97,5 +97,31 @@ fn bug_hostile_walk_a_result_a_panic_33ffee0d() {
     assert_eq!(found, None);
     // An engine may list the bug among its known findings.
     let bug = "hostile: walk, a result → a panic".to_string();
+    assert!(!target.met().iter().any(|met| met.seen.contains(&bug)));
+}
+
+/// maximal: extents, one → two
+///
+/// Story: describe the fault, how it was found, and its fix.
+#[test]
+fn bug_maximal_extents_one_two_32c98391() {
+    use qcowfuzz::harness::Checks;
+    let text = "\
+        file bytes=104\n\
+        0x0 51 46 49 fb 00 00 00 03\n\
+        0x10 00 00 00 00 00 00 00 15 00 00 00 02 40\n\
+        0x20 00 00 00 00 00 00 00 01 00 00 00 00 00 20\n\
+        0x30 00 00 00 00 00 60 00 00 00 00 00 01\n\
+        0x40 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 10\n\
+        0x60 00 00 00 06 00 00 00 68\n\
+    ";
+    let input = qcowfuzz::findings::file_text::parse(text).unwrap();
+    let mut target = qcowfuzz::harness::targets::TargetKind::RawImage
+        .judging(qcowfuzz::harness::Walker::default());
+    let found = target.run(&input, Checks::AtCheckpoints).err();
+    let found = found.map(|failure| failure.violation.fingerprint());
+    assert_eq!(found, None);
+    // An engine may list the bug among its known findings.
+    let bug = "maximal: extents, one → two".to_string();
     assert!(!target.met().iter().any(|met| met.seen.contains(&bug)));
 }

@@ -24,11 +24,10 @@ fn read(path: &Path) -> Regression {
 }
 
 fn run(regression: &Regression, checks: Checks) -> Result<Outcome, Box<Failure>> {
-    let input = regression.program.encode();
     regression
         .target
         .create(&Implementation::our_walker(), FileNames::default(), no_observer())
-        .run(&input, checks)
+        .run(&regression.input, checks)
 }
 
 #[test]

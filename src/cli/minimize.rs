@@ -10,6 +10,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use crate::findings::PanicNotes;
+use crate::findings::file_text::FileText;
 use crate::findings::isolation::Isolation;
 use crate::findings::judges::{CandidateJudge, JudgeError, Passed, Predicate, SameFinding};
 use crate::findings::minimizer;
@@ -28,8 +29,9 @@ use super::under_test::UnderTest;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The command removes and simplifies operations, and shrinks their operands and the geometry, until no \
-simpler program has the same fingerprint. It writes the canonical form of the result. Ctrl-C ends the \
-search and writes the simplest program so far. INPUT itself is never changed. Candidates run in \
+simpler program has the same fingerprint. It writes the canonical form of the result. An image file of \
+raw_image is cut, ranges of it are removed and zeroed, and bytes become smaller. Ctrl-C ends the \
+search and writes the simplest input so far. INPUT itself is never changed. Candidates run in \
 another process, which a crash or a hang may end. Known findings are set aside, unless INPUT \
 shows nothing else: then the command shrinks the first of them.
 
@@ -80,7 +82,9 @@ pub struct Arguments {
 /// Minimizes an input.
 pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
     let Arguments { input, output, target, .. } = arguments;
-    target::reject_files(*target, "minimize")?;
+    if arguments.as_image {
+        target::reject_files(*target, "--as-image")?;
+    }
     let existing = save::not_the_input(output, input, arguments.force)?;
     let bytes = input::read_input(input)?;
     let _silence = PanicNotes::take_over();
@@ -92,6 +96,7 @@ pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
     let start = Instant::now();
     let bar = spinner();
     let settings = MinimizeSettings {
+        inputs: target.definition().inputs,
         limits: target.limits(),
         tries: arguments.tries,
         rerolls: judge.rerolls(),
@@ -103,7 +108,7 @@ pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
         settings,
         &mut |candidate| judge.shows(candidate),
         &mut |progress| {
-            bar.set_message(line(progress));
+            bar.set_message(line(progress, *target));
             bar.tick();
             match stopped.load(Ordering::Relaxed) {
                 true => ControlFlow::Break(()),
@@ -120,9 +125,10 @@ pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
     Ok(Exit::Nothing)
 }
 
-fn line(progress: &MinimizeProgress) -> String {
-    let MinimizeProgress { reducer, tries, kept, operations } = progress;
-    format!("{operations} operations · {tries} tried, {kept} kept · {reducer}")
+fn line(progress: &MinimizeProgress, target: TargetKind) -> String {
+    let MinimizeProgress { reducer, tries, kept, left } = progress;
+    let what = if target.runs_programs() { "operations" } else { "bytes that are not 0" };
+    format!("{left} {what} · {tries} tried, {kept} kept · {reducer}")
 }
 
 /// Returns the judge that the arguments name, or the judge that fits the input.
@@ -134,9 +140,10 @@ fn judge(
     let target = arguments.target;
     let judge: Result<Box<dyn CandidateJudge>, _> = match &arguments.predicate {
         Some(command) => {
-            let passed = match arguments.as_image {
-                true => Passed::Image(target.limits()),
-                false => Passed::Candidate,
+            let passed = match (arguments.as_image, target.runs_programs()) {
+                (true, _) => Passed::Image(target.limits()),
+                (false, true) => Passed::Program,
+                (false, false) => Passed::File,
             };
             Predicate::new(command, passed, input).map(|judge| Box::new(judge) as _)
         }
@@ -157,7 +164,7 @@ fn failure(error: JudgeError, arguments: &Arguments) -> CommandError {
         JudgeError::NothingFound => input::nothing_found(path, arguments.target),
         JudgeError::File(error) => error.into(),
         JudgeError::Undecided { command, end } => CommandError::Message(format!(
-            "--predicate: {command}: ended with {end} for {} and also for an empty program, expected different results",
+            "--predicate: {command}: ended with {end} for {} and also for an empty input, expected different results",
             path.display()
         )),
         JudgeError::Command { .. } => CommandError::Message(format!("--predicate: {error}")),
@@ -175,14 +182,50 @@ struct MinimizeSummary {
     fingerprint: String,
     bytes_before: usize,
     bytes: usize,
-    operations_before: usize,
-    operations: usize,
+    #[serde(flatten)]
+    left: Left,
     tries: u64,
     kept: u64,
     seconds: f64,
     /// The search ended because no simpler candidate was left.
     complete: bool,
-    program: String,
+}
+
+/// The size and the text of the simplest input.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Left {
+    Program { operations_before: usize, operations: usize, program: String },
+    File { nonzero_bytes_before: usize, nonzero_bytes: usize, file: String },
+}
+
+impl Left {
+    fn new(target: TargetKind, before: &[u8], input: &[u8]) -> Self {
+        if !target.runs_programs() {
+            let nonzero = |file: &[u8]| file.iter().filter(|byte| **byte != 0).count();
+            let (nonzero_bytes_before, nonzero_bytes) = (nonzero(before), nonzero(input));
+            let file = FileText(input).to_string();
+            return Self::File { nonzero_bytes_before, nonzero_bytes, file };
+        }
+        let program = Program::decode(input);
+        Self::Program {
+            operations_before: Program::decode(before).operations.len(),
+            operations: program.operations.len(),
+            program: program.to_string(),
+        }
+    }
+
+    /// Returns the change of the size, and the text.
+    fn texts(&self) -> (String, &str) {
+        match self {
+            Self::Program { operations_before, operations, program } => {
+                (format!("{operations_before} → {operations} operations"), program)
+            }
+            Self::File { nonzero_bytes_before, nonzero_bytes, file } => {
+                (format!("{nonzero_bytes_before} → {nonzero_bytes} bytes that are not 0"), file)
+            }
+        }
+    }
 }
 
 impl MinimizeSummary {
@@ -194,31 +237,29 @@ impl MinimizeSummary {
         seconds: f64,
     ) -> Self {
         let Minimized { input, tries, kept, complete } = minimized;
-        let program = Program::decode(input);
         Self {
             output: arguments.output.display().to_string(),
             fingerprint,
             bytes_before: before.len(),
             bytes: input.len(),
-            operations_before: Program::decode(before).operations.len(),
-            operations: program.operations.len(),
+            left: Left::new(arguments.target, before, input),
             tries: *tries,
             kept: *kept,
             seconds,
             complete: *complete,
-            program: program.to_string(),
         }
     }
 
     fn lines(&self, out: &mut impl Write) -> io::Result<()> {
-        let Self { output, bytes_before, bytes, operations_before, operations, .. } = self;
+        let Self { output, bytes_before, bytes, .. } = self;
+        let (left, text) = self.left.texts();
         writeln!(out, "{}", self.fingerprint)?;
         let early = if self.complete { "" } else { ", ended early" };
         writeln!(
             out,
-            "{output}: {operations_before} → {operations} operations, {bytes_before} → {bytes} bytes; {} tried in {:.1} s{early}",
+            "{output}: {left}, {bytes_before} → {bytes} bytes; {} tried in {:.1} s{early}",
             self.tries, self.seconds
         )?;
-        write!(out, "\n{}", self.program)
+        write!(out, "\n{text}")
     }
 }

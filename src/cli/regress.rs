@@ -21,7 +21,8 @@ use crate::harness::targets::TargetKind;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The test assembles the program, runs it, and expects no violation. A test of map_extents also expects \
+The test makes the input of its text, runs it, and expects no violation. The text of a program is that of \
+'qcowfuzz disasm'; the text of an image file has the bytes that are not 0, in rows of 16. A test of map_extents also expects \
 the extents of the reference model. The test compiles on stable Rust; it needs qcowfuzz among the \
 dev-dependencies, and no libFuzzer. With --text, the command prints a regression file instead: \
 'cargo test' runs every file in tests/regressions/.
@@ -61,17 +62,18 @@ pub struct Arguments {
 /// Prints the test.
 pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
     let Arguments { input, target, .. } = arguments;
-    target::reject_files(*target, "regress")?;
     let bytes = input::read_input(input)?;
     reject_if_crashes(input, &bytes, *target, under_test)?;
     let _silence = PanicNotes::take_over();
-    let program = Program::decode(&bytes);
     let implementation = showing(&under_test.implementation, *target, &bytes);
     let regression = Regression {
         fingerprint: fingerprint(&implementation, arguments, &bytes)?,
         target: *target,
         story: story(arguments)?,
-        program,
+        input: match target.runs_programs() {
+            true => Program::decode(&bytes).encode(),
+            false => bytes,
+        },
     };
     let mut out = buffered_stdout();
     let printed = match arguments.text {

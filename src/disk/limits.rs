@@ -40,7 +40,6 @@ pub const MAX_ELEMENTS: usize = 1 << 16;
 /// The number of extents after which a watched walk ends.
 pub const MAX_WATCHED_EXTENTS: usize = 4096;
 /// The number of bytes of a file that the embedded loop takes as an input: as many as libFuzzer takes.
-#[cfg(feature = "fuzzer")]
 pub const MAX_INPUT_BYTES: u64 = 1 << 20;
 /// The largest number of fields and entries that an explanation lists for each image: more than a person reads.
 pub const MAX_EXPLAINED_ENTRIES: usize = 4096;

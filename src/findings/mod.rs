@@ -10,6 +10,7 @@ pub mod evidence;
 #[cfg(feature = "fuzzer")]
 pub mod examiner;
 pub(crate) mod explain;
+pub mod file_text;
 #[cfg(feature = "fuzzer")]
 pub mod isolation;
 #[cfg(feature = "fuzzer")]

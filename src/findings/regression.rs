@@ -1,5 +1,5 @@
-//! Regressions: programs that showed a bug once, as text files with their stories. `cargo test` runs all files in
-//! `tests/regressions/`.
+//! Regressions: inputs that showed a bug once, as text files with their stories: programs, or files of the target
+//! `raw_image`. `cargo test` runs all files in `tests/regressions/`.
 //!
 //! ```text
 //! ; model: kind, zero-allocated → zero-plain
@@ -17,17 +17,19 @@ use crate::harness::targets::TargetKind;
 use crate::programs::Program;
 use crate::programs::text::assemble;
 
-/// A program that showed a bug.
+use super::file_text::{self, FileText};
+
+/// An input that showed a bug.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Regression {
     /// The fingerprint of the violation.
     pub fingerprint: String,
-    /// The fuzz target that found it. Its inputs are programs.
+    /// The fuzz target that found it.
     pub target: TargetKind,
     /// The story of the bug: the fault, how it was found, and its fix; lines of plain text.
     pub story: String,
-    /// The program.
-    pub program: Program,
+    /// The input. A program is in its canonical form.
+    pub input: Vec<u8>,
 }
 
 impl Regression {
@@ -51,40 +53,44 @@ impl Regression {
             fingerprint: fingerprint.to_string(),
             target,
             story: story.join("\n"),
-            program: assemble(text)?,
+            input: match target.runs_programs() {
+                true => assemble(text)?.encode(),
+                false => file_text::parse(text)?,
+            },
         })
     }
 
     /// Returns a name for the regression, a Rust identifier. It consists of the letters and digits of the fingerprint,
-    /// and of the checksum of the program, because several regressions may have the same fingerprint.
+    /// and of the checksum of the input, because several regressions may have the same fingerprint.
     pub fn name(&self) -> String {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { ' ' };
         let words: String = self.fingerprint.chars().map(plain).collect();
         let words = words.split_whitespace().collect::<Vec<_>>().join("_");
-        format!("bug_{words}_{:08x}", crc32fast::hash(&self.program.encode()))
+        format!("bug_{words}_{:08x}", crc32fast::hash(&self.input))
     }
 }
 
 /// Returns the target that the second comment of a file names, or what is wrong with that comment.
 fn target(comment: Option<&str>) -> Result<TargetKind, String> {
-    let programs = || TargetKind::ALL.into_iter().filter(|kind| kind.runs_programs());
-    let names = || programs().map(TargetKind::name).collect::<Vec<_>>().join(", ");
+    let names = || TargetKind::ALL.map(TargetKind::name).join(", ");
     let expected = || format!("expected '; target: ' and one of: {}", names());
     let Some(name) = comment.and_then(|line| line.strip_prefix("target: ")) else {
         let found = comment.map_or("no comment".to_string(), |comment| format!("'; {comment}'"));
         return Err(format!("found {found}, {}", expected()));
     };
-    let named = programs().find(|kind| kind.name() == name);
-    named.ok_or_else(|| format!("found the target '{name}', {}", expected()))
+    TargetKind::named(name).ok_or_else(|| format!("found the target '{name}', {}", expected()))
 }
 
 /// Writes the text of a file.
 impl fmt::Display for Regression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { fingerprint, target, story, program } = self;
+        let Self { fingerprint, target, story, input } = self;
         writeln!(f, "; {fingerprint}\n; target: {}\n;", target.name())?;
         story.lines().try_for_each(|line| writeln!(f, "; {line}"))?;
-        write!(f, "{program}")
+        match target.runs_programs() {
+            true => write!(f, "{}", Program::decode(input)),
+            false => write!(f, "{}", FileText(input)),
+        }
     }
 }
 
@@ -99,7 +105,7 @@ mod tests {
             fingerprint: "model: kind, normal → zero-plain".to_string(),
             target: TargetKind::MapExtents,
             story: story.to_string(),
-            program: Program::default(),
+            input: Program::default().encode(),
         };
         let text = regression.to_string();
         assert_eq!(Regression::parse(&text).unwrap(), regression);
@@ -107,19 +113,25 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         let error_of =
             |lines: &[&str]| Regression::parse(&lines.join("\n")).unwrap_err().to_string();
-        let expected = "expected '; target: ' and one of: map_extents, refcounts, hostile, writes";
+        let expected =
+            "expected '; target: ' and one of: map_extents, refcounts, hostile, raw_image, writes";
         let found = format!("line 2: found '; The fault.', {expected}");
         assert_eq!(error_of(&[lines[0], lines[3], lines[6]]), found);
         let found = format!("line 2: found no comment, {expected}");
         assert_eq!(error_of(&[lines[0], lines[6]]), found);
-        // Its inputs are no programs.
-        for name in ["raw_image", "map_extent"] {
-            let named = format!("; target: {name}");
-            let found = format!("line 2: found the target '{name}', {expected}");
-            assert_eq!(error_of(&[lines[0], &named, lines[3], lines[6]]), found);
-        }
+        let found = format!("line 2: found the target 'map_extent', {expected}");
+        assert_eq!(error_of(&[lines[0], "; target: map_extent", lines[3], lines[6]]), found);
         assert!(error_of(&lines[6..]).starts_with("line 1: no comment"));
         assert!(error_of(&[lines[0], lines[1], lines[6]]).starts_with("line 3: no story"));
         assert!(error_of(&lines[..6]).contains("no image line"));
+        // A file is no program, and its text is another one.
+        let file = error_of(&[lines[0], "; target: raw_image", lines[3], lines[6]]);
+        assert!(file.starts_with("line 4: found 'image version"), "{file}");
+        let mut input = vec![0; 600];
+        input[..4].copy_from_slice(b"QFI\xFB");
+        let regression = Regression { target: TargetKind::RawImage, input, ..regression };
+        let text = regression.to_string();
+        assert!(text.ends_with("\nfile bytes=600\n0x0 51 46 49 fb\n"), "{text}");
+        assert_eq!(Regression::parse(&text).unwrap(), regression);
     }
 }

@@ -9,6 +9,7 @@ use crate::images::limits::Limits;
 use crate::programs::Program;
 
 use super::explain::explain;
+use super::file_text::FileText;
 use super::panics::caught;
 use super::regression::Regression;
 
@@ -25,20 +26,35 @@ impl Regression {
         };
         test(self, &constructor, out)
     }
+
+    /// Returns the input as text, and the expression that makes its bytes of the text.
+    fn text(&self) -> (String, &'static str) {
+        match self.target.runs_programs() {
+            true => (
+                Program::decode(&self.input).to_string(),
+                "qcowfuzz::programs::text::assemble(text).unwrap().encode()",
+            ),
+            false => (
+                FileText(&self.input).to_string(),
+                "qcowfuzz::findings::file_text::parse(text).unwrap()",
+            ),
+        }
+    }
 }
 
 fn test(regression: &Regression, constructor: &str, out: &mut impl Write) -> io::Result<()> {
-    let Regression { fingerprint, target, story, program } = regression;
+    let Regression { fingerprint, target, story, input } = regression;
+    let (text, expression) = regression.text();
     writeln!(out, "/// {fingerprint}\n///")?;
     story.lines().try_for_each(|line| writeln!(out, "/// {line}"))?;
     writeln!(out, "#[test]\nfn {}() {{", regression.name())?;
     writeln!(out, "    use qcowfuzz::harness::Checks;")?;
     writeln!(out, "    let text = \"\\")?;
-    for line in program.to_string().lines() {
+    for line in text.lines() {
         writeln!(out, "        {line}\\n\\")?;
     }
     writeln!(out, "    \";")?;
-    writeln!(out, "    let input = qcowfuzz::programs::text::assemble(text).unwrap().encode();")?;
+    writeln!(out, "    let input = {expression};")?;
     writeln!(out, "    let mut target = qcowfuzz::harness::{constructor};")?;
     writeln!(out, "    let found = target.run(&input, Checks::default()).err();")?;
     writeln!(out, "    let found = found.map(|failure| failure.violation.fingerprint());")?;
@@ -47,7 +63,7 @@ fn test(regression: &Regression, constructor: &str, out: &mut impl Write) -> io:
     writeln!(out, "    let bug = {fingerprint:?}.to_string();")?;
     writeln!(out, "    assert!(!target.met().iter().any(|met| met.seen.contains(&bug)));")?;
     if target.definition().expectation == Expectation::Extents {
-        expected(program, target.limits(), out)?;
+        expected(input, target.limits(), out)?;
     }
     writeln!(out, "}}")
 }
@@ -56,10 +72,10 @@ fn test(regression: &Regression, constructor: &str, out: &mut impl Write) -> io:
 const MAX_SPELLED_EXTENTS: usize = 32;
 
 /// Writes the extents that the reference model expects.
-fn expected(program: &Program, limits: Limits, out: &mut impl Write) -> io::Result<()> {
+fn expected(input: &[u8], limits: Limits, out: &mut impl Write) -> io::Result<()> {
     let names = FileNames::default();
     // If the build panics, the test expects no extents.
-    let explained = caught(|| explain(&program.encode(), limits, usize::MAX, &names));
+    let explained = caught(|| explain(input, limits, usize::MAX, &names));
     let Ok(explained) = explained else { return Ok(()) };
     if explained.expected.is_empty() || explained.expected.len() > MAX_SPELLED_EXTENTS {
         return Ok(());
@@ -92,7 +108,7 @@ mod tests {
             fingerprint: "model: kind, normal → zero-plain".to_string(),
             target,
             story: "A story.".to_string(),
-            program: assemble(text).unwrap(),
+            input: assemble(text).unwrap().encode(),
         };
         let mut out = Vec::new();
         regression.rust_test("mine::Engine::new()", &mut out).unwrap();
@@ -113,5 +129,13 @@ mod tests {
     #[test]
     fn a_test_of_refcounts_expects_no_extents() {
         assert!(!printed(TargetKind::Refcounts).contains("let extents"));
+    }
+
+    #[test]
+    fn a_test_of_a_file_has_its_bytes() {
+        let test = printed(TargetKind::RawImage);
+        assert!(test.contains("        file bytes=") && !test.contains("let extents"), "{test}");
+        assert!(test.contains("qcowfuzz::findings::file_text::parse(text)"), "{test}");
+        assert!(test.contains("targets::TargetKind::RawImage.judging(mine::Engine::new())"));
     }
 }

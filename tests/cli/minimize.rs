@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use qcowfuzz::programs::Program;
 use qcowfuzz::programs::generate::{GenerateSettings, generate};
 
-use crate::support::{error_line, qcowfuzz, text};
+use crate::support::{error_line, qcowfuzz, text, with_image};
 
 /// Returns a program of 100 operations, one of which takes a snapshot.
 fn with_snapshot(dir: &Path) {
@@ -77,6 +77,24 @@ fn a_command_gets_the_image() {
 }
 
 #[test]
+fn a_file_is_cut_and_zeroed() {
+    let dir = with_image();
+    let length = |name: &str| fs::metadata(dir.path().join(name)).unwrap().len();
+    let predicate = "f() { test $(head -c 3 \"$1\") = QFI && exit 7; }; f";
+    let minimize = ["minimize", "disk.qcow2", "--target=raw_image", "--predicate", predicate];
+    let output = qcowfuzz(dir.path(), &[&minimize[..], &["-o", "small"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(fs::read(dir.path().join("small")).unwrap(), b"QFI");
+    let out = text(&output.stdout);
+    let lengths = format!("→ 3 bytes that are not 0, {} → 3 bytes;", length("disk.qcow2"));
+    assert!(out.contains(&lengths) && out.ends_with("\n\nfile bytes=3\n0x0 51 46 49\n"), "{out}");
+    let output = qcowfuzz(dir.path(), &[&minimize[..], &["-o", "small2", "--json"]].concat());
+    let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&printed["nonzero_bytes"], &printed["complete"]), (&3.into(), &true.into()));
+    assert_eq!(printed["file"], "file bytes=3\n0x0 51 46 49\n");
+}
+
+#[test]
 fn inputs_that_cannot_be_minimized_are_reported_in_one_line() {
     let dir = tempfile::tempdir().unwrap();
     with_snapshot(dir.path());
@@ -99,10 +117,13 @@ fn inputs_that_cannot_be_minimized_are_reported_in_one_line() {
         (&["input", "-o", "there"], "there: the file exists, expected a new one or --force"),
         (&["input", "-o", "input", "--force"], "input: is the input file, expected another file"),
         (&["input", "-o", "link", "--force"], "link: is the input file, expected another file"),
-        (&["input", "-o", "out", "--target", "raw_image"], "minimize: raw_image reads image files"),
+        (
+            &["input", "-o", "out", "--target=raw_image", "--as-image", "--predicate=true"],
+            "--as-image: raw_image reads image files",
+        ),
         (
             &["input", "-o", "out", "--predicate", "true"],
-            "--predicate: true: ended with exit status: 0 for input and also for an empty program",
+            "--predicate: true: ended with exit status: 0 for input and also for an empty input",
         ),
         (
             &["input", "-o", "no/out", "--predicate", &predicate()],

@@ -9,17 +9,18 @@ use qcowfuzz::programs::Program;
 use crate::support::{error_line, qcowfuzz, small_program, text};
 
 /// An input of each target, and the fingerprint of a bug that it could have shown.
-const PRINTED: [(&str, &str, &str); 3] = [
+const PRINTED: [(&str, &str, &str); 4] = [
     ("map_extents", "corpus/map_extents/zero_kinds", "model: kind, zero-allocated → zero-plain"),
     ("refcounts", "corpus/refcounts/order_4", "refcounts: refcount block, the references → fewer"),
     ("hostile", "corpus/hostile/l2_flags", "hostile: walk, a result → a panic"),
+    ("raw_image", "corpus/raw_image/large_clusters", "maximal: extents, one → two"),
 ];
 
 #[test]
 fn the_printed_tests_compile_and_pass() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut printed = String::from(
-        "//! The output of `qcowfuzz regress` for three seeds: see `tests/cli/regress.rs`.\n",
+        "//! The output of `qcowfuzz regress` for four seeds: see `tests/cli/regress.rs`.\n",
     );
     for (target, input, fingerprint) in PRINTED {
         let arguments = ["regress", input, "--target", target, "--fingerprint", fingerprint];
@@ -51,7 +52,18 @@ fn the_printed_file_can_be_read_again() {
     let output = qcowfuzz(dir.path(), &arguments);
     let regression = Regression::parse(text(&output.stdout)).unwrap();
     assert_eq!((&*regression.fingerprint, &*regression.story), (fingerprint, story));
-    assert_eq!(regression.program, Program::decode(&small_program()));
+    assert_eq!(regression.input, Program::decode(&small_program()).encode());
+}
+
+#[test]
+fn the_printed_file_of_a_file_can_be_read_again() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let seed = "corpus/raw_image/large_clusters";
+    let arguments =
+        ["regress", seed, "--text", "--target=raw_image", "--story=A story.", "--fingerprint=a: b"];
+    let output = qcowfuzz(root, &arguments);
+    let regression = Regression::parse(text(&output.stdout)).unwrap();
+    assert_eq!(regression.input, fs::read(root.join(seed)).unwrap());
 }
 
 #[test]

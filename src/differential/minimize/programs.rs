@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use super::search::{MAX_RECIPES, RecipeSearch, command, command_mut, each_command};
 use crate::differential::recipe::Command;
 use crate::findings::minimizer::{self, MinimizeSettings};
+use crate::harness::target::Inputs;
 use crate::images::limits::Limits;
 
 /// Minimizes programs.
@@ -26,6 +27,7 @@ pub(super) fn reduce(search: &mut RecipeSearch<'_>) {
         let Ok(_) = minimizer::minimize(
             &input,
             MinimizeSettings {
+                inputs: Inputs::Programs,
                 limits: Limits::HOSTILE,
                 tries: MAX_RECIPES as u64,
                 rerolls: 0,

@@ -53,9 +53,9 @@ pub enum JudgeError {
         /// The error of the operating system.
         source: io::Error,
     },
-    /// The command gives the same result for the input and for an empty program.
+    /// The command gives the same result for the input and for an empty one.
     #[error(
-        "{command}: ended with {end} for the input and for an empty program, expected different results"
+        "{command}: ended with {end} for the input and for an empty one, expected different results"
     )]
     Undecided {
         /// The command.

@@ -95,15 +95,15 @@ mod tests {
                 .map(|operations| judge.shows(&program(operations)).unwrap());
         assert_eq!(shows, [true, false, true]);
         // Exits with the length of the candidate.
-        let mut judge = predicate("f() { exit $(wc -c <\"$1\"); }; f", Passed::Candidate).unwrap();
+        let mut judge = predicate("f() { exit $(wc -c <\"$1\"); }; f", Passed::Program).unwrap();
         assert!(judge.found().ends_with(": exit status: 36"), "{}", judge.found());
         assert!(judge.shows(&[0; 36]).unwrap() && !judge.shows(&[0; 37]).unwrap());
     }
 
     #[test]
     fn a_command_that_decides_nothing_is_refused() {
-        let error = predicate("true", Passed::Candidate).unwrap_err();
-        let expected = "true: ended with exit status: 0 for the input and for an empty program, \
+        let error = predicate("true", Passed::Program).unwrap_err();
+        let expected = "true: ended with exit status: 0 for the input and for an empty one, \
                         expected different results";
         assert_eq!(error, expected);
     }

@@ -19,8 +19,10 @@ use super::judge::{CandidateJudge, JudgeError};
 /// The file that the command gets.
 #[derive(Clone, Copy, Debug)]
 pub enum Passed {
-    /// The candidate.
-    Candidate,
+    /// The candidate, a program.
+    Program,
+    /// The candidate, a file.
+    File,
     /// The image that the candidate builds, within these limits.
     Image(Limits),
 }
@@ -71,7 +73,7 @@ impl From<NotRun> for JudgeError {
 }
 
 impl Predicate {
-    /// Runs `command` with `input`, and with an empty program.
+    /// Runs `command` with `input`, and with an empty program or file.
     ///
     /// # Errors
     /// The command gives the same result for both, so it decides nothing; or it could not be run.
@@ -79,7 +81,11 @@ impl Predicate {
         let scratch = TempDir::with_prefix("qcowfuzz-").map_err(JudgeError::Scratch)?;
         let command = ShellCommand { line: command.to_string(), passed, scratch };
         let ended = command.run(input)?;
-        let nothing = command.run(&Program::default().encode())?;
+        let empty = match passed {
+            Passed::Program | Passed::Image(_) => Program::default().encode(),
+            Passed::File => Vec::new(),
+        };
+        let nothing = command.run(&empty)?;
         if ended == nothing {
             return Err(JudgeError::Undecided { command: command.line, end: ended });
         }
@@ -100,7 +106,7 @@ impl ShellCommand {
 
     fn written(&self, candidate: &[u8], folder: &Path) -> Result<PathBuf, NotRun> {
         let limits = match self.passed {
-            Passed::Candidate => {
+            Passed::Program | Passed::File => {
                 let path = folder.join("candidate");
                 replace(&path, folder, candidate)?;
                 return Ok(path);

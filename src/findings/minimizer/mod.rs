@@ -1,4 +1,4 @@
-//! Makes a program that shows a bug as small and as simple as it can be, so that a person can read it.
+//! Makes a program or a file that shows a bug as small and as simple as it can be, so that a person can read it.
 //!
 //! Each reducer proposes simpler programs. A proposal that still shows the bug replaces the current program. The
 //! caller's function decides whether it does, because the caller knows the fingerprint. Reducers run in turn until none
@@ -6,11 +6,13 @@
 //! fall for ever. Rounds and tries have limits too.
 //!
 //! A program with fewer operations is simpler. Among programs with equally many operations, the one with plainer
-//! operations, operands and geometry is simpler ([measure]).
+//! operations, operands and geometry is simpler ([measure]). A file with fewer bytes that are not 0 is simpler, then a
+//! shorter one.
 //!
 //! [measure]: Measure
 
 mod checkpoints;
+mod file;
 mod geometry;
 mod kinds;
 mod layers;
@@ -27,6 +29,7 @@ mod search;
 use std::ops::ControlFlow;
 
 use crate::disk::limits::MAX_MINIMIZE_ROUNDS;
+use crate::harness::target::Inputs;
 
 pub use measure::Measure;
 use search::Search;
@@ -57,9 +60,9 @@ pub(crate) const REDUCERS: &[Reducer] = &[
     Reducer { name: "geometry", reduce: geometry::reduce },
 ];
 
-/// Minimizes `input`, a program that shows a bug. `judge` reports whether a candidate shows the same bug; candidates
-/// are canonical. Before each candidate, the minimizer passes its progress to `watch`, which may end the minimization:
-/// the result is the simplest program so far.
+/// Minimizes `input`, which shows a bug. `judge` reports whether a candidate shows the same bug; candidates that are
+/// programs are canonical. Before each candidate, the minimizer passes its progress to `watch`, which may end the
+/// minimization: the result is the simplest input so far.
 ///
 /// # Errors
 /// The first error of `judge`, which ends the minimization.
@@ -77,7 +80,10 @@ pub fn minimize<E>(
             ControlFlow::Break(())
         }
     };
-    let minimized = search(Search::new(input, settings, &mut shows, watch));
+    let minimized = match settings.inputs {
+        Inputs::Programs => search(Search::new(input, settings, &mut shows, watch)),
+        Inputs::Files => file::search(input, settings.tries, &mut shows, watch),
+    };
     match failure {
         Some(error) => Err(error),
         None => Ok(minimized),

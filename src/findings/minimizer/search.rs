@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hasher};
 use std::ops::ControlFlow;
 
 use crate::findings::panics::caught;
+use crate::harness::target::Inputs;
 use crate::programs::framing::{fit_data, reframe};
 use crate::programs::{Operation, Program, Vm};
 
@@ -15,13 +16,15 @@ use crate::images::limits::Limits;
 /// The settings of a minimization.
 #[derive(Clone, Copy, Debug)]
 pub struct MinimizeSettings {
-    /// The limits of the target's programs.
+    /// The kind of the target's inputs.
+    pub inputs: Inputs,
+    /// The limits of the target's programs. They mean nothing if its inputs are files.
     pub limits: Limits,
-    /// The maximum number of programs to judge.
+    /// The maximum number of candidates to judge.
     pub tries: u64,
     /// The number of other values of `rng_seed` to try if a program does not show the bug. Some oracles derive their
     /// questions from the checksum of the program, so any change of the program changes the questions. 0 for all other
-    /// oracles.
+    /// oracles. A file has no such value.
     pub rerolls: u16,
     /// True if programs may run in this process; false if the bug ends its process.
     pub runs_here: bool,
@@ -32,22 +35,23 @@ pub struct MinimizeSettings {
 pub struct MinimizeProgress {
     /// The name of the current reducer.
     pub reducer: &'static str,
-    /// The number of programs that were judged.
+    /// The number of candidates that were judged.
     pub tries: u64,
-    /// The number of programs that replaced their predecessor.
+    /// The number of candidates that replaced their predecessor.
     pub kept: u64,
-    /// The number of operations of the smallest program so far.
-    pub operations: usize,
+    /// The size of the simplest input so far: the number of operations of a program, or of bytes that are not 0 in a
+    /// file.
+    pub left: usize,
 }
 
 /// The result of a minimization.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Minimized {
-    /// The smallest input; in canonical form if a canonical program shows the bug.
+    /// The simplest input; a program is in canonical form if that shows the bug.
     pub input: Vec<u8>,
-    /// The number of programs that were judged.
+    /// The number of candidates that were judged.
     pub tries: u64,
-    /// The number of programs that replaced their predecessor.
+    /// The number of candidates that replaced their predecessor.
     pub kept: u64,
     /// True if no simpler candidate was left: neither tries nor rounds ran out, and the caller did not stop the search.
     pub complete: bool,
@@ -80,7 +84,7 @@ impl<'s> Search<'s> {
         watch: &'s mut dyn FnMut(&MinimizeProgress) -> ControlFlow<()>,
     ) -> Self {
         let best = Program::decode(input);
-        let operations = best.operations.len();
+        let left = best.operations.len();
         Self {
             settings,
             judge,
@@ -89,7 +93,7 @@ impl<'s> Search<'s> {
             measure: Measure::of(&best),
             best,
             rejected: BTreeSet::new(),
-            progress: MinimizeProgress { reducer: "", tries: 0, kept: 0, operations },
+            progress: MinimizeProgress { reducer: "", tries: 0, kept: 0, left },
             stopped: false,
         }
     }
@@ -203,7 +207,7 @@ impl<'s> Search<'s> {
             }
         }
         self.progress.kept += 1;
-        self.progress.operations = candidate.operations.len();
+        self.progress.left = candidate.operations.len();
         self.measure = Measure::of(&candidate);
         (self.best, self.input) = (candidate, input);
         true
@@ -217,7 +221,7 @@ impl<'s> Search<'s> {
     }
 }
 
-fn hash(input: &[u8]) -> u64 {
+pub(super) fn hash(input: &[u8]) -> u64 {
     // The hasher has no random keys, so the hash is the same in every process.
     let mut hasher = DefaultHasher::new();
     hasher.write(input);

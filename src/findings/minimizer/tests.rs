@@ -13,8 +13,13 @@ use crate::programs::operation::OPERATION_BYTES;
 use crate::programs::text::assemble;
 use crate::programs::{JournalRecord, Operation, Program, Vm};
 
-const SETTINGS: MinimizeSettings =
-    MinimizeSettings { limits: Limits::WALKED, tries: 100_000, rerolls: 0, runs_here: true };
+const SETTINGS: MinimizeSettings = MinimizeSettings {
+    inputs: Inputs::Programs,
+    limits: Limits::WALKED,
+    tries: 100_000,
+    rerolls: 0,
+    runs_here: true,
+};
 
 /// Reports whether `shows` accepts the virtual machine after the program has run.
 fn journal_shows(input: &[u8], limits: Limits, shows: impl Fn(&Vm) -> bool) -> bool {
