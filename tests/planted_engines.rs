@@ -34,7 +34,18 @@ fn inputs() -> Vec<Vec<u8>> {
         program.operations.retain(is_of_one_image);
         program.encode()
     };
-    (0..PROGRAMS).map(program).chain((0..COMPRESSED_PROGRAMS).map(compressed)).collect()
+    let others = (0..COMPRESSED_PROGRAMS).map(compressed).chain((17..=21).map(deep));
+    (0..PROGRAMS).map(program).chain(others).collect()
+}
+
+/// Returns a program with data behind the first 64 KiB of clusters of this size.
+fn deep(cluster_bits: u32) -> Vec<u8> {
+    let text = format!(
+        "image version=3 cluster_bits={cluster_bits} refcount_order=4 features=none size=40<<{cluster_bits}+0 \
+         rng_seed=0 blocks=append table=append tolerance=0\n\
+         write_data at=start+3 clusters=5 content=deep value=0\n"
+    );
+    assemble(&text).unwrap().encode()
 }
 
 /// Returns a program that fills a disk with compressed clusters. It is never compared whole.

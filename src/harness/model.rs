@@ -23,6 +23,7 @@ use crate::disk::file_parts::{FilePart, FileParts};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::images::content::{CompressedContent, SubclusterChange};
+use crate::images::unstamped::UnstampedData;
 use crate::programs::journal::{Journal, JournalRecord};
 
 pub use piece::{ModelPiece, PieceState};
@@ -52,6 +53,8 @@ struct ModelLayer {
     pieces: Vec<ModelPiece>,
     /// The content of compressed clusters that have no shape.
     given: Vec<u8>,
+    /// The data without stamps, by the index in their writes.
+    unstamped: Vec<UnstampedData>,
     snapshots: Vec<ModelSnapshot>,
     /// The buffers of deleted snapshots.
     spare: Vec<ModelSnapshot>,
@@ -149,6 +152,11 @@ impl Model {
         }
     }
 
+    /// Returns the data without stamps of a write in a part of the disk.
+    pub fn unstamped(&self, part: &Visible, index: u32) -> Option<&UnstampedData> {
+        self.layers.get(part.depth as usize)?.unstamped.get(index as usize)
+    }
+
     /// Computes `visible` from the layers.
     fn update_visible(&mut self) {
         let size = self.virtual_size_bytes();
@@ -241,6 +249,7 @@ impl ModelLayer {
             parts: FileParts::TABLED,
             pieces: vec![nothing],
             given: Vec::new(),
+            unstamped: Vec::new(),
             snapshots: Vec::new(),
             spare: Vec::new(),
         }
@@ -255,6 +264,7 @@ impl ModelLayer {
             _ => journal.parts,
         };
         self.given.clone_from(&journal.given);
+        self.unstamped.clone_from(&journal.unstamped);
         self.spare.append(&mut self.snapshots);
         self.pieces.clear();
         self.pieces.push(ModelPiece { start: 0, state: PieceState::Unallocated });

@@ -1,7 +1,8 @@
 //! Guest data. Each piece of data has stamps at its edges: sixteen bytes with its guest offset and the write that
 //! made it. So data that an engine reads through a mapping prove the mapping. The bytes between them are the fill
-//! ([`crate::images::fill`]); some data has a look instead of one stamp ([`crate::images::look`]). This module also
-//! defines the shapes of data after the stamp of a compressed cluster.
+//! ([`crate::images::fill`]); some data has a look instead of one stamp ([`crate::images::look`]), has stamps inside
+//! of a large cluster, too ([`crate::images::deep`]), or has no stamps at all ([`crate::images::unstamped`]). This
+//! module also defines the shapes of data after the stamp of a compressed cluster.
 
 use std::ops::Range;
 use std::sync::{LazyLock, OnceLock};
@@ -25,24 +26,61 @@ impl WriteNumber {
     /// No write: allocated clusters without a write read as zeros.
     pub const NONE: Self = Self(0);
 
-    /// The lowest of the four bits that hold the look: 0 for none, otherwise its index plus 1. Programs make fewer than
-    /// 2^28 writes (`limits`).
-    const LOOK_AT: u32 = 28;
+    /// The lowest of the four bits that hold the form of the content: 0 for stamps and fill, the index of a look
+    /// plus 1, or one of the two highest numbers. Programs make fewer than 2^28 writes (`limits`).
+    const FORM_AT: u32 = 28;
+    /// The form of deep data.
+    const DEEP: u32 = 14;
+    /// The form of data without stamps. The bits below it are their index in the journal, not a number of a write.
+    const UNSTAMPED: u32 = 15;
 
     /// Returns the same write, if its clusters have this look.
     pub fn with_look(self, look: Look) -> Self {
-        Self(self.0 | (look as u32 + 1) << Self::LOOK_AT)
+        self.with_form(look as u32 + 1)
     }
 
-    /// Returns the look of the write's clusters, if they have one.
+    /// Returns the same write, if its clusters have stamps inside, too.
+    pub fn deep(self) -> Self {
+        self.with_form(Self::DEEP)
+    }
+
+    /// Returns the write of the unstamped data with this index, which is below 2^28 (`limits`).
+    pub fn of_unstamped(index: u32) -> Self {
+        Self(index).with_form(Self::UNSTAMPED)
+    }
+
+    fn with_form(self, form: u32) -> Self {
+        Self(self.0 | form << Self::FORM_AT)
+    }
+
+    /// Returns the content of the write's clusters.
     #[inline]
-    pub fn look(self) -> Option<Look> {
-        let number = (self.0 >> Self::LOOK_AT).checked_sub(1)?;
-        Look::ALL.get(number as usize).copied()
+    pub fn content(self) -> WriteContent {
+        match self.0 >> Self::FORM_AT {
+            0 => WriteContent::Stamped,
+            Self::DEEP => WriteContent::Deep,
+            Self::UNSTAMPED => WriteContent::Unstamped(self.0 & ((1 << Self::FORM_AT) - 1)),
+            look => Look::ALL
+                .get(look as usize - 1)
+                .map_or(WriteContent::Stamped, |look| WriteContent::Look(*look)),
+        }
     }
 }
 
-const _: () = assert!(Look::ALL.len() < 16, "the look has four bits");
+const _: () = assert!(Look::ALL.len() < WriteNumber::DEEP as usize, "a look has a form of its own");
+
+/// The content of the clusters of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteContent {
+    /// Stamps at the edges, and the fill between them.
+    Stamped,
+    /// A look at one edge.
+    Look(Look),
+    /// Stamps and fill also behind the first 64 KiB.
+    Deep,
+    /// The unstamped data with this index.
+    Unstamped(u32),
+}
 
 /// The start of every checksum. A new hasher inspects the processor each time; a copy does not, and stamps are short.
 static CHECKSUM_START: LazyLock<Hasher> = LazyLock::new(Hasher::new);

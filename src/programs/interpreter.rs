@@ -6,6 +6,7 @@ mod bitmaps;
 mod bytes;
 mod chain;
 mod clamped;
+mod data;
 mod disk;
 mod files;
 mod formats;
@@ -81,7 +82,8 @@ pub struct Vm {
     touchable: u64,
     /// The number of clusters that runs may still preallocate.
     preallocatable: u64,
-    /// The bytes of payload that `compress_as` may still place, and of compressed VMDK grains.
+    /// The bytes of payload that `compress_as` may still place, of compressed VMDK grains, and of data that the build
+    /// copies.
     payload_bytes: u64,
     checkpoints: u32,
 }
@@ -204,6 +206,9 @@ impl Vm {
             CompressAs { at, shape, coding, skew } => self.compress_as(at, shape, coding, skew),
             EndFile { end, tail } => self.end_file(end, tail),
             Spare { table, l1 } => self.spare(table, l1),
+            WriteData { at, clusters, content, value } => {
+                self.write_data(at, clusters, content, value)
+            }
             Preallocate { at, clusters } => self.preallocate(at, clusters),
             PreallocateRun { at, length } => self.preallocate_run(at, length),
             Beyond { table, distance, clusters, kind } => {
@@ -216,7 +221,7 @@ impl Vm {
             SpareBlocks { blocks, distance } => self.spare_blocks(blocks, distance),
             Bytes { kind, length } => self.begin_bytes(kind, length),
             Data(bytes) => self.add_data(bytes),
-            WriteAt { .. } | ZeroAt { .. } | Sync { .. } => Effect::None,
+            WriteAt { .. } | WriteDataAt { .. } | ZeroAt { .. } | Sync { .. } => Effect::None,
         }
     }
 

@@ -7,7 +7,8 @@ use crate::disk::clusters::SubclusterRange;
 use crate::disk::file_parts::FileParts;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
-use crate::images::content::{CompressedContent, SubclusterChange, WriteNumber};
+use crate::images::content::{CompressedContent, SubclusterChange, WriteContent, WriteNumber};
+use crate::images::unstamped::UnstampedData;
 
 /// The meaning of one operation, or of one cluster of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -97,6 +98,8 @@ pub struct Journal {
     pub records: Vec<JournalRecord>,
     /// The content of compressed clusters that have no shape.
     pub given: Vec<u8>,
+    /// The data without stamps, by the index in their writes.
+    pub unstamped: Vec<UnstampedData>,
 }
 
 /// A position in a journal.
@@ -136,11 +139,15 @@ impl Journal {
         grown.into_iter().chain(self.records.iter().skip(mark.records).copied())
     }
 
-    /// Reports whether some write gave the first cluster of the disk a look.
+    /// Reports whether some write gave the first cluster of the disk a look, or data without stamps, which may look
+    /// like anything.
     pub fn had_look_at_start(&self) -> bool {
+        let is_like_a_file = |write: WriteNumber| {
+            matches!(write.content(), WriteContent::Look(_) | WriteContent::Unstamped(_))
+        };
         self.records.iter().any(|record| match record {
             JournalRecord::Written { cluster, write, .. } => {
-                *cluster == GuestCluster::new(0) && write.look().is_some()
+                *cluster == GuestCluster::new(0) && is_like_a_file(*write)
             }
             _ => false,
         })
@@ -152,8 +159,19 @@ impl Journal {
         let (format, parts) = (ImageFormat::Qcow2, FileParts::TABLED);
         let records = Vec::new();
         let given = Vec::new();
+        let unstamped = Vec::new();
         let (cell_bytes, size_bytes, has_holes) = (cluster_size.bytes(), 0, false);
-        Self { cluster_size, cell_bytes, size_bytes, format, has_holes, parts, records, given }
+        Self {
+            cluster_size,
+            cell_bytes,
+            size_bytes,
+            format,
+            has_holes,
+            parts,
+            records,
+            given,
+            unstamped,
+        }
     }
 
     /// Begins again, and reuses the buffer.
@@ -167,6 +185,7 @@ impl Journal {
         (self.format, self.has_holes, self.parts) = (format, false, parts);
         self.records.clear();
         self.given.clear();
+        self.unstamped.clear();
     }
 
     /// Keeps the content of a compressed cluster that has no shape.

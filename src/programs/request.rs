@@ -4,16 +4,19 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::disk::offsets::GuestOffset;
+use crate::images::unstamped::UnstampedData;
 
 /// A request to a disk that is open for writing. Its range lies on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteRequest {
-    /// Writes bytes that no other request writes.
+    /// Writes bytes.
     Write {
         /// The first byte.
         guest: GuestOffset,
         /// The number of bytes.
         length_bytes: u32,
+        /// The bytes.
+        content: RequestContent,
     },
     /// Makes a range read as zeros.
     WriteZeroes {
@@ -91,6 +94,23 @@ pub enum BitmapChange {
     Disable,
 }
 
+/// The bytes of a request that writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RequestContent {
+    /// Bytes that no other request writes.
+    #[default]
+    Fresh,
+    /// Zeros.
+    Zeros,
+    /// The bytes that a guest reads there already.
+    Same,
+    /// The bytes that a guest read there before the requests; of a disk that an applied snapshot has restored, those
+    /// of the snapshot as the program has built it.
+    Former,
+    /// Data without stamps, which begin with the request.
+    Unstamped(UnstampedData),
+}
+
 /// The properties of an empty image that an engine creates. The image has no backing file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewImage {
@@ -123,7 +143,7 @@ impl WriteRequest {
     pub fn changed(&self) -> Option<Range<u64>> {
         let range = |guest: GuestOffset, length| guest.get()..guest.saturating_add(length).get();
         match *self {
-            Self::Write { guest, length_bytes } => Some(range(guest, u64::from(length_bytes))),
+            Self::Write { guest, length_bytes, .. } => Some(range(guest, u64::from(length_bytes))),
             Self::WriteZeroes { guest, length_bytes } | Self::Discard { guest, length_bytes } => {
                 Some(range(guest, length_bytes))
             }
@@ -161,8 +181,8 @@ impl WriteRequest {
 impl fmt::Display for WriteRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Write { guest, length_bytes } => {
-                write!(f, "write of guest {:#x}+{length_bytes:#x}", guest.get())
+            Self::Write { guest, length_bytes, content } => {
+                write!(f, "write of guest {:#x}+{length_bytes:#x}{content}", guest.get())
             }
             Self::WriteZeroes { guest, length_bytes } => {
                 write!(f, "zeros to guest {:#x}+{length_bytes:#x}", guest.get())
@@ -184,6 +204,21 @@ impl fmt::Display for WriteRequest {
             }
             Self::Reopen => f.write_str("close, and open again"),
         }
+    }
+}
+
+/// Prints the content behind the range of the write.
+impl fmt::Display for RequestContent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Fresh => "",
+            Self::Zeros => ", zeros",
+            Self::Same => ", the same bytes again",
+            Self::Former => ", the bytes from before the requests",
+            Self::Unstamped(UnstampedData::Once(_)) => ", bytes of the program",
+            Self::Unstamped(UnstampedData::Repeated(_)) => ", a repeated piece",
+            Self::Unstamped(UnstampedData::Entries { .. }) => ", entries of a table",
+        })
     }
 }
 

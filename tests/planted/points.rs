@@ -161,6 +161,11 @@ pub const CASES: &[Case] = &[
         &["data: normal, what was written → other bytes", "data: normal, "],
     ),
     read(
+        "the bytes of a cluster behind its first 64 KiB read as zeros",
+        zeros_in_depth,
+        &["data: normal, what was written → zeros", "data: normal, "],
+    ),
+    read(
         "the inside of a hole of a large disk reads as other bytes",
         |disk, facts, guest, into| fill_inside(disk, facts, guest, into, |it| !it.data, 1),
         &["data: unallocated, what was written → other bytes", "data: "],
@@ -199,6 +204,26 @@ pub fn zeros_inside(
     for (at, byte) in (guest.get()..).zip(into) {
         let is_edge = [at, at + EDGE_BYTES].iter().any(|at| at & mask < EDGE_BYTES);
         if !is_edge && !disk.lookup(GuestOffset::new(at))?.compressed {
+            *byte = 0;
+        }
+    }
+    Ok(())
+}
+
+/// Reads zeros behind the first 64 KiB of clusters of data, except in their last sector.
+fn zeros_in_depth(
+    disk: &mut dyn OpenDisk,
+    facts: &Facts,
+    guest: GuestOffset,
+    into: &mut [u8],
+) -> Walked {
+    disk.read(guest, into)?;
+    let cluster_size = facts.geometry.cluster_size;
+    for (at, byte) in (guest.get()..).zip(into) {
+        let inside = at & cluster_size.mask();
+        if (64 << 10..cluster_size.bytes() - 512).contains(&inside)
+            && !disk.lookup(GuestOffset::new(at))?.compressed
+        {
             *byte = 0;
         }
     }

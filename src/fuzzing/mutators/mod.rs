@@ -377,7 +377,7 @@ mod tests {
                 }
             }
         }
-        assert!(shorter > 300 && longer > 300 && changed > 300, "{shorter} {longer} {changed}");
+        assert!(shorter > 250 && longer > 250 && changed > 250, "{shorter} {longer} {changed}");
     }
 
     #[test]

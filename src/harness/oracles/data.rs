@@ -13,12 +13,15 @@ pub mod inside;
 
 use std::ops::Range;
 
+use crate::disk::clusters::ClusterSize;
 use crate::disk::limits::MAX_INFLATED_BYTES;
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::Answer;
 use crate::harness::model::{Model, PieceState, Visible};
-use crate::images::content::{LookOfCluster, STAMP_BYTES, WriteNumber, stamp};
+use crate::images::content::{LookOfCluster, STAMP_BYTES, WriteContent, WriteNumber, stamp};
+use crate::images::deep::DeepCluster;
 use crate::images::fill::{between_stamps, fill};
+use crate::images::unstamped::{MAX_UNSTAMPED_BYTES, UnstampedData};
 
 use super::{OracleResult, POISON, unexpected_error, violation};
 
@@ -211,9 +214,6 @@ fn expect_of(model: &Model, visible: &Visible, start: GuestOffset, into: &mut [u
     let stored = size_bytes.saturating_sub(start).min(into.len() as u64);
     let into = &mut into[..stored as usize];
     let end = start.saturating_add(into.len() as u64);
-    let stamp_at = |edge: u64, write, into: &mut [u8]| {
-        overlay(into, start, edge, &stamp(GuestOffset::new(edge), write));
-    };
     // Go cluster by cluster, beginning with the cluster that holds the first byte.
     let mut at = (start & !cluster_size.mask()).max(piece.start);
     while at < end {
@@ -221,31 +221,87 @@ fn expect_of(model: &Model, visible: &Visible, start: GuestOffset, into: &mut [u
         match piece.state {
             // An allocated cluster without a write.
             PieceState::Normal(_, WriteNumber::NONE) => {}
-            PieceState::Normal(_, write) => match write.look() {
-                Some(look) => {
-                    let edges = LookOfCluster::new(look, cluster_size);
-                    overlay(into, start, at + edges.sector_at, look.sector());
-                    edges.stamp_at.into_iter().for_each(|edge| stamp_at(at + edge, write, into));
-                    overlay_fill(into, start, at, write, edges.between(cluster_size));
-                }
-                None => {
-                    [at, next - STAMP_BYTES as u64]
-                        .into_iter()
-                        .filter(|edge| *edge < end && edge + STAMP_BYTES as u64 > start)
-                        .for_each(|edge| stamp_at(edge, write, into));
-                    let cluster = at & !cluster_size.mask();
-                    let piece = (at - cluster) as usize..(next - cluster) as usize;
-                    overlay_fill(into, start, cluster, write, between_stamps(&piece));
-                }
-            },
+            PieceState::Normal(_, write) => {
+                expect_write(model, visible, (at, next), write, start, into);
+            }
             PieceState::Compressed(write, content) => {
-                stamp_at(at, write, into);
+                overlay_stamp(into, start, at, write);
                 let behind = at + STAMP_BYTES as u64;
                 overlay(into, start, behind, model.compressed_content(visible, content));
             }
             _ => {}
         }
         at = next;
+    }
+}
+
+/// Copies the data of a write in a cluster, or in a part of it from `at` to `next`, that overlap `into` (which begins
+/// at `start`).
+fn expect_write(
+    model: &Model,
+    visible: &Visible,
+    (at, next): (u64, u64),
+    write: WriteNumber,
+    start: u64,
+    into: &mut [u8],
+) {
+    let cluster_size = visible.cluster_size;
+    match write.content() {
+        WriteContent::Stamped => expect_stamped(cluster_size, (at, next), write, start, into),
+        WriteContent::Look(look) => {
+            let edges = LookOfCluster::new(look, cluster_size);
+            overlay(into, start, at + edges.sector_at, look.sector());
+            let edge = edges.stamp_at.map(|edge| at + edge);
+            edge.into_iter().for_each(|edge| overlay_stamp(into, start, edge, write));
+            overlay_fill(into, start, at, write, edges.between(cluster_size));
+        }
+        WriteContent::Deep => {
+            expect_stamped(cluster_size, (at, next), write, start, into);
+            let Some(deep) = DeepCluster::new(cluster_size) else { return };
+            for inner in deep.inner_stamps() {
+                overlay_stamp(into, start, at + inner, write);
+            }
+            let (tail_at, tail) = deep.tail_fill(GuestOffset::new(at), write);
+            overlay(into, start, at + tail_at, tail);
+        }
+        WriteContent::Unstamped(index) => {
+            let data = model.unstamped(visible, index);
+            data.into_iter().for_each(|data| expect_unstamped(data, (at, next), start, into));
+        }
+    }
+}
+
+/// Copies the stamps at the edges of a piece of data from `at` to `next` in one cluster, and the fill between them.
+fn expect_stamped(
+    cluster_size: ClusterSize,
+    (at, next): (u64, u64),
+    write: WriteNumber,
+    start: u64,
+    into: &mut [u8],
+) {
+    for edge in [at, next - STAMP_BYTES as u64] {
+        overlay_stamp(into, start, edge, write);
+    }
+    let cluster = at & !cluster_size.mask();
+    let piece = (at - cluster) as usize..(next - cluster) as usize;
+    overlay_fill(into, start, cluster, write, between_stamps(&piece));
+}
+
+/// Copies the data without stamps of a cluster from `at` to `next`.
+fn expect_unstamped(data: &UnstampedData, (at, next): (u64, u64), start: u64, into: &mut [u8]) {
+    let most = MAX_UNSTAMPED_BYTES.min((next - at) as usize);
+    let covered = at..at + data.covered_bytes(most) as u64;
+    let (from, to) = (covered.start.max(start), covered.end.min(start + into.len() as u64));
+    if from < to {
+        data.fill(from - at, &mut into[(from - start) as usize..(to - start) as usize]);
+    }
+}
+
+/// Copies the part of the stamp at `edge` that overlaps `into` (which begins at `start`).
+#[inline]
+fn overlay_stamp(into: &mut [u8], start: u64, edge: u64, write: WriteNumber) {
+    if edge < start + into.len() as u64 && edge + STAMP_BYTES as u64 > start {
+        overlay(into, start, edge, &stamp(GuestOffset::new(edge), write));
     }
 }
 

@@ -15,6 +15,7 @@ use crate::harness::model::Model;
 use crate::harness::oracles::data::{self, GuestRead, InCompressed};
 use crate::harness::oracles::written::{ExpectedDisk, LastChange};
 use crate::programs::WriteRequest;
+use crate::programs::request::RequestContent;
 
 use super::bitmaps::TrackedBitmaps;
 use super::saved::SavedDisks;
@@ -85,7 +86,7 @@ impl GuestDisk {
     /// Reports whether the range of a request lies on the disk, and has whole clusters if it must.
     pub(super) fn fits(&self, request: &WriteRequest) -> bool {
         match *request {
-            WriteRequest::Write { guest, length_bytes } => {
+            WriteRequest::Write { guest, length_bytes, .. } => {
                 guest.saturating_add(length_bytes.into()).get() <= self.now.size_bytes
             }
             WriteRequest::WriteZeroes { guest, length_bytes } => {
@@ -110,9 +111,22 @@ impl GuestDisk {
         }
     }
 
-    /// Fills `bytes` with those that the next write has at `guest`.
-    pub(super) fn payload(&self, guest: GuestOffset, bytes: &mut [u8]) {
-        written_bytes(self.requests.saturating_add(1), guest.get(), bytes);
+    /// Fills `bytes` with those of the next write, from `guest` on.
+    pub(super) fn payload(
+        &self,
+        built: &BuiltDisks,
+        (guest, content): (GuestOffset, RequestContent),
+        bytes: &mut [u8],
+    ) {
+        match content {
+            RequestContent::Fresh => {
+                written_bytes(self.requests.saturating_add(1), guest.get(), bytes);
+            }
+            RequestContent::Zeros => bytes.fill(0),
+            RequestContent::Same => self.over(built).expect_bytes(guest, None, bytes),
+            RequestContent::Former => self.over(built).expect_unchanged(guest, None, bytes),
+            RequestContent::Unstamped(data) => data.fill(0, bytes),
+        }
     }
 
     /// Notes a request that the engine has carried out.
@@ -120,9 +134,9 @@ impl GuestDisk {
         self.requests = self.requests.saturating_add(1);
         let before_bytes = self.now.size_bytes;
         match *request {
-            WriteRequest::Write { .. } => {
-                let change = GuestChange::Written(self.requests);
-                request.changed().into_iter().for_each(|range| self.now.change(range, change));
+            WriteRequest::Write { content, .. } => {
+                let range = request.changed();
+                range.into_iter().for_each(|range| self.note_write(range, content));
             }
             WriteRequest::WriteZeroes { .. } | WriteRequest::Discard { .. } => {
                 let change = GuestChange::Zeroed;
@@ -137,6 +151,17 @@ impl GuestDisk {
             }
         }
         self.bitmaps.note(request, before_bytes);
+    }
+
+    fn note_write(&mut self, range: Range<u64>, content: RequestContent) {
+        let change = match content {
+            RequestContent::Fresh => GuestChange::Written(self.requests),
+            RequestContent::Zeros => GuestChange::Zeroed,
+            RequestContent::Same => return self.now.keep(range),
+            RequestContent::Former => GuestChange::Former,
+            RequestContent::Unstamped(data) => GuestChange::Unstamped { data, first: range.start },
+        };
+        self.now.change(range, change);
     }
 
     /// Returns the ranges that have changed since the last flush.
@@ -218,16 +243,43 @@ impl<'d> ChangedDisk<'d> {
         Self { active: Some(active), ..self }
     }
 
-    /// Fills `expected` with bytes that no request has changed. Those that the guest has read decide whether the build
-    /// has stamped inner edges.
-    fn expect_unchanged(&self, start: GuestOffset, actual: &[u8], expected: &mut [u8]) {
+    /// Fills `expected` with the bytes of the built disk. Those that the guest has read, if it has, decide whether the
+    /// build has stamped inner edges.
+    fn expect_unchanged(&self, start: GuestOffset, actual: Option<&[u8]>, expected: &mut [u8]) {
         expected.fill(0);
         let there = self.before.virtual_size_bytes().saturating_sub(start.get());
         let there = usize::try_from(there).unwrap_or(usize::MAX).min(expected.len());
-        let (old, read) = (&mut expected[..there], &actual[..there]);
+        let old = &mut expected[..there];
         data::expect(self.before, start, old);
-        if old != read {
+        if let Some(read) = actual.map(|actual| &actual[..there])
+            && old != read
+        {
             data::admit_inner_stamps(self.before, start, old, read);
+        }
+    }
+
+    /// Fills `expected` with the bytes of the disk. Those that the guest has read, if it has, decide whether the build
+    /// has stamped inner edges.
+    fn expect_bytes(&self, start: GuestOffset, actual: Option<&[u8]>, expected: &mut [u8]) {
+        let mut at = 0;
+        while at < expected.len() {
+            let guest = start.get().saturating_add(at as u64);
+            let (change, end) = self.guest.changes.at(guest);
+            let length = usize::try_from(end.saturating_sub(guest)).unwrap_or(usize::MAX);
+            let until = at.saturating_add(length).min(expected.len());
+            let part = &mut expected[at..until];
+            match change {
+                None | Some(GuestChange::Former) => {
+                    let actual = actual.map(|actual| &actual[at..until]);
+                    self.expect_unchanged(GuestOffset::new(guest), actual, part);
+                }
+                Some(GuestChange::Zeroed) => part.fill(0),
+                Some(GuestChange::Written(write)) => written_bytes(*write, guest, part),
+                Some(GuestChange::Unstamped { data, first }) => {
+                    data.fill(guest.saturating_sub(*first), part);
+                }
+            }
+            at = until;
         }
     }
 }
@@ -240,7 +292,9 @@ impl ExpectedDisk for ChangedDisk<'_> {
     fn last_change(&self, guest: u64) -> LastChange {
         match self.guest.changes.at(guest).0 {
             None => LastChange::None,
-            Some(GuestChange::Written(_)) => LastChange::Written,
+            Some(GuestChange::Written(_) | GuestChange::Former | GuestChange::Unstamped { .. }) => {
+                LastChange::Written
+            }
             Some(GuestChange::Zeroed) => LastChange::Zeroed,
         }
     }
@@ -264,20 +318,7 @@ impl ExpectedDisk for ChangedDisk<'_> {
     }
 
     fn expect(&self, start: GuestOffset, actual: &[u8], expected: &mut [u8]) {
-        let mut at = 0;
-        while at < expected.len() {
-            let guest = start.get().saturating_add(at as u64);
-            let (change, end) = self.guest.changes.at(guest);
-            let length = usize::try_from(end.saturating_sub(guest)).unwrap_or(usize::MAX);
-            let until = at.saturating_add(length).min(expected.len());
-            let part = &mut expected[at..until];
-            match change {
-                None => self.expect_unchanged(GuestOffset::new(guest), &actual[at..until], part),
-                Some(GuestChange::Zeroed) => part.fill(0),
-                Some(GuestChange::Written(write)) => written_bytes(*write, guest, part),
-            }
-            at = until;
-        }
+        self.expect_bytes(start, Some(actual), expected);
     }
 }
 

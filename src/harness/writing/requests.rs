@@ -64,11 +64,11 @@ impl WriterJudge {
         request: &WriteRequest,
     ) -> Option<(QuestionKind, Event, Answer)> {
         let (event, request) = match *request {
-            WriteRequest::Write { guest, length_bytes } => {
+            WriteRequest::Write { guest, length_bytes, content } => {
                 let length = length_bytes as usize;
                 self.payload.resize(self.payload.len().max(length), 0);
                 let bytes = &mut self.payload[..length];
-                self.guest.payload(guest, bytes);
+                self.guest.payload(&self.built, (guest, content), bytes);
                 (Event::Normal, Request::Write { guest, bytes })
             }
             WriteRequest::WriteZeroes { guest, length_bytes } => {

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::disk::ranges::RangeMap;
 use crate::harness::model::Model;
+use crate::images::unstamped::UnstampedData;
 use crate::programs::Journal;
 
 /// A change of guest bytes.
@@ -13,6 +14,15 @@ pub(super) enum GuestChange {
     Written(u32),
     /// The range reads as zeros.
     Zeroed,
+    /// The range has the bytes of the built disk again, or still.
+    Former,
+    /// A request has written data without stamps.
+    Unstamped {
+        /// The data.
+        data: UnstampedData,
+        /// The guest offset of their first byte.
+        first: u64,
+    },
 }
 
 /// The state of a disk at some moment: a disk that the program has built, with changes.
@@ -36,6 +46,21 @@ impl DiskState {
     /// Notes that all changes must survive a cut.
     pub(super) fn settle(&mut self) {
         self.unsettled.clear();
+    }
+
+    /// Notes that the bytes of a range have been written again. Those that nothing has changed are still those of the
+    /// built disk, but a writer may have moved them.
+    pub(super) fn keep(&mut self, range: Range<u64>) {
+        let mut at = range.start;
+        while at < range.end {
+            let (change, end) = self.changes.at(at);
+            let (is_changed, end) = (change.is_some(), end.min(range.end));
+            if !is_changed {
+                self.changes.insert(at..end, GuestChange::Former);
+            }
+            at = end;
+        }
+        self.unsettled.insert(range, ());
     }
 
     /// Notes a change.

@@ -10,6 +10,7 @@ use crate::formats::qcow2::geometry::{Compression, Geometry, Version};
 use crate::images::content::WriteNumber;
 use crate::images::limits::Limits;
 use crate::images::qcow2::encoding::sizes::Sizes;
+use crate::images::unstamped::UnstampedData;
 
 use super::placement::{Placement, Policy};
 use super::plan::{ImagePlan, MAX_SIZE_BYTES};
@@ -35,6 +36,8 @@ pub struct Builder {
     pub(super) file: FileState,
     /// Strings and payloads from the bytes of the program.
     pub(super) given: Given,
+    /// The data without stamps, by the index in their writes.
+    pub(super) unstamped: Vec<UnstampedData>,
     /// A buffer for entries that an operation is about to remove.
     pub(super) touched: Vec<(u64, ClusterMapping)>,
 }
@@ -63,6 +66,7 @@ impl Builder {
             has_compressed: false,
             file: FileState::default(),
             given: Given::default(),
+            unstamped: Vec::new(),
             touched: Vec::new(),
         }
     }
@@ -81,6 +85,7 @@ impl Builder {
         (self.payload_end, self.has_compressed) = (None, false);
         self.file = FileState::default();
         self.given.clear();
+        self.unstamped.clear();
         self.placement.allocate(1, Policy::Append);
         // The file has room for an L1 table of every size that `limits` allows.
         let entries = plan.geometry.l1_entries_for(self.plan.size_bytes);

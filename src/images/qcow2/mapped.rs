@@ -7,7 +7,6 @@ use crate::images::image::Image;
 use crate::images::qcow2::encoding::sizes::Sizes;
 
 use super::builder::Builder;
-use super::serialise::write_whole;
 use super::tables::ClusterMapping;
 
 /// A guest cluster that is not unallocated.
@@ -59,7 +58,7 @@ impl Builder {
         if write != WriteNumber::NONE {
             let cluster_size = self.plan.geometry.cluster_size;
             let guest = cluster_size.guest_offset(cluster);
-            write_whole(image, cluster_size, (guest, at), write);
+            self.write_whole(image, (guest, at), write);
         }
     }
 

@@ -9,7 +9,7 @@ use crate::images::image::Image;
 use crate::images::qcow2::encoding::sizes::Sizes;
 
 use super::builder::Builder;
-use super::serialise::{DataCluster, write_whole};
+use super::serialise::DataCluster;
 use super::tables::{ClusterMapping, Compressed, Extended};
 
 impl Builder {
@@ -65,7 +65,7 @@ impl Builder {
         match entry {
             ClusterMapping::Normal(_, WriteNumber::NONE) => {}
             ClusterMapping::Normal(_, write) => {
-                write_whole(image, geometry.cluster_size, (guest, at), write);
+                self.write_whole(image, (guest, at), write);
             }
             ClusterMapping::Compressed(Compressed { write, given: Some(given), .. }) => {
                 image.write_parts(at, &[&stamp(guest, write), self.given.content(given)], &[]);

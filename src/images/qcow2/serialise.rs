@@ -11,10 +11,13 @@ use crate::disk::clusters::SUBCLUSTERS;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
-use crate::images::content::{LookOfCluster, STAMP_BYTES, WriteNumber, stamp};
+use crate::images::content::{LookOfCluster, STAMP_BYTES, WriteContent, WriteNumber, stamp};
+use crate::images::deep::DeepCluster;
 use crate::images::files::LayerFiles;
 use crate::images::fill::{between_stamps, fill};
 use crate::images::image::Image;
+use crate::images::look::Look;
+use crate::images::unstamped::{MAX_UNSTAMPED_BYTES, UnstampedData};
 
 use super::builder::Builder;
 use super::header::names::Names;
@@ -186,7 +189,7 @@ impl Builder {
             // An allocated cluster without a write.
             ClusterMapping::Normal(_, WriteNumber::NONE) => {}
             ClusterMapping::Normal(host, write) => {
-                write_whole(image, self.plan.geometry.cluster_size, (guest, host), write);
+                self.write_whole(image, (guest, host), write);
             }
             ClusterMapping::Compressed(Compressed {
                 offset, write, given: Some(given), ..
@@ -224,6 +227,31 @@ impl Builder {
             write_run(image, cluster, bytes, length, writes[run.start as usize]);
         }
     }
+
+    /// Writes the data of a whole cluster.
+    #[inline]
+    pub(super) fn write_whole(
+        &self,
+        image: &mut Image,
+        (guest, host): (GuestOffset, HostOffset),
+        write: WriteNumber,
+    ) {
+        let cluster_size = self.plan.geometry.cluster_size;
+        match write.content() {
+            WriteContent::Stamped => write_stamped(image, cluster_size, (guest, host), write),
+            WriteContent::Look(look) => {
+                write_look(image, cluster_size, (guest, host), (look, write));
+            }
+            WriteContent::Deep => {
+                write_stamped(image, cluster_size, (guest, host), write);
+                write_depths(image, cluster_size, (guest, host), write);
+            }
+            WriteContent::Unstamped(index) => {
+                let data = self.unstamped.get(index as usize);
+                data.into_iter().for_each(|data| write_unstamped(image, cluster_size, host, data));
+            }
+        }
+    }
 }
 
 /// Returns runs of subclusters with the same write and the same state. Each is one piece of data with stamps at its
@@ -250,27 +278,60 @@ fn written_runs(
     })
 }
 
-/// Writes the data of a whole cluster: stamps or a look, and the fill.
+/// Writes stamps at the edges of a whole cluster, and the fill.
 #[inline]
-pub(super) fn write_whole(
+fn write_stamped(
     image: &mut Image,
     cluster_size: ClusterSize,
     (guest, host): (GuestOffset, HostOffset),
     write: WriteNumber,
 ) {
-    if let Some(look) = write.look() {
-        let edges = LookOfCluster::new(look, cluster_size);
-        image.write_parts(host.saturating_add(edges.sector_at), &[], look.sector());
-        if let Some(at) = edges.stamp_at {
-            image.write(host.saturating_add(at), &stamp(guest.saturating_add(at), write));
-        }
-        let between = edges.between(cluster_size);
-        let at = host.saturating_add(between.start as u64);
-        return image.write_parts(at, &[], fill(guest, write, between));
-    }
     let cluster = DataCluster { guest, host, is_shared: false };
     let bytes = 0..cluster_size.bytes_usize();
     write_run(image, cluster, bytes, cluster_size.bytes_usize(), write);
+}
+
+/// Writes a cluster with a look: the look, a stamp at the other edge, and the fill between them.
+fn write_look(
+    image: &mut Image,
+    cluster_size: ClusterSize,
+    (guest, host): (GuestOffset, HostOffset),
+    (look, write): (Look, WriteNumber),
+) {
+    let edges = LookOfCluster::new(look, cluster_size);
+    image.write_parts(host.saturating_add(edges.sector_at), &[], look.sector());
+    if let Some(at) = edges.stamp_at {
+        image.write(host.saturating_add(at), &stamp(guest.saturating_add(at), write));
+    }
+    let between = edges.between(cluster_size);
+    let at = host.saturating_add(between.start as u64);
+    image.write_parts(at, &[], fill(guest, write, between));
+}
+
+/// Writes what a deep cluster has beside the data of other clusters: the stamps inside, and the fill of its tail.
+fn write_depths(
+    image: &mut Image,
+    cluster_size: ClusterSize,
+    (guest, host): (GuestOffset, HostOffset),
+    write: WriteNumber,
+) {
+    let Some(deep) = DeepCluster::new(cluster_size) else { return };
+    for at in deep.inner_stamps() {
+        image.write(host.saturating_add(at), &stamp(guest.saturating_add(at), write));
+    }
+    let (at, tail) = deep.tail_fill(guest, write);
+    image.write_parts(host.saturating_add(at), &[], tail);
+}
+
+/// Writes the first bytes of a cluster without stamps.
+fn write_unstamped(
+    image: &mut Image,
+    cluster_size: ClusterSize,
+    host: HostOffset,
+    data: &UnstampedData,
+) {
+    let most = cluster_size.bytes_usize().min(MAX_UNSTAMPED_BYTES);
+    data.fill(0, image.place(host, data.covered_bytes(most)));
 }
 
 /// A cluster of data.

@@ -69,7 +69,9 @@ impl Vm {
         geometry.l2_bits() + geometry.cluster_size.bits()
     }
 
-    fn layers(&self) -> impl DoubleEndedIterator<Item = (&Builder, &Journal)> + ExactSizeIterator {
+    pub(super) fn layers(
+        &self,
+    ) -> impl DoubleEndedIterator<Item = (&Builder, &Journal)> + ExactSizeIterator {
         let height = self.layers_below;
         (0..height + 1).rev().map(move |at| match self.below[..height].get(at) {
             Some(layer) => (&layer.builder, &layer.journal),

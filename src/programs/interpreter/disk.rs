@@ -36,11 +36,11 @@ impl Vm {
     }
 
     /// Writes clusters, each with the number that `number` returns.
-    fn write_each(
+    pub(super) fn write_each(
         &mut self,
         at: At,
         clusters: Count,
-        number: impl Fn(&Self, GuestCluster) -> WriteNumber,
+        mut number: impl FnMut(&mut Self, GuestCluster) -> WriteNumber,
     ) -> Effect {
         self.for_clusters(at, clusters, |vm, cluster| {
             let write = number(vm, cluster);

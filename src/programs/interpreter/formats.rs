@@ -5,6 +5,7 @@ use crate::disk::image_format::ImageFormat;
 use crate::images::file_plan::{ExtentForm, ExtentPlan, FilePlan};
 use crate::images::look::Look;
 use crate::images::qcow2::ImagePlan;
+use crate::images::unstamped::EntryForm;
 use crate::images::{vmdk, vpc};
 use crate::programs::operand::Hidden;
 use crate::programs::operation::Operation;
@@ -39,6 +40,26 @@ pub(super) fn allows_look(plan: &ImagePlan, cluster: GuestCluster, look: Look) -
     };
     let is_ambiguous = misleads && look.is_footer();
     !plan.geometry.extended_l2 && !is_ambiguous
+}
+
+/// Reports whether the data of a cluster may be any bytes: those of a look that misleads, too.
+pub(super) fn allows_any_bytes(plan: &ImagePlan, cluster: GuestCluster) -> bool {
+    allows_look(plan, cluster, Look::Vpc)
+}
+
+/// Returns the encoding of an entry of a data cluster in the tables of an image.
+pub(super) fn entry_form(format: ImageFormat) -> EntryForm {
+    let sectors = EntryForm { width_bytes: 4, is_big_endian: false, unit_bits: 9, flags: 0 };
+    match format {
+        // An L2 entry with the bit COPIED.
+        ImageFormat::Qcow2 | ImageFormat::Raw => {
+            EntryForm { width_bytes: 8, is_big_endian: true, unit_bits: 0, flags: 1 << 63 }
+        }
+        ImageFormat::Vpc => EntryForm { is_big_endian: true, ..sectors },
+        // A block that is fully present.
+        ImageFormat::Vhdx => EntryForm { width_bytes: 8, unit_bits: 0, flags: 6, ..sectors },
+        ImageFormat::Vmdk => sectors,
+    }
 }
 
 /// Reports whether an operation has a meaning in an image with the plan `file`.

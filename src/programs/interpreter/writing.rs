@@ -7,9 +7,11 @@ use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::GuestOffset;
 use crate::formats::qcow2::geometry::{Compression, Version};
 use crate::images::qcow2::Sizes;
-use crate::programs::operand::{At, BitmapFlags, Count, Few, Gap, Inside, Size, SyncKind};
+use crate::programs::operand::{
+    At, BitmapFlags, Count, DataContent, Few, Gap, Inside, Size, SyncKind,
+};
 use crate::programs::operation::{Class, Operation};
-use crate::programs::request::{CutKind, NewImage, WriteRequest};
+use crate::programs::request::{CutKind, NewImage, RequestContent, WriteRequest};
 
 use super::requests::{WritingSnapshot, selected};
 use super::{Effect, Vm, effect};
@@ -56,11 +58,18 @@ impl Vm {
         match operation {
             Operation::WriteAt { at, inside, length } => {
                 let range = self.bytes_at(at, inside, length);
-                self.request_write(range)
+                self.request_write(range, RequestContent::Fresh)
             }
             Operation::Write { at, clusters } | Operation::WriteAs { at, clusters, .. } => {
                 let range = self.whole_clusters(at, clusters);
-                self.request_write(range)
+                self.request_write(range, RequestContent::Fresh)
+            }
+            Operation::WriteDataAt { at, length, content } => {
+                self.request_data(self.bytes_at(at, Inside::default(), length), content, 0)
+            }
+            Operation::WriteData { at, clusters, content, value } => {
+                let range = self.whole_clusters(at, clusters);
+                self.request_data(range, content, value)
             }
             Operation::ZeroAt { at, inside, length } => {
                 let range = self.bytes_at(at, inside, length);
@@ -144,13 +153,36 @@ impl Vm {
         start..start.saturating_add(clusters.saturating_mul(cluster_bytes))
     }
 
-    fn request_write(&mut self, range: Range<u64>) -> Effect {
+    /// Makes a request to write bytes with a given content.
+    fn request_data(&mut self, range: Range<u64>, content: DataContent, value: u8) -> Effect {
+        let made = self.request_write(range, self.request_content(content, value));
+        if made != Effect::None {
+            self.use_up_data(content);
+        }
+        made
+    }
+
+    fn request_content(&self, content: DataContent, value: u8) -> RequestContent {
+        match content {
+            DataContent::Deep => RequestContent::Fresh,
+            DataContent::Zeros => RequestContent::Zeros,
+            DataContent::Same => RequestContent::Same,
+            DataContent::Former => RequestContent::Former,
+            DataContent::Own | DataContent::Repeat | DataContent::Entries | DataContent::Counts => {
+                let data = self.unstamped_data(content, value);
+                data.map_or(RequestContent::Fresh, RequestContent::Unstamped)
+            }
+        }
+    }
+
+    fn request_write(&mut self, range: Range<u64>, content: RequestContent) -> Effect {
         let before = self.writing.changeable_bytes;
         let end = range.end.min(range.start.saturating_add(self.writing.writable_bytes));
         // A limit below 4 GiB keeps the length in range.
         let made = self.request_range(range.start..end, |guest, length| WriteRequest::Write {
             guest,
             length_bytes: u32::try_from(length).unwrap_or(u32::MAX),
+            content,
         });
         self.writing.writable_bytes -= before - self.writing.changeable_bytes;
         made

@@ -24,4 +24,4 @@ pub use number::{ClusterBits, Extra, Few, Length, Meaning, NameLength, Number, R
 pub use payload::AnyShape;
 pub use position::{Anchor, At, Count, Inside};
 pub use size::{FarGap, Gap, Magnitude, Relative, Size, Skew};
-pub use word::{BytesKind, Change, DataIn, Keep, SyncKind};
+pub use word::{BytesKind, Change, DataContent, DataIn, Keep, SyncKind};

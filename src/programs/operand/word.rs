@@ -98,11 +98,36 @@ pub enum BytesKind {
     Extension,
     /// The byte of a compressed cluster that the next attack on one changes: a little-endian number.
     Inside,
+    /// The data of the next write whose content is `own` or `repeat`.
+    Data,
 }
 
 impl BytesKind {
     /// All uses, in the order of the encoding.
-    pub const ALL: [Self; 5] = [Self::Payload, Self::Name, Self::Id, Self::Extension, Self::Inside];
+    pub const ALL: [Self; 6] =
+        [Self::Payload, Self::Name, Self::Id, Self::Extension, Self::Inside, Self::Data];
+}
+
+/// The content of a write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DataContent {
+    /// As `write`, and in the build also behind the first 64 KiB of a cluster.
+    #[default]
+    Deep,
+    /// Zeros.
+    Zeros,
+    /// The bytes that a guest reads there already.
+    Same,
+    /// The bytes that a guest read there before the writing.
+    Former,
+    /// Bytes of the program, then zeros.
+    Own,
+    /// Bytes of the program, repeated.
+    Repeat,
+    /// Entries of a table of the image.
+    Entries,
+    /// Refcounts.
+    Counts,
 }
 
 /// The location of an image's guest data.
@@ -214,12 +239,27 @@ words!(
     BytesKind,
     Content,
     fold 8,
-    "payload, name, id, extension or inside",
+    "payload, name, id, extension, inside or data",
     BytesKind::Payload = "payload",
     BytesKind::Name = "name",
     BytesKind::Id = "id",
     BytesKind::Extension = "extension",
     BytesKind::Inside = "inside",
+    BytesKind::Data = "data",
+);
+words!(
+    DataContent,
+    Content,
+    fold 16,
+    "deep, zeros, same, former, own, repeat, entries or counts",
+    DataContent::Deep = "deep",
+    DataContent::Zeros = "zeros",
+    DataContent::Same = "same",
+    DataContent::Former = "former",
+    DataContent::Own = "own",
+    DataContent::Repeat = "repeat",
+    DataContent::Entries = "entries",
+    DataContent::Counts = "counts",
 );
 words!(
     Policy,

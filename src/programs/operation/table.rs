@@ -13,9 +13,9 @@ use crate::images::qcow2::payload::Coding;
 use crate::images::qcow2::placement::Policy;
 use crate::images::qcow2::{FileEnd, Fill, HeaderFlags, HeaderLength, Leaving};
 use crate::programs::operand::{
-    AnyShape, At, BitmapFlags, BytesKind, Change, ClusterBits, Count, DataIn, Extra, FarGap, Few,
-    Gap, Hidden, ImageFeatures, ImageForm, Inside, Keep, Length, Magnitude, NameLength, Number,
-    RefcountOrder, Relative, Size, Skew, SyncKind,
+    AnyShape, At, BitmapFlags, BytesKind, Change, ClusterBits, Count, DataContent, DataIn, Extra,
+    FarGap, Few, Gap, Hidden, ImageFeatures, ImageForm, Inside, Keep, Length, Magnitude,
+    NameLength, Number, RefcountOrder, Relative, Size, Skew, SyncKind,
 };
 
 use super::class::Class::{Arranges, Asks, Attacks, Builds, Checkpoints, Overlays, Requests};
@@ -378,4 +378,26 @@ operations! {
         /// The number of clusters.
         length: Gap,
     } is Builds(Event::Normal), plainer [Self::Preallocate { at, clusters: Count::ONE }];
+    /// Writes whole clusters with a given content.
+    257 "write_data" WriteData {
+        /// The first cluster.
+        at: At,
+        /// The number of clusters.
+        clusters: Count,
+        /// The content.
+        content: DataContent,
+        /// The byte, the count or the first cluster that the content names, if no bytes of the program wait.
+        value: u8,
+    } is Builds(Event::Normal), plainer [Self::Write { at, clusters }];
+    /// Asks the engine to write bytes with a given content.
+    258 "write_data_at" WriteDataAt {
+        /// The cluster of the first byte, whose first byte it is.
+        at: At,
+        /// The number of bytes.
+        length: Gap,
+        /// The content.
+        content: DataContent,
+    } is Requests(Event::Normal), plainer [
+        Self::WriteAt { at, inside: Inside::default(), length },
+    ];
 }

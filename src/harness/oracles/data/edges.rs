@@ -1,5 +1,5 @@
 //! Short reads at the edges of the data: where the parts of a disk begin and end, where compressed clusters begin, and
-//! across the edges between layers.
+//! across the edges between layers. In each deep cluster, two reads are behind its first 64 KiB.
 //!
 //! # Arithmetic
 //! As for [`data`](super).
@@ -11,7 +11,8 @@ use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::EngineQuestion;
 use crate::harness::model::{Model, PieceState, Visible};
 use crate::harness::oracles::{OracleResult, POISON, SetAside, go_on, unexpected_error, violation};
-use crate::images::content::{STAMP_BYTES, WriteNumber, stamp};
+use crate::images::content::{STAMP_BYTES, WriteContent, WriteNumber, stamp};
+use crate::images::deep::DeepCluster;
 
 use super::{GuestRead, ORACLE, admit_in, expect_of, kind, mismatch, too_deep};
 
@@ -140,10 +141,33 @@ fn each_edge_of<'m, E>(
                     return Ok(ControlFlow::Break(()));
                 }
             }
-            Ok(ControlFlow::Continue(()))
+            match piece.state {
+                PieceState::Normal(_, write) if write.content() == WriteContent::Deep => {
+                    each_depth_of(visible, &mut edge)
+                }
+                _ => Ok(ControlFlow::Continue(())),
+            }
         }
         _ => edge(start),
     }
+}
+
+/// Calls `edge` with the offsets of the reads inside of the deep clusters of a part. Programs have few (`limits`).
+fn each_depth_of<E>(
+    visible: &Visible,
+    edge: &mut impl FnMut(u64) -> Result<ControlFlow<()>, E>,
+) -> Result<ControlFlow<()>, E> {
+    let size = visible.cluster_size;
+    let first = visible.start & !size.mask();
+    for cluster in (first..visible.end).step_by(size.bytes_usize()) {
+        let probes = DeepCluster::new(size).map(|deep| deep.probes(GuestOffset::new(cluster)));
+        for inside in probes.into_iter().flatten() {
+            if edge(cluster + inside)?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+    }
+    Ok(ControlFlow::Continue(()))
 }
 
 /// Returns the first byte of the read across the beginning of `after`.
@@ -229,7 +253,7 @@ fn own_stamp(visible: &Visible, at: u64) -> Option<[u8; STAMP_BYTES]> {
             if edge
                 && past <= size_bytes
                 && write != WriteNumber::NONE
-                && write.look().is_none() =>
+                && write.content() == WriteContent::Stamped =>
         {
             Some(stamp(GuestOffset::new(at), write))
         }

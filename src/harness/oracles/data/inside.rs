@@ -3,7 +3,8 @@
 //! much for every run, so the entropy of the input decides which parts to check. An engine that is judged by its reads
 //! alone has all parts checked, and each at one place at least.
 //!
-//! Does not check: compressed clusters behind their first 16 KiB; the zeros behind the fill of larger clusters.
+//! Does not check: compressed clusters behind their first 16 KiB; the zeros behind the fill of larger clusters, unless
+//! they are deep.
 //!
 //! # Arithmetic
 //! A part of the model is not empty, and a disk ends before 2^63. A window that begins before a part is cut there.
@@ -14,6 +15,8 @@ use crate::harness::engine::EngineQuestion;
 use crate::harness::model::{Model, PieceState, Visible};
 use crate::harness::oracles::{OracleResult, SetAside, Violation, go_on};
 use crate::harness::tested::TestedDisk;
+use crate::images::content::WriteContent;
+use crate::images::deep::DeepCluster;
 use crate::images::entropy::Entropy;
 use crate::images::fill::MAX_FILL_BYTES;
 
@@ -127,6 +130,10 @@ fn each_of_clusters(model: &Model, visit: &mut VisitWindow) -> OracleResult {
         window_in(part, at.saturating_sub(COMPARED_BYTES / 2), visit)?;
         let filled = part.cluster_size.bytes().min(MAX_FILL_BYTES as u64);
         window_in(part, at + filled / 2, visit)?;
+        let inner = deep_of(part).into_iter().flat_map(DeepCluster::inner_stamps);
+        for inner in inner {
+            window_in(part, at + inner - COMPARED_BYTES / 2, visit)?;
+        }
     }
     Ok(())
 }
@@ -165,7 +172,14 @@ fn each_drawn(model: &Model, entropy: &mut Entropy, visit: &mut VisitWindow) -> 
 fn drawn_place(part: &Visible, entropy: &mut Entropy) -> u64 {
     let cluster = drawn_cluster(part, entropy);
     match entropy.one_in(2) {
-        true => cluster.saturating_sub(COMPARED_BYTES / 2),
+        true => match deep_of(part) {
+            Some(deep) => {
+                let nth = entropy.below(deep.inner_stamps().count() as u64) as usize;
+                let inner = deep.inner_stamps().nth(nth).unwrap_or(0);
+                (cluster + inner).saturating_sub(COMPARED_BYTES / 2)
+            }
+            None => cluster.saturating_sub(COMPARED_BYTES / 2),
+        },
         false => cluster + entropy.below(part.cluster_size.bytes().min(MAX_FILL_BYTES as u64)),
     }
 }
@@ -185,6 +199,16 @@ fn readable_part(part: &Visible, cluster: u64) -> (u64, u64) {
             (cluster, (part.end - cluster).min(part.cluster_size.bytes()).min(most))
         }
         _ => (part.start, part.end - part.start),
+    }
+}
+
+/// Returns the places of the data in each cluster of a part, if they are deep.
+fn deep_of(part: &Visible) -> Option<DeepCluster> {
+    match part.piece.state {
+        PieceState::Normal(_, write) if write.content() == WriteContent::Deep => {
+            DeepCluster::new(part.cluster_size)
+        }
+        _ => None,
     }
 }
 
