@@ -11,7 +11,7 @@ use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::fuzzing::feedback::Recorder;
 use qcowfuzz::harness::chain::Chain;
 use qcowfuzz::harness::claims::{EnginePolicy, SizePolicy};
-use qcowfuzz::harness::engine::{AccessFeedback, Engine, EngineError, Facts, OpenDisk, Opened};
+use qcowfuzz::harness::engine::{Engine, EngineError, Facts, OpenDisk, Opened};
 use qcowfuzz::harness::implementation::Implementation;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Harness, Walker};
@@ -155,7 +155,6 @@ impl Engine for Reading {
     fn facts(&self) -> Facts {
         Facts {
             policy: EnginePolicy { size: self.size, ..EnginePolicy::default() },
-            reads: AccessFeedback::Ordered,
             ..Facts::new("reading")
         }
     }

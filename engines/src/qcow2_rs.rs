@@ -31,7 +31,7 @@ impl Engine for Qcow2Rs {
         "qcow2_rs",
         no: [Clusters512, Clusters1K, Clusters2K, OddBackingSize],
         refuses: [ExtendedL2, Zstd, DataFile, Dirty, Corrupt, RawBacking],
-        size: Near, known: include_str!("../known/qcow2_rs.toml"), reads: Ordered, writes: Parts,
+        size: Near, known: include_str!("../known/qcow2_rs.toml"), writes: Parts,
         no_writes: [Snapshots, Refcounts2, Refcounts4]);
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {

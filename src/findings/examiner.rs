@@ -88,7 +88,7 @@ mod tests {
     use crate::findings::log::tests::Text;
     use crate::findings::report::Verdict;
     use crate::harness::chain::Chain;
-    use crate::harness::engine::{AccessFeedback, Engine, Facts, Opened};
+    use crate::harness::engine::{Engine, Facts, Opened};
     use crate::harness::implementation::Implementation;
     use crate::programs::generate::{GenerateSettings, generate};
 
@@ -119,7 +119,7 @@ mod tests {
 
     impl Engine for Panicking {
         fn facts(&self) -> Facts {
-            Facts { reads: AccessFeedback::Ordered, ..Facts::new("panicking") }
+            Facts::new("panicking")
         }
 
         fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {

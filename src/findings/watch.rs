@@ -1,6 +1,7 @@
-//! Watched entries: the fields and entries of the images of a chain that the walker has read, and the operation of the
-//! program that each depends on. Another implementation may read others: some of those that the walker has not read are
-//! kept, too.
+//! Watched entries: the fields and entries of the images of a chain that an implementation has read, our walker or
+//! another one, and the operation of the program that each depends on. Some entries that it has not read are kept, too.
+
+mod refcounts;
 
 use std::cell::RefCell;
 use std::ops::{ControlFlow, Range};
@@ -17,6 +18,7 @@ use crate::disk::limits::{MAX_LAYERS, MAX_WATCHED_EXTENTS};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Data, Layer, Storage};
 use crate::formats::anatomy::{Element, Part};
+use crate::harness::tracer::AccessedRange;
 use crate::images::files::{FileNames, Images, LayerFile};
 use crate::images::image::Image;
 use crate::images::layer_anatomy::LayerAnatomy;
@@ -27,7 +29,9 @@ use crate::walkers::{Disk, WalkScratch, map_extents};
 
 use super::provenance::Provenance;
 
-/// The number of entries of a part that the walker has not read and that are kept, for each layer.
+pub use refcounts::RefcountEntry;
+
+/// The number of entries of a part that were not read and that are kept, for each layer.
 const MAX_UNREAD: usize = 64;
 
 /// A field or an entry of an image.
@@ -52,7 +56,7 @@ pub struct Watched {
     pub operation: Option<usize>,
 }
 
-/// Runs programs and records the entries that the walker reads. It reuses all buffers.
+/// Runs programs and records the entries that an implementation reads. It reuses all buffers.
 #[derive(Debug, Default)]
 pub struct Watch {
     vm: Vm,
@@ -68,7 +72,7 @@ pub struct Watch {
     unread: Vec<Watched>,
 }
 
-/// The ranges that the walker read, of the image of a layer and of the files beside it.
+/// The ranges that were read, of the image of a layer and of the files beside it.
 #[derive(Debug, Default)]
 struct LayerReads {
     image: RefCell<Vec<Range<u64>>>,
@@ -79,9 +83,61 @@ impl Watch {
     /// Runs `program`, builds its images, walks them, and notes the entries that the walker read, and others.
     pub fn run(&mut self, program: &Program, limits: Limits) -> &Self {
         self.build(program, limits);
+        self.forget_reads();
+        self.walk();
+        self.note_all()
+    }
+
+    /// Does the same, but another implementation has read the images: it has accessed these ranges.
+    pub fn run_accessed(
+        &mut self,
+        program: &Program,
+        limits: Limits,
+        accessed: &[AccessedRange],
+    ) -> &Self {
+        self.build(program, limits);
+        self.forget_reads();
+        for AccessedRange { depth, file, bytes } in accessed {
+            // A data file has no entries.
+            if *file != LayerFile::DataFile
+                && let Some(reads) = self.reads.get_mut(*depth)
+            {
+                reads.of_file(*file).get_mut().push(bytes.clone());
+            }
+        }
+        self.note_all()
+    }
+
+    /// Runs `program`, builds its images, and returns the entries of refcount structures that are not zero, of the
+    /// image at the top.
+    pub fn refcounts(&mut self, program: &Program, limits: Limits) -> Vec<RefcountEntry> {
+        self.build(program, limits);
+        let top = self.images.top();
+        if top.format != ImageFormat::Qcow2 {
+            return Vec::new();
+        }
+        // The images that a program builds are valid.
+        let entries = refcounts::entries(&top.image);
+        debug_assert!(entries.is_ok(), "{entries:?}");
+        entries.unwrap_or_default()
+    }
+
+    /// Returns the operations that wrote clusters in these bytes of the last image at the top, in order.
+    pub fn operations_in(&self, bytes: &Range<u64>) -> Vec<usize> {
+        self.provenance.last().map_or_else(Vec::new, |top| top.lying_in(bytes))
+    }
+
+    /// Forgets all ranges, and makes room for those of all layers.
+    fn forget_reads(&mut self) {
+        let Self { images, reads, .. } = self;
+        reads.resize_with(images.layers().count().max(reads.len()), LayerReads::default);
+        reads.iter_mut().flat_map(LayerReads::files_mut).for_each(|reads| reads.get_mut().clear());
+    }
+
+    /// Notes the entries of all layers.
+    fn note_all(&mut self) -> &Self {
         self.read.clear();
         self.unread.clear();
-        self.walk();
         for depth in 0..self.images.layers().count() {
             self.note_entries(depth);
         }
@@ -124,13 +180,12 @@ impl Watch {
         }
     }
 
-    /// Returns the entries that the walker has read in the last run, layer by layer and part by part.
+    /// Returns the entries that were read in the last run, layer by layer and part by part.
     pub fn read(&self) -> &[Watched] {
         &self.read
     }
 
-    /// Returns entries that the walker has not read in the last run, in the same order; of each part of a layer, the
-    /// first ones.
+    /// Returns entries that were not read in the last run, in the same order; of each part of a layer, the first ones.
     pub fn unread(&self) -> &[Watched] {
         &self.unread
     }
@@ -163,8 +218,6 @@ impl Watch {
     )]
     fn walk(&mut self) {
         let Self { images, reads, scratch, .. } = self;
-        reads.resize_with(images.layers().count().max(reads.len()), LayerReads::default);
-        reads.iter_mut().flat_map(LayerReads::files_mut).for_each(|reads| reads.get_mut().clear());
         let layer_images = images.layers().zip(&*reads);
         let layer_images: SmallVec<[Reading; MAX_LAYERS]> = layer_images
             .map(|(files, reads)| Reading { image: &files.image, reads: &reads.image })

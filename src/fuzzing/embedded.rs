@@ -195,12 +195,14 @@ impl<S: Subject> Fuzzer<S> {
     /// # Errors
     /// A file cannot be written.
     pub fn step(&mut self) -> Result<(), Error> {
-        let place = self.pool.choose(&mut self.entropy);
-        let entries = self.pool.entries();
-        let other = &entries[self.entropy.below(entries.len() as u64) as usize];
-        let (parents, weights) = ((&entries[place], other), self.credit.weights());
-        let rng_seed = self.entropy.next_u64();
-        let (child, used) = self.breeder.child(&self.settings, parents, &weights, rng_seed);
+        let Self { subject, settings, entropy, pool, credit, breeder, .. } = self;
+        let place = pool.choose(entropy);
+        let entries = pool.entries();
+        let other = &entries[entropy.below(entries.len() as u64) as usize];
+        let (parents, weights) = ((&entries[place], other), credit.weights());
+        let rng_seed = entropy.next_u64();
+        let trace = &mut || subject.trace(&entries[place].input);
+        let (child, used) = breeder.child(settings, parents, &weights, trace, rng_seed);
         self.runs += 1;
         let kept = self.consider(&child, &Origin::Parent(place))?;
         self.pool.bred(place, kept, &self.known);

@@ -24,7 +24,13 @@ macro_rules! fuzz_target {
         ::libfuzzer_sys::fuzz_mutator!(
             |data: &mut [u8], size: usize, max_size: usize, seed: u32| {
                 let bytes = ::libfuzzer_sys::fuzzer_mutate;
-                $crate::fuzzing::libfuzzer::mutate_file(data, size, max_size, seed, bytes)
+                $crate::fuzzing::libfuzzer::mutate_file(
+                    || $implementation,
+                    (data, size),
+                    max_size,
+                    seed,
+                    bytes,
+                )
             }
         );
     };

@@ -13,6 +13,7 @@ use crate::fuzzing::feedback::{Recorder, extra};
 use crate::harness::claims::Claims;
 use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
+use crate::harness::tracer::{AccessedRange, Tracer};
 use crate::harness::{Checks, Failure, Harness, KnownFindings, MetFinding, Outcome};
 use crate::images::checksums;
 use crate::images::entropy::Entropy;
@@ -20,6 +21,7 @@ use crate::images::files::FileNames;
 
 use super::known_file::known_findings;
 
+use crate::fuzzing::mutators;
 pub use crate::fuzzing::mutators::{crossover, mutate};
 
 thread_local! {
@@ -33,6 +35,10 @@ thread_local! {
     static KNOWN: RefCell<KnownFindings> = RefCell::default();
     /// The panic hook has met a known finding and has not ended the process.
     static KNOWN_PANIC: Cell<bool> = const { Cell::new(false) };
+    /// The targets again, to trace runs for mutations.
+    static TRACERS: RefCell<[Option<Tracer>; TargetKind::ALL.len()]> = RefCell::default();
+    /// A mutation runs the code under test: a panic there ends only that run.
+    static TRACING: Cell<bool> = const { Cell::new(false) };
     /// The known findings that the runs of this process met.
     static MET: RefCell<Vec<MetFinding>> = const { RefCell::new(Vec::new()) };
 }
@@ -97,38 +103,70 @@ fn print_if_known(fingerprint: &str) -> bool {
     })
 }
 
-/// One file of this many keeps the checksums that libFuzzer's mutation left wrong.
+/// One file of this many keeps the checksums that a mutation left wrong.
 const WRONG_CHECKSUMS_ONE_IN: u64 = 8;
+/// One mutation of a file of this many changes bytes that the implementation reads. It costs a run.
+const READ_BYTES_ONE_IN: u64 = 8;
 
-/// Mutates the file in `data[..size]` in place, and returns its length, at most `max_size`. `bytes` is libFuzzer's
-/// mutation of bytes. Afterwards, the checksums of the file are corrected, mostly.
-pub fn mutate_file(
-    data: &mut [u8],
-    size: usize,
+/// Mutates the file in `data[..size]` in place, and returns its length, at most `max_size`. Some mutations change bytes
+/// that `implementation` reads: the same one in all calls, created once. `bytes` is libFuzzer's mutation of bytes,
+/// which makes all others. Afterwards, the checksums of the file are corrected, mostly.
+pub fn mutate_file<I: Into<Implementation>>(
+    implementation: impl Fn() -> I,
+    (data, size): (&mut [u8], usize),
     max_size: usize,
     rng_seed: u32,
     bytes: impl FnOnce(&mut [u8], usize, usize) -> usize,
 ) -> usize {
-    let size = bytes(data, size, max_size);
-    if !Entropy::new(u64::from(rng_seed)).one_in(WRONG_CHECKSUMS_ONE_IN)
-        && let Some(file) = data.get_mut(..size)
-    {
+    let mut entropy = Entropy::new(u64::from(rng_seed));
+    let keeps_checksums = entropy.one_in(WRONG_CHECKSUMS_ONE_IN);
+    let is_aimed = size <= max_size
+        && entropy.one_in(READ_BYTES_ONE_IN)
+        && data.get_mut(..size).is_some_and(|file| {
+            let input = file.to_vec();
+            let trace = &mut || trace(&implementation, TargetKind::RawImage, &input);
+            mutators::snipe_file(file, trace, rng_seed)
+        });
+    let size = if is_aimed { size } else { bytes(data, size, max_size) };
+    if !keeps_checksums && let Some(file) = data.get_mut(..size) {
         checksums::correct(file);
     }
     size
 }
 
+/// Runs an input of the target `kind` once more, and returns the bytes of the files that `implementation` accesses. It
+/// reports no events, and a panic ends only this run.
+fn trace<I: Into<Implementation>>(
+    implementation: impl Fn() -> I,
+    kind: TargetKind,
+    input: &[u8],
+) -> Option<Vec<AccessedRange>> {
+    TRACERS.with_borrow_mut(|tracers| {
+        let tracer = tracers[kind as usize].get_or_insert_with(|| {
+            let implementation = implementation().into();
+            let known = known_findings(&implementation);
+            Tracer::new(&implementation.knowing(known), kind)
+        });
+        TRACING.set(true);
+        let accessed = tracer.trace(input, Checks::AtCheckpoints);
+        TRACING.set(false);
+        accessed
+    })
+}
+
 /// Mutates the program in `data[..size]` as [`mutate`] does, and folds it into the features that `implementation`
 /// claims: the same one in all calls, created once.
 pub fn mutate_for<I: Into<Implementation>>(
-    implementation: impl FnOnce() -> I,
+    implementation: impl Fn() -> I,
     kind: TargetKind,
     (data, size): (&mut [u8], usize),
     max_size: usize,
     rng_seed: u32,
     bytes: impl FnOnce(&mut [u8], usize, usize) -> usize,
 ) -> usize {
-    let size = mutate(data, size, max_size, rng_seed, kind.limits(), bytes);
+    let input = data[..size].to_vec();
+    let run = &mut || trace(&implementation, kind, &input);
+    let size = mutate(data, size, max_size, rng_seed, kind.limits(), run, bytes);
     let claims = CLAIMS
         .with(|claims| *claims.get_or_init(|| kind.claims_of(&implementation().into().facts())));
     let mutated = &data[..size];
@@ -163,14 +201,17 @@ pub fn report(result: Result<Outcome, Box<Failure>>) {
 }
 
 /// Installs a panic hook that prints the fingerprint of the panic first and its `CrashState` last, and then ends the
-/// process. If the finding is known, the hook does nothing, and the panic ends only the run. The caller calls this
-/// function once, before the first run.
+/// process. If the finding is known, or a mutation runs the input, the hook does nothing, and the panic ends only the
+/// run. The caller calls this function once, before the first run.
 pub fn name_panics() {
     // The first call removes libFuzzer's hook, which ends the process as soon as it has printed; the second returns the
     // hook of the standard library.
     drop(std::panic::take_hook());
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
+        if TRACING.get() {
+            return;
+        }
         let state = match reported(panic) {
             Some(fingerprint) => CrashState::of_violation(fingerprint),
             None => {

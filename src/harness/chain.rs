@@ -124,7 +124,12 @@ impl Chain {
             let files = layer.data_file.iter().chain(extents).chain([&layer.image]);
             files.map(|file| (file.name(), file))
         });
-        folder.hold(files)?;
+        // The engine does not make these reads.
+        let meter = &self.image().meter;
+        let was_traced = meter.interrupt_trace();
+        let held = folder.hold(files);
+        meter.resume_trace(was_traced);
+        held?;
         Ok(folder.path_of(self.layers[0].name()))
     }
 
@@ -224,14 +229,16 @@ impl ChainFile {
     /// # Errors
     /// The file is not open for writing, or an engine has written 256 MiB to the image and its data file.
     pub fn write_at(&self, offset: HostOffset, bytes: &[u8]) -> Result<(), StorageError> {
-        self.meter.trace(FileAccess { is_write: true, ..self.read_of(offset) });
+        let length_bytes = bytes.len() as u64;
+        self.meter.trace(FileAccess { length_bytes, is_write: true, ..self.read_of(offset) });
         self.changeable(offset)?.write_at(offset, bytes)
     }
 
-    /// Returns the access of a read.
+    /// Returns the access of a read that has not returned any bytes yet.
     #[inline(always)]
     fn read_of(&self, offset: HostOffset) -> FileAccess {
-        FileAccess { depth: self.depth, file: self.part, offset, is_write: false }
+        let (depth, file) = (self.depth, self.part);
+        FileAccess { depth, file, offset, length_bytes: 0, is_write: false }
     }
 
     /// Cuts the file to `length_bytes`, or appends a hole.
@@ -301,7 +308,7 @@ impl Storage for ChainFile {
     #[inline]
     fn read_at(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError> {
         self.meter.count_read(self.read_of(offset))?;
-        self.meter.count_bytes(into.len());
+        self.meter.count_bytes(offset, into.len());
         match &self.bytes {
             ByteSource::Built => self.built().read_at(offset, into),
             _ => self.read_changed(offset, into),
@@ -329,7 +336,8 @@ impl Storage for ChainFile {
             ByteSource::Faulty(faults) => faults.next_data(self.built(), from, until, scratch)?,
             _ => self.built().next_data(from, until, scratch)?,
         };
-        self.meter.count_bytes(data.map_or(0, |data| data.bytes.len()));
+        let (at, bytes) = data.map_or((from, 0), |data| (data.offset, data.bytes.len()));
+        self.meter.count_bytes(at, bytes);
         Ok(data)
     }
 }

@@ -35,7 +35,8 @@ pub struct Facts {
     pub policy: EnginePolicy,
     /// The known findings of the implementation: by default, none. Every target sets them aside.
     pub known: KnownFindings,
-    /// The accesses to files while the engine reads: by default, they are no feedback.
+    /// The accesses to files while the engine reads: by default, they are feedback in their order. The self-test
+    /// measures whether they may be.
     pub reads: AccessFeedback,
     /// The accesses to files while the engine has an image open for writing; by default, they are as while it reads.
     pub writes: Option<AccessFeedback>,
@@ -49,12 +50,12 @@ pub struct Facts {
 /// [`Engine::begin_run`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessFeedback {
-    /// None.
-    #[default]
+    /// None: an engine that keeps caches from run to run, or reads the files in another process.
     None,
     /// The parts, and not their order: an engine that writes its caches in a random order.
     Parts,
     /// The parts in their order.
+    #[default]
     Ordered,
 }
 
@@ -68,7 +69,7 @@ impl Facts {
             answers: QuestionKinds::ALL,
             policy: EnginePolicy::default(),
             known: KnownFindings::default(),
-            reads: AccessFeedback::None,
+            reads: AccessFeedback::default(),
             writes: None,
             is_prepared: false,
         }

@@ -15,12 +15,7 @@ use super::claims::Claims;
 /// same bytes: a VMDK descriptor stands for the file of each extent. A file of any other format is given to the engine
 /// as a qcow2 image, which it must refuse.
 pub(super) fn format_of(file: &[u8], claims: &Claims) -> (ImageFormat, usize) {
-    let format = match probe(file) {
-        // Every file is a raw image. A fixed VHD disk has a mark only at its end.
-        Ok(ImageFormat::Raw) if ends_like_vhd(file) => ImageFormat::Vpc,
-        Ok(format) if format != ImageFormat::Raw => format,
-        _ => ImageFormat::Qcow2,
-    };
+    let format = format_of_any(file);
     match claims.knows(format) {
         true if format == ImageFormat::Vmdk => {
             let layout = ImageLayout::read(file);
@@ -28,6 +23,16 @@ pub(super) fn format_of(file: &[u8], claims: &Claims) -> (ImageFormat, usize) {
         }
         true => (format, 0),
         false => (ImageFormat::Qcow2, 0),
+    }
+}
+
+/// Returns the format of a file, for an engine that opens all of them.
+pub(crate) fn format_of_any(file: &[u8]) -> ImageFormat {
+    match probe(file) {
+        // Every file is a raw image. A fixed VHD disk has a mark only at its end.
+        Ok(ImageFormat::Raw) if ends_like_vhd(file) => ImageFormat::Vpc,
+        Ok(format) if format != ImageFormat::Raw => format,
+        _ => ImageFormat::Qcow2,
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::disk::error::StorageError;
 use crate::disk::observer::PrintAccesses;
+use crate::disk::offsets::HostOffset;
 
 use trace::AccessTrace;
 pub(super) use trace::{FileAccess, MAX_ACCESSES};
@@ -98,6 +99,11 @@ impl Meter {
         trace.into_iter().flat_map(|trace| trace.accesses())
     }
 
+    /// Returns the accesses of the last trace again; none if there was none, or if several threads made them.
+    pub(super) fn last_trace(&self) -> impl Iterator<Item = FileAccess> {
+        self.trace.get().into_iter().flat_map(|trace| trace.accesses())
+    }
+
     /// Reports whether several threads have made the accesses of the trace.
     pub(super) fn traces_several_threads(&self) -> bool {
         self.trace.get().is_some_and(|trace| trace.has_several_threads())
@@ -130,12 +136,14 @@ impl Meter {
         }
     }
 
-    /// Counts bytes that a read returned.
+    /// Counts bytes that a read returned, from `offset` on.
     #[inline]
-    pub(super) fn count_bytes(&self, bytes: usize) {
+    pub(super) fn count_bytes(&self, offset: HostOffset, bytes: usize) {
         self.bytes.store(self.bytes().wrapping_add(bytes as u64), Relaxed);
         if self.is_traced.load(Relaxed) {
             self.traced_bytes.store(self.traced_bytes().wrapping_add(bytes as u64), Relaxed);
+            let end = offset.saturating_add(bytes as u64);
+            self.trace.get().into_iter().for_each(|trace| trace.end_read(end));
         }
     }
 }
@@ -163,18 +171,18 @@ mod tests {
     #[test]
     fn a_trace_has_the_bytes_of_its_reads() {
         let meter = Meter::default();
-        meter.count_bytes(5);
+        meter.count_bytes(HostOffset::ZERO, 5);
         meter.begin_trace(None);
         assert_eq!(meter.traced_bytes(), 0);
         for bytes in [7, 30] {
-            meter.count_bytes(bytes);
+            meter.count_bytes(HostOffset::ZERO, bytes);
             meter.restart(u64::MAX);
         }
-        meter.count_bytes(200);
+        meter.count_bytes(HostOffset::ZERO, 200);
         let was_traced = meter.interrupt_trace();
-        meter.count_bytes(1000);
+        meter.count_bytes(HostOffset::ZERO, 1000);
         meter.resume_trace(was_traced);
-        meter.count_bytes(4);
+        meter.count_bytes(HostOffset::ZERO, 4);
         assert_eq!((meter.bytes(), meter.traced_bytes()), (1204, 241));
     }
 }

@@ -15,7 +15,7 @@ pub(crate) mod engine_failure;
 mod engine_process;
 #[cfg(feature = "fuzzer")]
 pub(crate) mod export;
-mod file_input;
+pub(crate) mod file_input;
 pub mod implementation;
 pub mod info;
 pub(crate) mod known;
@@ -39,6 +39,7 @@ pub mod target;
 pub mod targets;
 pub(crate) mod tested;
 mod top_files;
+pub mod tracer;
 mod verdicts;
 mod walker;
 mod write_log;

@@ -24,7 +24,7 @@ use super::case::Case;
 use super::chain::Chain;
 use super::engine_failure;
 use super::implementation::{Implementation, no_observer};
-use super::meter::Meter;
+use super::meter::{FileAccess, Meter};
 use super::second_opinion::{Opinion, SecondOpinion};
 use super::target::{CaseEnd, CaseRun, Definition, Expectation, Inputs, JudgeCase};
 use super::targets::TargetKind;
@@ -208,6 +208,16 @@ impl Harness {
     /// Returns the extents that the engine emitted for it.
     pub fn actual(&self) -> &[Extent] {
         self.judging.judge.extents()[1]
+    }
+
+    /// Forgets the accesses to files of earlier runs.
+    pub(super) fn forget_accesses(&mut self) {
+        self.judging.meter = Arc::default();
+    }
+
+    /// Returns the accesses of the engine to the files of the last case, as far as they are feedback.
+    pub(super) fn last_accesses(&self) -> impl Iterator<Item = FileAccess> {
+        self.judging.meter.last_trace()
     }
 
     /// Returns the facts of the engine under test.

@@ -101,6 +101,11 @@ impl Limits {
         request_bytes: 0,
     };
 
+    /// Reports whether a target with these limits asks an engine about its images.
+    pub fn asks_engines(&self) -> bool {
+        self.questions > 0 || self.attacks > 0 || self.requests > 0
+    }
+
     /// Returns the number of L1 entries that an image may have: the lower of the format's bound and `l1_clusters`.
     pub fn l1_entries(&self, geometry: &Geometry) -> u64 {
         let fitting = geometry.cluster_size.saturating_bytes(self.l1_clusters) / 8;

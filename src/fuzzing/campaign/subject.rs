@@ -13,6 +13,7 @@ use crate::programs::Program;
 use crate::findings::runner::{Ran, Runner};
 use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
+use crate::harness::tracer::{AccessedRange, Tracer};
 use crate::processes::RunCounter;
 
 use super::slot::Slot;
@@ -20,6 +21,7 @@ use super::slot::Slot;
 /// A target whose inputs are written to a slot before they are run.
 pub struct Supervised {
     runner: Runner,
+    tracer: Tracer,
     recorder: Rc<Recorder>,
     slot: Slot,
     counter: RunCounter,
@@ -44,8 +46,9 @@ impl Supervised {
     ) -> Self {
         let recorder = Rc::new(Recorder::new());
         let runner = Runner::new(implementation, target, FileNames::default(), recorder.clone());
+        let tracer = Tracer::new(implementation, target);
         let (checks, cut, skipped, failed) = Default::default();
-        Self { runner, recorder, slot, counter, checks, cut, killers, skipped, failed }
+        Self { runner, tracer, recorder, slot, counter, checks, cut, killers, skipped, failed }
     }
 
     /// Verifies the images of programs at these times.
@@ -67,6 +70,14 @@ impl Supervised {
         (found.fingerprint == failure.violation.fingerprint()).then_some(cut)
     }
 
+    /// Writes an input to the slot, and begins its time.
+    fn enter(&mut self, input: &[u8]) {
+        if let Err(error) = self.slot.enter(input) {
+            self.failed = Some(error);
+        }
+        self.counter.begin_run();
+    }
+
     /// Notes that no input is run.
     pub fn idle(&mut self) -> io::Result<()> {
         self.slot.idle()
@@ -85,10 +96,7 @@ impl Subject for Supervised {
             self.skipped = true;
             return RunReply::Skipped;
         }
-        if let Err(error) = self.slot.enter(input) {
-            self.failed = Some(error);
-        }
-        self.counter.begin_run();
+        self.enter(input);
         self.cut = None;
         let ran = self.runner.run(input, self.checks);
         if let Ran::Violation(failure) = &ran
@@ -101,6 +109,15 @@ impl Subject for Supervised {
             (None, _) => RunReply::KnownPanic,
             (Some(finding), _) => RunReply::Found(finding),
         }
+    }
+
+    fn trace(&mut self, input: &[u8]) -> Option<Vec<AccessedRange>> {
+        if self.killers.contains(input) {
+            return None;
+        }
+        // The run may end the process only if it depends on earlier ones. Then the slot names it.
+        self.enter(input);
+        self.tracer.trace(input, self.checks)
     }
 
     fn recorder(&self) -> &Recorder {

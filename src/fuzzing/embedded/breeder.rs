@@ -5,6 +5,7 @@ use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::fuzzing::mutators::{Breeding, FileBreeding, Used, Weights, breed, breed_file};
 use crate::harness::target::Inputs;
+use crate::harness::tracer::TraceRun;
 use crate::harness::{Harness, Walker};
 use crate::images::entropy::Entropy;
 use crate::images::limits::Limits;
@@ -37,12 +38,14 @@ pub(super) struct Breeder {
 }
 
 impl Breeder {
-    /// Returns a child of `parent`, which may have parts of `other`, and the mutations that made it.
+    /// Returns a child of `parent`, which may have parts of `other`, and the mutations that made it. `trace` runs the
+    /// parent again.
     pub(super) fn child(
         &mut self,
         settings: &FuzzSettings,
         (parent, other): (&PoolEntry, &PoolEntry),
         weights: &Weights,
+        trace: &mut TraceRun,
         rng_seed: u64,
     ) -> (Vec<u8>, Used) {
         match settings.inputs {
@@ -57,14 +60,15 @@ impl Breeder {
                     max_operations: settings.max_operations,
                     sound: parent.sound,
                 };
-                let used = breed(program, &breeding, rng_seed);
+                let used = breed(program, &breeding, trace, rng_seed);
                 (program.encode(), used)
             }
             Inputs::Files => {
                 let mut file = parent.input.clone();
                 let max_bytes = file.len().max(MAX_MADE_FILE_BYTES as usize);
-                let breeding = FileBreeding { other: &other.input, weights, max_bytes };
-                let used = breed_file(&mut file, &breeding, rng_seed);
+                let sound = parent.sound;
+                let breeding = FileBreeding { other: &other.input, weights, max_bytes, sound };
+                let used = breed_file(&mut file, &breeding, trace, rng_seed);
                 (file, used)
             }
         }

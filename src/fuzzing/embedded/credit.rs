@@ -110,7 +110,7 @@ mod tests {
                 max_operations: 64,
                 sound: true,
             };
-            let used = breed(&mut program, &breeding, entropy.next_u64());
+            let used = breed(&mut program, &breeding, &mut || None, entropy.next_u64());
             if used.iter().eq([place]) {
                 return used;
             }

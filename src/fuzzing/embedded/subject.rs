@@ -2,6 +2,7 @@
 
 use crate::findings::runner::Finding;
 use crate::fuzzing::feedback::Recorder;
+use crate::harness::tracer::AccessedRange;
 use crate::harness::{MetFinding, Outcome};
 
 /// The code that the embedded loop runs.
@@ -62,6 +63,13 @@ pub trait Subject {
 
     /// Returns the recorder that counts events. The loop resets it before each run.
     fn recorder(&self) -> &Recorder;
+
+    /// Runs an input again, which has found nothing before, and returns the bytes of its files that the code under test
+    /// accesses: by default, nothing is known about them. The recorder counts no event of this run.
+    fn trace(&mut self, input: &[u8]) -> Option<Vec<AccessedRange>> {
+        let _ = input;
+        None
+    }
 
     /// Returns the known findings that the last run met, each once: by default, none.
     fn met(&self) -> &[MetFinding] {

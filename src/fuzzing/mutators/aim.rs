@@ -124,8 +124,7 @@ mod tests {
             let layers = anatomies(&program);
             let entropy = Entropy::new(rng_seed);
             let limits = Limits::HOSTILE;
-            let mut context =
-                MutationContext { entropy, limits, most: 64, other: None, sound: true };
+            let mut context = MutationContext::untraced(entropy, limits, 64, None);
             for _ in 0..400 {
                 let attack = any_operation(&mut context.entropy);
                 let Some(attack) = attack.filter(|it| it.class() == Class::Attacks) else {

@@ -1,5 +1,6 @@
 //! The context of a mutation: random numbers, the limits of the target, another program.
 
+use crate::harness::tracer::TraceRun;
 use crate::images::entropy::Entropy;
 use crate::images::limits::Limits;
 use crate::programs::Program;
@@ -14,6 +15,8 @@ pub(super) struct MutationContext<'c> {
     pub(super) other: Option<&'c Program>,
     /// The program is unchanged since a run that found nothing, so a mutation may run it.
     pub(super) sound: bool,
+    /// Runs that program again with the engine under test.
+    pub(super) trace: &'c mut TraceRun<'c>,
 }
 
 impl MutationContext<'_> {
@@ -32,5 +35,20 @@ impl MutationContext<'_> {
     /// Returns the number of operations that may still be added.
     pub(super) fn room(&self, program: &Program) -> usize {
         self.most.saturating_sub(program.operations.len())
+    }
+}
+
+#[cfg(test)]
+impl<'c> MutationContext<'c> {
+    /// Creates the context of a mutation of a program that no engine runs again.
+    pub(super) fn untraced(
+        entropy: Entropy,
+        limits: Limits,
+        most: usize,
+        other: Option<&'c Program>,
+    ) -> Self {
+        // Leaks nothing: the closure holds no data.
+        let trace = Box::leak(Box::new(|| None));
+        Self { entropy, limits, most, other, sound: true, trace }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::harness::tracer::TraceRun;
 use crate::images::entropy::Entropy;
 
 /// The parameters of a mutation, except the file.
@@ -11,6 +12,10 @@ pub(super) struct FileContext<'c> {
     pub(super) other: &'c [u8],
     /// The highest number of bytes of the child, at least that of its parent.
     pub(super) max_bytes: usize,
+    /// The file is unchanged since a run that found nothing, so a mutation may run it.
+    pub(super) sound: bool,
+    /// Runs that file again with the engine under test.
+    pub(super) trace: &'c mut TraceRun<'c>,
 }
 
 impl FileContext<'_> {

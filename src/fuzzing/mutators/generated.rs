@@ -42,7 +42,7 @@ mod tests {
     /// Returns the names of the operations that are made for a target with these limits.
     fn made(limits: Limits) -> BTreeSet<&'static str> {
         let entropy = Entropy::new(1);
-        let mut context = MutationContext { entropy, limits, most: 64, other: None, sound: true };
+        let mut context = MutationContext::untraced(entropy, limits, 64, None);
         let program = Program::default();
         (0..10_000).map(|_| context.operation(&program).name()).collect()
     }

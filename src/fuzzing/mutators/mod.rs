@@ -1,8 +1,9 @@
 //! Mutations of programs and of files, one per file. Each is a pure function of the input and its entropy.
 //!
 //! libFuzzer's own mutations change bytes: mostly operands, seldom an opcode. The mutations of this module change whole
-//! operations: they add, remove, reorder and aim them. One of them changes the entries that the walker reads. Data stay
-//! data: after each mutation, the program is [framed](crate::programs::framing).
+//! operations: they add, remove, reorder and aim them. One of them changes the entries that the engine under test
+//! reads, and one the bytes of a file that it reads. Data stay data: after each mutation, the program is
+//! [framed](crate::programs::framing).
 
 mod aim;
 mod bytes;
@@ -16,6 +17,7 @@ mod geometry;
 mod insert;
 mod operand;
 mod payload;
+mod refcounts;
 mod refused;
 mod refused_formats;
 mod repeat;
@@ -26,6 +28,7 @@ mod tail;
 
 use crate::disk::limits::MAX_OPERATIONS;
 use crate::harness::target::Inputs;
+use crate::harness::tracer::TraceRun;
 use crate::images::checksums;
 use crate::images::entropy::Entropy;
 use crate::images::limits::Limits;
@@ -116,6 +119,7 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation::of_files(("file range", 2), file::range::change),
     Mutation::of_files(("file length", 1), file::length::change),
     Mutation::of_files(("file mix", 2), file::mix::change),
+    Mutation::of_files(("file sniper", 2), |file, context| file::sniper::change(file, context)),
 ];
 
 /// The weight of each of [`MUTATIONS`].
@@ -141,13 +145,15 @@ const BYTES_ONE_IN: u64 = 4;
 
 /// Mutates the program in `data[..size]` in place to a program of at most `max_size` bytes, and returns its length,
 /// which is not 0. The same `rng_seed` gives the same program. `limits` are the limits of the target. `bytes` is
-/// libFuzzer's mutation of bytes.
+/// libFuzzer's mutation of bytes. `trace` runs the program in `data` with the engine under test, if a mutation needs
+/// that.
 pub fn mutate(
     data: &mut [u8],
     size: usize,
     max_size: usize,
     rng_seed: u32,
     limits: Limits,
+    trace: &mut TraceRun,
     bytes: impl FnOnce(&mut [u8], usize, usize) -> usize,
 ) -> usize {
     const WEIGHTS: Weights = {
@@ -165,8 +171,9 @@ pub fn mutate(
     }
     let mut program = Program::decode(&data[..size]);
     let most = room.min(MAX_OPERATIONS);
-    // libFuzzer may have mutated the program already without running it. There is no way to find out.
-    let mut context = MutationContext { entropy, limits, most, other: None, sound: true };
+    // libFuzzer runs each input before it mutates it, and ends the process that finds something. Other drivers of this
+    // function may not: the caller's `trace` survives a panic.
+    let mut context = MutationContext { entropy, limits, most, other: None, sound: true, trace };
     change(&mut program, &mut context, &WEIGHTS);
     let encoded = program.encode();
     let length = encoded.len().min(max_size);
@@ -189,13 +196,19 @@ pub struct Breeding<'b> {
     pub sound: bool,
 }
 
-/// Turns a program into a child of it, and returns the mutations that did so. The same `rng_seed` gives the same child.
-pub fn breed(program: &mut Program, breeding: &Breeding, rng_seed: u64) -> Used {
+/// Turns a program into a child of it, and returns the mutations that did so. The same `rng_seed` gives the same child
+/// for the same engine under test, with which `trace` runs the program.
+pub fn breed(
+    program: &mut Program,
+    breeding: &Breeding,
+    trace: &mut TraceRun,
+    rng_seed: u64,
+) -> Used {
     let Breeding { other, weights, limits, max_operations, sound } = *breeding;
     let (entropy, most) = (Entropy::new(rng_seed), max_operations.min(MAX_OPERATIONS));
     change(
         program,
-        &mut MutationContext { entropy, limits, most, other: Some(other), sound },
+        &mut MutationContext { entropy, limits, most, other: Some(other), sound, trace },
         weights,
     )
 }
@@ -212,12 +225,30 @@ pub struct FileBreeding<'b> {
     pub weights: &'b Weights,
     /// The highest number of bytes of the child, at least that of its parent.
     pub max_bytes: usize,
+    /// The parent was run without a finding. Only then may a mutation run it again.
+    pub sound: bool,
 }
 
-/// Turns a file into a child of it, and returns the mutations that did so. The same `rng_seed` gives the same child.
-pub fn breed_file(file: &mut Vec<u8>, breeding: &FileBreeding, rng_seed: u64) -> Used {
-    let FileBreeding { other, weights, max_bytes } = *breeding;
-    let mut context = FileContext { entropy: Entropy::new(rng_seed), other, max_bytes };
+/// Changes bytes of the file `data` that the engine under test has read, in a run of `trace`. Returns false
+/// if none are known.
+pub fn snipe_file(data: &mut [u8], trace: &mut TraceRun, rng_seed: u32) -> bool {
+    let entropy = Entropy::new(u64::from(rng_seed));
+    let max_bytes = data.len();
+    let mut context = FileContext { entropy, other: &[], max_bytes, sound: true, trace };
+    file::sniper::change(data, &mut context)
+}
+
+/// Turns a file into a child of it, and returns the mutations that did so. The same `rng_seed` gives the same child for
+/// the same engine under test, with which `trace` runs the file.
+pub fn breed_file(
+    file: &mut Vec<u8>,
+    breeding: &FileBreeding,
+    trace: &mut TraceRun,
+    rng_seed: u64,
+) -> Used {
+    let FileBreeding { other, weights, max_bytes, sound } = *breeding;
+    let entropy = Entropy::new(rng_seed);
+    let mut context = FileContext { entropy, other, max_bytes, sound, trace };
     let wanted = wanted(&mut context.entropy);
     let (mut changed, mut used) = (0, Used::default());
     for _ in 0..wanted * 8 {
@@ -229,6 +260,7 @@ pub fn breed_file(file: &mut Vec<u8>, breeding: &FileBreeding, rng_seed: u64) ->
         {
             changed += 1;
             used.add(place);
+            context.sound = false;
         }
         if changed == wanted {
             break;
@@ -284,217 +316,4 @@ fn change(program: &mut Program, context: &mut MutationContext, weights: &Weight
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::programs::Operation;
-    use crate::programs::framing::data_of;
-    use crate::programs::generate::{GenerateSettings, generate};
-    use crate::programs::operand::{BytesKind, Length};
-
-    fn context(rng_seed: u64, other: &Program) -> MutationContext<'_> {
-        let entropy = Entropy::new(rng_seed);
-        MutationContext {
-            entropy,
-            limits: Limits::HOSTILE,
-            most: 64,
-            other: Some(other),
-            sound: true,
-        }
-    }
-
-    #[test]
-    fn each_mutation_changes_most_programs_and_keeps_the_rest() {
-        let other = generate(77, GenerateSettings { operations: 20, compressed: true });
-        for mutation in MUTATIONS {
-            let MutationChange::Program(change) = mutation.change else { continue };
-            let (mut changed, mut claimed) = (0, 0);
-            for rng_seed in 0..200 {
-                let before =
-                    generate(rng_seed, GenerateSettings { operations: 20, compressed: true });
-                let mut after = before.clone();
-                claimed += u32::from(change(&mut after, &mut context(rng_seed, &other)));
-                changed += u32::from(after != before);
-                assert!(after.operations.len() <= 64);
-                let mut again = before.clone();
-                change(&mut again, &mut context(rng_seed, &other));
-                assert_eq!(again, after, "{}", mutation.name);
-            }
-            assert!(
-                changed > 60 && claimed >= changed,
-                "{}: {changed} of {claimed}",
-                mutation.name
-            );
-        }
-    }
-
-    /// Returns a program that has three operations with data between others. All its data have the lowest bit set.
-    fn with_given_bytes(rng_seed: u64) -> Program {
-        let mut program = generate(rng_seed, GenerateSettings { operations: 8, compressed: true });
-        for (at, length) in [(6, 30), (3, 5), (0, 16)] {
-            let bytes: Vec<u8> = (0..length).map(|byte| byte << 1 | 1).collect();
-            let (kind, length) = (BytesKind::Payload, Length::at_most(bytes.len()));
-            let given = std::iter::once(Operation::Bytes { kind, length });
-            program.operations.splice(at..at, given.chain(data_of(&bytes)));
-        }
-        program
-    }
-
-    #[test]
-    fn mutations_change_data_and_never_take_them_for_operations() {
-        let other = with_given_bytes(99);
-        let (mut shorter, mut longer, mut changed) = (0, 0, 0);
-        for mutation in MUTATIONS {
-            for rng_seed in 0..300 {
-                let before = with_given_bytes(rng_seed % 7);
-                assert_eq!(Program::decode(&before.encode()), before);
-                let mut after = before.clone();
-                let mut context = context(rng_seed, &other);
-                let MutationChange::Program(change) = mutation.change else { continue };
-                change(&mut after, &mut context);
-                reframe(&mut after.operations);
-                assert!(after.operations.len() <= 64);
-                assert_eq!(Program::decode(&after.encode()), after, "{}", mutation.name);
-                let data = |program: &Program| {
-                    let all = program.operations.iter();
-                    all.filter(|it| matches!(it, Operation::Data(_))).copied().collect::<Vec<_>>()
-                };
-                let (old, new) = (data(&before), data(&after));
-                shorter += usize::from(new.len() < old.len());
-                longer += usize::from(new.len() > old.len());
-                changed += usize::from(new.len() == old.len() && new != old);
-                // These mutations add operations of random kinds, or change an opcode.
-                if matches!(mutation.name, "insert" | "tail" | "bytes" | "sniper" | "operand") {
-                    continue;
-                }
-                let mut known = [&before, &other].map(|it| it.operations.clone()).concat();
-                known.retain(|it| !matches!(it, Operation::Data(_) | Operation::Bytes { .. }));
-                for operation in &after.operations {
-                    let is_given =
-                        matches!(operation, Operation::Data(_) | Operation::Bytes { .. });
-                    let is_new = mutation.name == "payload" || mutation.name == "geometry";
-                    let is_known = known.contains(operation);
-                    assert!(is_given || is_new || is_known, "{}: {operation}", mutation.name);
-                }
-            }
-        }
-        assert!(shorter > 250 && longer > 250 && changed > 250, "{shorter} {longer} {changed}");
-    }
-
-    #[test]
-    fn bytes_in_a_row_stay_the_same_records() {
-        let other = with_given_bytes(99);
-        let frames = |program: &Program| {
-            let record = |one: &Operation| match one {
-                Operation::Bytes { length, .. } => usize::from(length.get()),
-                Operation::Data(_) => 10_000,
-                _ => 20_000,
-            };
-            program.operations.iter().map(record).collect::<Vec<_>>()
-        };
-        for rng_seed in 0..2000 {
-            let before = with_given_bytes(rng_seed % 7);
-            let mut after = before.clone();
-            bytes::change(&mut after, &mut context(rng_seed, &other));
-            // An operation may disappear, if its opcode gets no meaning. Its neighbours stay.
-            let (mut old, new) = (frames(&before), frames(&after));
-            old.retain(|record| *record < 20_000);
-            assert_eq!(new.into_iter().filter(|it| *it < 20_000).collect::<Vec<_>>(), old);
-        }
-    }
-
-    #[test]
-    fn any_bytes_of_any_length_are_mutated_within_bounds() {
-        let mut entropy = Entropy::new(2);
-        for rng_seed in 0..5000 {
-            let size = entropy.below(200) as usize;
-            let max_size = 1 + entropy.below(200) as usize;
-            let mut data = vec![0; size.max(max_size)];
-            data.fill_with(|| entropy.next_u64() as u8);
-            let mut again = data.clone();
-            let bytes = |_: &mut [u8], size: usize, most: usize| size.clamp(1, most);
-            let length = mutate(&mut data, size, max_size, rng_seed, Limits::WALKED, bytes);
-            assert!((1..=max_size).contains(&length));
-            assert_eq!(mutate(&mut again, size, max_size, rng_seed, Limits::WALKED, bytes), length);
-            assert_eq!(data, again);
-        }
-    }
-
-    #[test]
-    fn shrinking_keeps_operations_whole() {
-        let program = generate(5, GenerateSettings { operations: 30, compressed: true });
-        let data = program.encode();
-        let size = data.len();
-        let mut shorter = 0;
-        for rng_seed in 0..50 {
-            let mut copy = data.clone();
-            let length =
-                mutate(&mut copy, size, size - 1, rng_seed, Limits::WALKED, |_, _, most| most);
-            assert!(length < size);
-            shorter += usize::from((length - PROLOGUE_BYTES).is_multiple_of(OPERATION_BYTES));
-        }
-        assert!(shorter > 25, "{shorter}");
-    }
-
-    fn of_files() -> impl Iterator<Item = &'static Mutation> {
-        MUTATIONS.iter().filter(|mutation| mutation.change.is_of_files())
-    }
-
-    /// Returns a file with numbers between zeros.
-    fn some_file(rng_seed: u64) -> Vec<u8> {
-        let mut entropy = Entropy::new(rng_seed);
-        let mut file = vec![0; 1 + entropy.below(3000) as usize];
-        for _ in 0..20 {
-            let at = entropy.below(file.len() as u64) as usize;
-            file[at] = entropy.next_u64() as u8;
-        }
-        file
-    }
-
-    #[test]
-    fn each_mutation_changes_most_files_and_stays_within_bounds() {
-        assert_eq!(of_files().count(), 5);
-        for mutation in of_files() {
-            let MutationChange::File(change) = mutation.change else { unreachable!() };
-            let mut changed = 0;
-            for rng_seed in 0..300 {
-                let (before, other) = (some_file(rng_seed), some_file(!rng_seed));
-                let max_bytes = before.len().max(2000);
-                let context =
-                    || FileContext { entropy: Entropy::new(rng_seed), other: &other, max_bytes };
-                let (mut after, mut again) = (before.clone(), before.clone());
-                let claimed = change(&mut after, &mut context());
-                change(&mut again, &mut context());
-                assert_eq!(again, after, "{}", mutation.name);
-                assert!((1..=max_bytes).contains(&after.len()), "{}", mutation.name);
-                assert_eq!(claimed, after != before, "{}", mutation.name);
-                changed += u32::from(claimed);
-            }
-            assert!(changed > 150, "{}: {changed}", mutation.name);
-        }
-    }
-
-    #[test]
-    fn an_empty_file_has_children() {
-        for mutation in of_files() {
-            let MutationChange::File(change) = mutation.change else { unreachable!() };
-            for rng_seed in 0..50 {
-                let entropy = Entropy::new(rng_seed);
-                let mut file = Vec::new();
-                change(&mut file, &mut FileContext { entropy, other: &[1, 2, 3], max_bytes: 9 });
-                assert!(file.len() <= 9, "{}", mutation.name);
-            }
-        }
-        let weights = [1; MUTATIONS.len()];
-        let breeding = FileBreeding { other: &[7; 600], weights: &weights, max_bytes: 1000 };
-        let bred = |rng_seed| {
-            let mut file = Vec::new();
-            let used = breed_file(&mut file, &breeding, rng_seed);
-            (file, used)
-        };
-        assert!((0..50).any(|rng_seed| !bred(rng_seed).0.is_empty()));
-        for rng_seed in 0..50 {
-            assert_eq!(bred(rng_seed), bred(rng_seed));
-            assert!(bred(rng_seed).1.iter().all(|place| MUTATIONS[place].change.is_of_files()));
-        }
-    }
-}
+mod tests;

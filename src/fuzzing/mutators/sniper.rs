@@ -1,9 +1,11 @@
-//! Aims at one or two entries of the images of a program, in any layer. The mutation runs the program to find those
-//! that our walker reads; sometimes it aims at others, because another implementation may use these. If the target has
-//! attacks, it appends an attack that patches such an entry, sets a trap on it or lets a read of it fail. If an engine
-//! writes, it appends a request to change the first cluster that the entry maps. Otherwise, and sometimes in that
-//! target, it changes an operand of the operation that wrote the entry. It runs only programs that were run before
-//! without a finding, so no mutation ends the process or hangs.
+//! Aims at one or two entries of the images of a program, in any layer: those that the engine under test has accessed
+//! in a run of the program. If nothing is known about its accesses, the mutation has our walker walk the images, and
+//! aims at those that it reads. Sometimes it aims at others. If the target has attacks, it appends an attack that
+//! patches such an entry, sets a trap on it or lets a read of it fail. If an engine writes, it appends a request to
+//! change the first cluster that the entry maps. Otherwise, and sometimes in that target, it changes an operand of the
+//! operation that wrote the entry. A target that asks engines nothing has [aims of its own](super::refcounts).
+//!
+//! It runs only programs that were run before without a finding, so no mutation ends the process or hangs.
 
 use std::cell::RefCell;
 
@@ -14,13 +16,13 @@ use crate::programs::operand::{Anchor, At, Gap, Inside, Number, Operand};
 use crate::programs::{Operation, Program};
 
 use super::context::MutationContext;
-use super::{operand, refused};
+use super::{operand, refcounts, refused};
 
 /// In a target with attacks, one mutation of this many appends an attack of known meaning. It needs no run.
 const REFUSED_ONE_IN: u64 = 4;
 /// One attack of this many acts on reads: by turns a trap, and a read that fails.
 const ON_READS_ONE_IN: u64 = 6;
-/// One entry of this many is one that our walker does not read, in targets whose engines use such entries.
+/// One entry of this many is one that was not read, in targets whose engines may use such entries in other images.
 const UNREAD_ONE_IN: u64 = 4;
 /// Most traps and failing reads act at one of the first reads of the entry.
 const FEW_READS: u64 = 4;
@@ -37,7 +39,13 @@ pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bo
         static WATCH: RefCell<Watch> = RefCell::default();
     }
     WATCH.with_borrow_mut(|watch| {
-        let watch = watch.run(program, context.limits);
+        if !context.limits.asks_engines() {
+            return refcounts::change(program, watch, context);
+        }
+        let watch = match (context.trace)() {
+            Some(accessed) => watch.run_accessed(program, context.limits, &accessed),
+            None => watch.run(program, context.limits),
+        };
         let cluster_size = watch.cluster_size();
         let has_requests = context.limits.requests > 0;
         let mut changed = false;
@@ -154,8 +162,7 @@ mod tests {
         for rng_seed in 0..300 {
             let mut program = sound.clone();
             let (entropy, limits) = (Entropy::new(rng_seed), Limits::HOSTILE);
-            let mut context =
-                MutationContext { entropy, limits, most: 64, other: None, sound: true };
+            let mut context = MutationContext::untraced(entropy, limits, 64, None);
             if !change(&mut program, &mut context) {
                 continue;
             }
@@ -181,8 +188,7 @@ mod tests {
         for rng_seed in 0..400 {
             let mut program = sound.clone();
             let entropy = Entropy::new(rng_seed);
-            let mut context =
-                MutationContext { entropy, limits, most: 64, other: None, sound: true };
+            let mut context = MutationContext::untraced(entropy, limits, 64, None);
             change(&mut program, &mut context);
             all.extend(program.operations.drain(sound.operations.len()..));
         }

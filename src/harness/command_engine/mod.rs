@@ -15,7 +15,9 @@ use crate::disk::extent::{Visitor, Window};
 use crate::disk::offsets::GuestOffset;
 
 use super::chain::Chain;
-use super::engine::{Answer, Engine, EngineError, EngineQuestion, Facts, OpenDisk, Opened};
+use super::engine::{
+    AccessFeedback, Answer, Engine, EngineError, EngineQuestion, Facts, OpenDisk, Opened,
+};
 use super::engine_process::EngineProcess;
 use super::implementation::Implementation;
 use super::status::GuestRun;
@@ -76,6 +78,8 @@ impl Engine for CommandEngine {
             claims: *claims,
             policy: *policy,
             answers: *answers,
+            // The command reads copies of the files, and the harness sees no access.
+            reads: AccessFeedback::None,
             is_prepared: true,
             ..Facts::new(name.clone())
         }

@@ -20,6 +20,8 @@ pub struct FileAccess {
     pub file: LayerFile,
     /// The first byte. Only the low 56 bits count: no file of a program is longer.
     pub offset: HostOffset,
+    /// The number of bytes; 0 if the read failed, or asked only whether bytes are stored.
+    pub length_bytes: u64,
     /// The engine writes the bytes.
     pub is_write: bool,
 }
@@ -31,6 +33,8 @@ pub(super) struct AccessTrace {
     /// The thread of the accesses: 0 before the first.
     thread: AtomicU64,
     accesses: [AtomicU64; MAX_ACCESSES],
+    /// The length of each access in bytes.
+    lengths: [AtomicU64; MAX_ACCESSES],
 }
 
 /// The mark of several threads.
@@ -38,8 +42,8 @@ const SEVERAL: u64 = u64::MAX;
 
 impl AccessTrace {
     pub(super) fn new() -> Self {
-        let accesses = [const { AtomicU64::new(0) }; MAX_ACCESSES];
-        Self { length: AtomicUsize::new(0), thread: AtomicU64::new(0), accesses }
+        let [accesses, lengths] = [const { [const { AtomicU64::new(0) }; MAX_ACCESSES] }; 2];
+        Self { length: AtomicUsize::new(0), thread: AtomicU64::new(0), accesses, lengths }
     }
 
     /// Forgets all accesses.
@@ -56,9 +60,23 @@ impl AccessTrace {
             _ => self.thread.store(SEVERAL, Relaxed),
         }
         let at = self.length.load(Relaxed);
-        let Some(place) = self.accesses.get(at) else { return };
+        let (Some(place), Some(length)) = (self.accesses.get(at), self.lengths.get(at)) else {
+            // Later reads are not the last one of the trace.
+            self.length.store(MAX_ACCESSES + 1, Relaxed);
+            return;
+        };
         place.store(access.encode(), Relaxed);
+        length.store(access.length_bytes, Relaxed);
         self.length.store(at + 1, Relaxed);
+    }
+
+    /// Notes that the last access, a read, has returned the bytes up to `end`.
+    pub(super) fn end_read(&self, end: HostOffset) {
+        let last = self.length.load(Relaxed).checked_sub(1);
+        let places = last.and_then(|at| Some((self.accesses.get(at)?, self.lengths.get(at)?)));
+        let Some((access, length)) = places else { return };
+        let start = FileAccess::decode(access.load(Relaxed), 0).offset;
+        length.store(end.distance_from(start).unwrap_or(0), Relaxed);
     }
 
     /// Reports whether several threads have made the accesses.
@@ -69,7 +87,8 @@ impl AccessTrace {
     /// Returns the accesses in their order; none if they were made by several threads.
     pub(super) fn accesses(&self) -> impl Iterator<Item = FileAccess> {
         let length = if self.has_several_threads() { 0 } else { self.length.load(Relaxed) };
-        self.accesses.iter().take(length).map(|it| FileAccess::decode(it.load(Relaxed)))
+        let all = self.accesses.iter().zip(&self.lengths).take(length);
+        all.map(|(it, length)| FileAccess::decode(it.load(Relaxed), length.load(Relaxed)))
     }
 }
 
@@ -99,7 +118,7 @@ impl FileAccess {
             | u64::from(self.is_write) << WRITE_BIT
     }
 
-    fn decode(access: u64) -> Self {
+    fn decode(access: u64, length_bytes: u64) -> Self {
         let file = match access >> OFFSET_BITS & ((1 << FILE_BITS) - 1) {
             0 => LayerFile::Image,
             1 => LayerFile::DataFile,
@@ -109,6 +128,7 @@ impl FileAccess {
             depth: (access >> (OFFSET_BITS + FILE_BITS) & 15) as usize,
             file,
             offset: HostOffset::new(access & ((1 << OFFSET_BITS) - 1)),
+            length_bytes,
             is_write: access >> WRITE_BIT != 0,
         }
     }
@@ -117,7 +137,7 @@ impl FileAccess {
 /// For example `read 0x0 of the data file in layer 1`.
 impl fmt::Display for FileAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { depth, file, offset, is_write } = self;
+        let Self { depth, file, offset, is_write, .. } = self;
         write!(f, "{} {:#x}", if *is_write { "write" } else { "read" }, offset.get())?;
         match file {
             LayerFile::Image => {}
@@ -136,7 +156,7 @@ mod tests {
     use super::*;
 
     fn access(depth: usize, file: LayerFile, offset: u64, is_write: bool) -> FileAccess {
-        FileAccess { depth, file, offset: HostOffset::new(offset), is_write }
+        FileAccess { depth, file, offset: HostOffset::new(offset), length_bytes: 0, is_write }
     }
 
     #[test]
@@ -153,6 +173,21 @@ mod tests {
         assert_eq!(trace.accesses().count(), MAX_ACCESSES);
         trace.clear();
         assert_eq!(trace.accesses().count(), 0);
+    }
+
+    #[test]
+    fn a_read_has_the_bytes_that_it_has_returned() {
+        let trace = AccessTrace::new();
+        let lengths = || trace.accesses().map(|it| it.length_bytes).collect::<Vec<_>>();
+        trace.end_read(HostOffset::new(9));
+        trace.add(access(0, LayerFile::Image, 512, false));
+        trace.end_read(HostOffset::new(520));
+        trace.add(access(1, LayerFile::Extent(1), 512, false));
+        trace.add(FileAccess { length_bytes: 7, ..access(0, LayerFile::Image, 512, true) });
+        assert_eq!(lengths(), [8, 0, 7]);
+        (0..2 * MAX_ACCESSES).for_each(|_| trace.add(access(0, LayerFile::Image, 0, false)));
+        trace.end_read(HostOffset::new(1));
+        assert!(lengths()[3..].iter().all(|length| *length == 0), "the last read is not kept");
     }
 
     #[test]

@@ -243,6 +243,7 @@ impl fmt::Display for AccessCheck {
 mod tests {
     use super::*;
     use crate::harness::engine::{Facts, Opened};
+    use crate::harness::selftest::{SelfTest, self_test};
 
     /// Our walker, which reads some more bytes of the image when it opens it.
     struct Odd {
@@ -298,6 +299,72 @@ mod tests {
         assert_eq!(measured(first_only), (AccessOrder::Random, false, true));
         let of_threads = checked(|_| vec![4], AccessFeedback::Ordered, true);
         assert_eq!((of_threads.measured, of_threads.is_wrong()), (Some(AccessOrder::Random), true));
+    }
+
+    /// An engine that declares nothing about its accesses, and keeps a byte of the first image.
+    #[derive(Default)]
+    struct Keeping {
+        walker: Walker,
+        first: Option<u8>,
+        forgets: bool,
+    }
+
+    impl Engine for Keeping {
+        fn facts(&self) -> Facts {
+            Facts { claims: Claims::ALL, ..Facts::new("keeping") }
+        }
+
+        fn begin_run(&mut self) {
+            self.first = self.first.filter(|_| !self.forgets);
+        }
+
+        fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
+            if self.first.is_none() {
+                let mut byte = [0];
+                chain.image().read_exact_at(4, &mut byte)?;
+                self.first = Some(byte[0]);
+            }
+            self.walker.open(chain)
+        }
+    }
+
+    #[test]
+    fn an_engine_that_declares_nothing_is_measured_too() {
+        for forgets in [false, true] {
+            let checks = check(&|| Box::new(Keeping { forgets, ..Keeping::default() }));
+            let [reader] = &checks[..] else { panic!("the engine does not write") };
+            assert_eq!((reader.declared, reader.is_wrong()), (AccessFeedback::Ordered, !forgets));
+            let is_named = reader.to_string().ends_with("; WRONG, expected: no feedback");
+            assert_eq!(is_named, !forgets, "{reader}");
+            // The exit code of the command follows from it, although all answers are right.
+            let answers = self_test(&|| Box::new(Walker::default()));
+            assert_eq!(SelfTest { accesses: checks, ..answers }.passed(), forgets);
+        }
+    }
+
+    /// An engine that copies the files, and reads nothing else.
+    #[cfg(feature = "fuzzer")]
+    struct Copying(crate::harness::ChainFiles);
+
+    #[cfg(feature = "fuzzer")]
+    impl Engine for Copying {
+        fn facts(&self) -> Facts {
+            Facts::new("copying")
+        }
+
+        fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
+            self.0.write(chain)?;
+            Err(EngineError::untyped("no disk"))
+        }
+    }
+
+    #[test]
+    #[cfg(feature = "fuzzer")]
+    fn copies_of_the_files_are_no_accesses() {
+        let checks = check(&|| Box::new(Copying(Default::default())));
+        let [reader] = &checks[..] else { panic!("the engine does not write") };
+        assert_eq!(reader.measured, Some(AccessOrder::NoAccesses));
+        assert!(!reader.is_wrong());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Changes a number of a file: a field or an entry, in either order of bytes.
 
 use crate::fuzzing::mutators::file_context::FileContext;
+use crate::images::entropy::Entropy;
 
 /// The number of places that are looked at for a number other than zero: most words of an image are zero.
 const LOOKS: usize = 16;
@@ -11,24 +12,30 @@ pub(in crate::fuzzing::mutators) fn change(file: &mut [u8], context: &mut FileCo
     let Some(at) = place(file, width, context) else { return false };
     let is_big_endian = context.entropy.one_in(2);
     let before = number(&file[at..at + width], is_big_endian);
-    let entropy = &mut context.entropy;
-    let after = match entropy.below(6) {
-        0 => before.wrapping_add(1 + entropy.below(16)),
-        1 => before.wrapping_sub(1 + entropy.below(16)),
-        2 => before.wrapping_add(1 << entropy.below(64)),
-        3 => before ^ 1 << entropy.below(64),
-        4 => match entropy.below(3) {
-            0 => 0,
-            1 => u64::MAX,
-            _ => (1 << entropy.below(64)) - entropy.below(2),
-        },
-        _ => match place(file, width, context) {
+    let after = match context.entropy.one_in(6) {
+        false => changed(before, &mut context.entropy),
+        true => match place(file, width, context) {
             Some(other) => number(&file[other..other + width], is_big_endian),
             None => return false,
         },
     };
     put(&mut file[at..at + width], after, is_big_endian);
     number(&file[at..at + width], is_big_endian) != before
+}
+
+/// Returns another number: a neighbour, one that differs in a bit or by a power of two, or a boundary.
+pub(super) fn changed(before: u64, entropy: &mut Entropy) -> u64 {
+    match entropy.below(5) {
+        0 => before.wrapping_add(1 + entropy.below(16)),
+        1 => before.wrapping_sub(1 + entropy.below(16)),
+        2 => before.wrapping_add(1 << entropy.below(64)),
+        3 => before ^ 1 << entropy.below(64),
+        _ => match entropy.below(3) {
+            0 => 0,
+            1 => u64::MAX,
+            _ => (1 << entropy.below(64)) - entropy.below(2),
+        },
+    }
 }
 
 /// Returns the place of an aligned number, which is not zero if one of some places has such a one.
@@ -45,7 +52,7 @@ fn place(file: &[u8], width: usize, context: &mut FileContext) -> Option<usize> 
 }
 
 /// Returns the number in up to eight bytes.
-fn number(bytes: &[u8], is_big_endian: bool) -> u64 {
+pub(super) fn number(bytes: &[u8], is_big_endian: bool) -> u64 {
     let join = |number: u64, byte: &u8| number << 8 | u64::from(*byte);
     match is_big_endian {
         true => bytes.iter().fold(0, join),
@@ -54,7 +61,7 @@ fn number(bytes: &[u8], is_big_endian: bool) -> u64 {
 }
 
 /// Writes the lowest bytes of a number.
-fn put(bytes: &mut [u8], number: u64, is_big_endian: bool) {
+pub(super) fn put(bytes: &mut [u8], number: u64, is_big_endian: bool) {
     let lowest = number.to_le_bytes();
     let bytes = bytes.iter_mut();
     match is_big_endian {
