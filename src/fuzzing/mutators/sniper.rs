@@ -13,6 +13,7 @@ use crate::disk::clusters::ClusterSize;
 use crate::findings::watch::{Watch, Watched};
 use crate::images::damage::Transform;
 use crate::programs::operand::{Anchor, At, Gap, Inside, Number, Operand};
+use crate::programs::operation::Class;
 use crate::programs::{Operation, Program};
 
 use super::context::MutationContext;
@@ -24,6 +25,8 @@ const REFUSED_ONE_IN: u64 = 4;
 const ON_READS_ONE_IN: u64 = 6;
 /// One entry of this many is one that was not read, in targets whose engines may use such entries in other images.
 const UNREAD_ONE_IN: u64 = 4;
+/// One mutation of this many of an image that is damaged already aims by a walk of our walker.
+const WALK_ONE_IN: u64 = 2;
 /// Most traps and failing reads act at one of the first reads of the entry.
 const FEW_READS: u64 = 4;
 
@@ -42,7 +45,11 @@ pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bo
         if !context.limits.asks_engines() {
             return refcounts::change(program, watch, context);
         }
-        let watch = match (context.trace)() {
+        // An engine that refuses a damaged image has read little of it.
+        let is_damaged = program.operations.iter().any(|it| it.class() == Class::Attacks);
+        let walks = is_damaged && context.entropy.one_in(WALK_ONE_IN);
+        let accessed = if walks { None } else { (context.trace)() };
+        let watch = match accessed {
             Some(accessed) => watch.run_accessed(program, context.limits, &accessed),
             None => watch.run(program, context.limits),
         };
