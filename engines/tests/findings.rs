@@ -85,7 +85,7 @@ const ENDS_PROCESS: &str = ", expected an input that does not end its process";
 fn fingerprint(implementation: &Implementation, finding: &Regression) -> String {
     let dir = tempfile::tempdir().unwrap();
     let input = dir.path().join("input");
-    fs::write(&input, finding.program.encode()).unwrap();
+    fs::write(&input, &finding.input).unwrap();
     let mut regress = implementation.command();
     regress.arg("regress").arg("--text").args(["--target", finding.target.name()]).arg(&input);
     let output = regress.output().unwrap();
@@ -101,7 +101,7 @@ fn fingerprint(implementation: &Implementation, finding: &Regression) -> String 
 fn is_met(implementation: &Implementation, finding: &Regression, fingerprint: &str) -> bool {
     let dir = tempfile::tempdir().unwrap();
     let input = dir.path().join("input");
-    fs::write(&input, finding.program.encode()).unwrap();
+    fs::write(&input, &finding.input).unwrap();
     let mut replay = implementation.command();
     if implementation.is_behind_protocol {
         replay.arg("--known").arg(implementation.known());
