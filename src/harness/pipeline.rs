@@ -30,7 +30,7 @@ pub enum Checks {
 }
 
 /// One value of `rng_seed` of this many has the images of its programs verified after every change.
-pub const CHANGES_ONE_IN: u32 = 12;
+pub const CHANGES_ONE_IN: u32 = 32;
 
 impl Checks {
     /// Returns [`Checks::AfterEach`] if `each` is true, and otherwise the default.
