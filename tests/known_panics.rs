@@ -59,6 +59,11 @@ impl Engine for Panics {
         }
     }
 
+    // The accesses are feedback: the walker must not remember clusters of the run before.
+    fn begin_run(&mut self) {
+        self.0.begin_run();
+    }
+
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         Ok(Box::new(PanicsDisk(self.0.open(chain)?)))
     }

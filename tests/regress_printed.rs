@@ -17,7 +17,7 @@ fn bug_model_kind_zero_allocated_zero_plain_1370c18a() {
     ";
     let input = qcowfuzz::programs::text::assemble(text).unwrap().encode();
     let mut target = qcowfuzz::harness::Harness::new(qcowfuzz::harness::Walker::default());
-    let found = target.run(&input, Checks::AtCheckpoints).err();
+    let found = target.run(&input, Checks::default()).err();
     let found = found.map(|failure| failure.violation.fingerprint());
     assert_eq!(found, None);
     // An engine may list the bug among its known findings.
@@ -65,7 +65,7 @@ fn bug_refcounts_refcount_block_the_references_fewer_28274946() {
     let input = qcowfuzz::programs::text::assemble(text).unwrap().encode();
     let mut target = qcowfuzz::harness::targets::TargetKind::Refcounts
         .judging(qcowfuzz::harness::Walker::default());
-    let found = target.run(&input, Checks::AtCheckpoints).err();
+    let found = target.run(&input, Checks::default()).err();
     let found = found.map(|failure| failure.violation.fingerprint());
     assert_eq!(found, None);
     // An engine may list the bug among its known findings.
@@ -92,7 +92,7 @@ fn bug_hostile_walk_a_result_a_panic_33ffee0d() {
     let input = qcowfuzz::programs::text::assemble(text).unwrap().encode();
     let mut target = qcowfuzz::harness::targets::TargetKind::Hostile
         .judging(qcowfuzz::harness::Walker::default());
-    let found = target.run(&input, Checks::AtCheckpoints).err();
+    let found = target.run(&input, Checks::default()).err();
     let found = found.map(|failure| failure.violation.fingerprint());
     assert_eq!(found, None);
     // An engine may list the bug among its known findings.
@@ -118,7 +118,7 @@ fn bug_maximal_extents_one_two_32c98391() {
     let input = qcowfuzz::findings::file_text::parse(text).unwrap();
     let mut target = qcowfuzz::harness::targets::TargetKind::RawImage
         .judging(qcowfuzz::harness::Walker::default());
-    let found = target.run(&input, Checks::AtCheckpoints).err();
+    let found = target.run(&input, Checks::default()).err();
     let found = found.map(|failure| failure.violation.fingerprint());
     assert_eq!(found, None);
     // An engine may list the bug among its known findings.

@@ -164,7 +164,7 @@ fn an_input_that_ends_its_process_leaves_its_events() {
     let dir = corpus("map_extents");
     let program = env!("CARGO_BIN_EXE_qcowfuzz");
     let mut command = Command::new("sh");
-    command.args(["-c", "ulimit -s 200 && exec \"$0\" replay --events chain_raw", program]);
+    command.args(["-c", "ulimit -s 260 && exec \"$0\" replay --events chain_raw", program]);
     let output = command.current_dir(&dir).output().unwrap();
     assert_eq!(output.status.code(), None, "{output:?}");
     assert!(

@@ -112,6 +112,11 @@ impl Engine for NarrowEngine {
         Facts { claims: self.walker.facts().claims, ..Facts::new("narrow") }
     }
 
+    // The accesses are feedback: the walker must not remember clusters of the run before.
+    fn begin_run(&mut self) {
+        self.walker.begin_run();
+    }
+
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         let narrow = self.narrow.filter(|_| chain.format() == self.format);
         Ok(Box::new(NarrowDisk { disk: self.walker.open(chain)?, narrow }))
