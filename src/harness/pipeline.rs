@@ -17,8 +17,8 @@ use crate::programs::{Effect, Program, Vm};
 /// The times at which images are built and verified, in addition to a program's checkpoints and its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checks {
-    /// In one program of [`CHANGES_ONE_IN`], after every operation that changes something: the changes alone are
-    /// judged. The `rng_seed` of the program decides, so that the program keeps its checks when it is minimized.
+    /// In a share of the programs, after every operation that changes something: the changes alone are judged. The
+    /// `rng_seed` of the program decides, so that the program keeps its checks when it is minimized.
     #[default]
     Drawn,
     /// No other time.
@@ -30,7 +30,7 @@ pub enum Checks {
 }
 
 /// One value of `rng_seed` of this many has the images of its programs verified after every change.
-pub const CHANGES_ONE_IN: u32 = 32;
+const CHANGES_ONE_IN: u32 = 32;
 
 impl Checks {
     /// Returns [`Checks::AfterEach`] if `each` is true, and otherwise the default.
