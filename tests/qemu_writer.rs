@@ -27,7 +27,7 @@ const DATA_FILES: u64 = 100;
 /// The least number of cuts in them. Fewer would prove little.
 const LEAST_CUTS: usize = 30;
 /// The least number of requests about snapshots in them.
-const LEAST_SNAPSHOTS: usize = 30;
+const LEAST_SNAPSHOTS: usize = 15;
 /// The programs whose requests are about bitmaps.
 const BITMAP_SEEDS: &str = "corpus/text/writes";
 

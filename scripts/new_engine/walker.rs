@@ -22,6 +22,11 @@ struct MyDisk<'s>(Box<dyn OpenDisk + 's>);
 impl Engine for MyEngine {
     describe!("walker");
 
+    /// The walker keeps clusters for the rest of a run.
+    fn begin_run(&mut self) {
+        self.walker.begin_run();
+    }
+
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         Ok(Box::new(MyDisk(self.walker.open(chain)?)))
     }
