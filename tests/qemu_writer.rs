@@ -19,7 +19,7 @@ use qcowfuzz::programs::text::assemble;
 use qcowfuzz::programs::{Operation, Program};
 
 /// The number of generated programs.
-const PROGRAMS: u64 = 150;
+const PROGRAMS: u64 = 240;
 /// The number of their operations before the first request.
 const OPERATIONS: usize = 10;
 /// The number of those that get a data file, behind them. Half of the files are raw images of the disk.
@@ -27,7 +27,7 @@ const DATA_FILES: u64 = 100;
 /// The least number of cuts in them. Fewer would prove little.
 const LEAST_CUTS: usize = 30;
 /// The least number of requests about snapshots in them.
-const LEAST_SNAPSHOTS: usize = 15;
+const LEAST_SNAPSHOTS: usize = 30;
 /// The programs whose requests are about bitmaps.
 const BITMAP_SEEDS: &str = "corpus/text/writes";
 

@@ -9,8 +9,8 @@ use std::ops::Range;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::WritableStorage;
 use crate::formats::qcow2::bitmap::{
-    BitmapCluster, BitmapEntry, BitmapTableEntry, BitmapsExtension, MAX_DATA_BYTES, bits_for,
-    table_entries_for,
+    BitmapCluster, BitmapEntry, BitmapTableEntry, BitmapsExtension, GRANULARITY_BITS,
+    MAX_DATA_BYTES, bits_for, table_entries_for,
 };
 use crate::formats::qcow2::constants::{
     AUTOCLEAR_BITMAPS, BITMAP_AUTO, BITMAP_FIXED_BYTES, BITMAP_IN_USE,
@@ -209,7 +209,8 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
         let name = (0..=self.bitmaps.all.len()).map(|nth| nth.to_string()).find(is_free);
         let name = name.unwrap_or_default();
         let granularity_bits = match self.has(WriterFault::BitmapTooFine) {
-            true => granularity_bits.saturating_sub(1),
+            // A finer bitmap than the format has would make the image unreadable, which is another fault.
+            true => granularity_bits.saturating_sub(1).max(*GRANULARITY_BITS.start()),
             false => granularity_bits,
         };
         let (table, entries) = self.new_bit_table(granularity_bits, self.header.size_bytes)?;
