@@ -42,9 +42,11 @@ pub fn declared<S: Storage + ?Sized>(
 fn declared_by_qcow2<S: Storage + ?Sized>(image: &S) -> Result<Declared, MapError> {
     let head = Head::read(image)?;
     let data_file = head.data_file.filter(|_| head.header.geometry.data_file);
+    // Without a field, the name is empty.
+    let name = |field: Option<Field>| field.map_or(Ok(Vec::new()), |field| field.name_in(image));
     Ok(Declared {
-        backing_name: name(image, head.backing_name)?,
-        data_file_name: name(image, data_file)?,
+        backing_name: name(head.backing_name)?,
+        data_file_name: name(data_file)?,
         snapshots: count(head.header.snapshots),
         bitmaps: head.bitmaps.map_or(0, |extension| count(extension.bitmaps)),
     })
@@ -53,15 +55,4 @@ fn declared_by_qcow2<S: Storage + ?Sized>(image: &S) -> Result<Declared, MapErro
 /// Returns a number of the header. The largest one stands for those that do not fit, which no reader could count.
 fn count(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
-}
-
-/// Reads a name, which ends before its first zero byte.
-fn name<S: Storage + ?Sized>(image: &S, field: Option<Field>) -> Result<Vec<u8>, MapError> {
-    let Some(Field { offset, length_bytes }) = field else { return Ok(Vec::new()) };
-    let length = usize::try_from(length_bytes).map_err(|_| MapError::TooLarge("a name"))?;
-    let mut name = vec![0; length];
-    image.read_at(offset, &mut name)?;
-    let end = name.iter().position(|byte| *byte == 0).unwrap_or(length);
-    name.truncate(end);
-    Ok(name)
 }

@@ -192,6 +192,22 @@ fn next_cluster(disk: &mut dyn OpenDisk, facts: &Facts, guest: GuestOffset) -> L
     if next.get() < facts.size_bytes { disk.lookup(next) } else { disk.lookup(guest) }
 }
 
+/// Reads zeros in place of the bytes at the guest offsets that `is_dropped` names, except in compressed clusters.
+fn zeros_where(
+    disk: &mut dyn OpenDisk,
+    guest: GuestOffset,
+    into: &mut [u8],
+    is_dropped: impl Fn(u64) -> bool,
+) -> Walked {
+    disk.read(guest, into)?;
+    for (at, byte) in (guest.get()..).zip(into) {
+        if is_dropped(at) && !disk.lookup(GuestOffset::new(at))?.compressed {
+            *byte = 0;
+        }
+    }
+    Ok(())
+}
+
 /// Reads zeros inside of clusters of data.
 pub fn zeros_inside(
     disk: &mut dyn OpenDisk,
@@ -199,15 +215,10 @@ pub fn zeros_inside(
     guest: GuestOffset,
     into: &mut [u8],
 ) -> Walked {
-    disk.read(guest, into)?;
     let mask = facts.geometry.cluster_size.mask();
-    for (at, byte) in (guest.get()..).zip(into) {
-        let is_edge = [at, at + EDGE_BYTES].iter().any(|at| at & mask < EDGE_BYTES);
-        if !is_edge && !disk.lookup(GuestOffset::new(at))?.compressed {
-            *byte = 0;
-        }
-    }
-    Ok(())
+    zeros_where(disk, guest, into, |at| {
+        [at, at + EDGE_BYTES].iter().all(|at| at & mask >= EDGE_BYTES)
+    })
 }
 
 /// Reads zeros behind the first 64 KiB of clusters of data, except in their last sector.
@@ -217,17 +228,9 @@ fn zeros_in_depth(
     guest: GuestOffset,
     into: &mut [u8],
 ) -> Walked {
-    disk.read(guest, into)?;
     let cluster_size = facts.geometry.cluster_size;
-    for (at, byte) in (guest.get()..).zip(into) {
-        let inside = at & cluster_size.mask();
-        if (64 << 10..cluster_size.bytes() - 512).contains(&inside)
-            && !disk.lookup(GuestOffset::new(at))?.compressed
-        {
-            *byte = 0;
-        }
-    }
-    Ok(())
+    let dropped = 64 << 10..cluster_size.bytes() - 512;
+    zeros_where(disk, guest, into, |at| dropped.contains(&(at & cluster_size.mask())))
 }
 
 /// Reads only this byte where the mapping is so, if the disk is too large to be compared whole, and the read is short

@@ -1,12 +1,11 @@
 //! Makes a file that shows a bug as short and as empty as it can be. Reducers cut the end, remove and zero ranges, and
 //! make bytes smaller, from large ranges to single bytes.
 
-use std::collections::BTreeSet;
 use std::ops::{ControlFlow, Range};
 
 use crate::disk::limits::MAX_MINIMIZE_ROUNDS;
 
-use super::search::{MinimizeProgress, Minimized, hash};
+use super::trials::{MinimizeProgress, Minimized, Trials};
 
 /// The number of times that the length of a range is halved before ranges are no longer removed: there would be many.
 const REMOVED_HALVINGS: u32 = 8;
@@ -45,15 +44,9 @@ const FILE_REDUCERS: [FileReducer; 4] = [
 
 /// A search for simpler files.
 struct FileSearch<'s> {
-    judge: &'s mut dyn FnMut(&[u8]) -> ControlFlow<(), bool>,
-    watch: &'s mut dyn FnMut(&MinimizeProgress) -> ControlFlow<()>,
-    tries: u64,
+    trials: Trials<'s>,
     best: Vec<u8>,
     measure: FileMeasure,
-    /// Hashes of the candidates that did not show the bug.
-    rejected: BTreeSet<u64>,
-    progress: MinimizeProgress,
-    stopped: bool,
 }
 
 /// Minimizes a file with at most `tries` candidates.
@@ -64,30 +57,26 @@ pub(super) fn search(
     watch: &mut dyn FnMut(&MinimizeProgress) -> ControlFlow<()>,
 ) -> Minimized {
     let measure = FileMeasure::of(input);
-    let progress = MinimizeProgress { reducer: "", tries: 0, kept: 0, left: measure.nonzero };
-    let (best, rejected) = (input.to_vec(), BTreeSet::new());
-    let mut search =
-        FileSearch { judge, watch, tries, best, measure, rejected, progress, stopped: false };
+    let trials = Trials::new(tries, measure.nonzero, judge, watch);
+    let mut search = FileSearch { trials, best: input.to_vec(), measure };
     let mut settled = false;
     for _ in 0..MAX_MINIMIZE_ROUNDS {
-        let before = search.progress.kept;
+        let before = search.trials.kept();
         for reducer in FILE_REDUCERS {
-            search.progress.reducer = reducer.name;
+            search.trials.begin(reducer.name);
             (reducer.reduce)(&mut search);
         }
-        settled = search.progress.kept == before;
+        settled = search.trials.kept() == before;
         if settled || search.ended() {
             break;
         }
     }
-    let complete = settled && !search.ended();
-    let MinimizeProgress { tries, kept, .. } = search.progress;
-    Minimized { input: search.best, tries, kept, complete }
+    search.trials.finish(search.best, settled)
 }
 
 impl FileSearch<'_> {
     fn ended(&self) -> bool {
-        self.stopped || self.progress.tries >= self.tries
+        self.trials.ended()
     }
 
     /// Judges a file if it is simpler. Reports whether it is the best one now.
@@ -96,31 +85,11 @@ impl FileSearch<'_> {
         if self.ended() || measure >= self.measure {
             return false;
         }
-        let hash = hash(&candidate);
-        if self.rejected.contains(&hash) {
-            return false;
+        let is_shown = self.trials.judged(&candidate, measure.nonzero);
+        if is_shown {
+            (self.best, self.measure) = (candidate, measure);
         }
-        if (self.watch)(&self.progress).is_break() {
-            self.stopped = true;
-            return false;
-        }
-        self.progress.tries += 1;
-        match (self.judge)(&candidate) {
-            ControlFlow::Continue(true) => {
-                self.progress.kept += 1;
-                self.progress.left = measure.nonzero;
-                (self.best, self.measure) = (candidate, measure);
-                true
-            }
-            ControlFlow::Continue(false) => {
-                self.rejected.insert(hash);
-                false
-            }
-            ControlFlow::Break(()) => {
-                self.stopped = true;
-                false
-            }
-        }
+        is_shown
     }
 
     /// Returns the range of `length` bytes that ends at `end`, cut to the file.

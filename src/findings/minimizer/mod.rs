@@ -25,6 +25,7 @@ mod positions;
 mod ranges;
 mod resizes;
 mod search;
+mod trials;
 
 use std::ops::ControlFlow;
 
@@ -32,8 +33,9 @@ use crate::disk::limits::MAX_MINIMIZE_ROUNDS;
 use crate::harness::target::Inputs;
 
 pub use measure::Measure;
+pub use search::MinimizeSettings;
 use search::Search;
-pub use search::{MinimizeProgress, MinimizeSettings, Minimized};
+pub use trials::{MinimizeProgress, Minimized};
 
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,5 @@
 //! The search: the smallest program so far, and the candidates that may replace it.
 
-use std::collections::BTreeSet;
-use std::hash::{DefaultHasher, Hasher};
 use std::ops::ControlFlow;
 
 use crate::findings::panics::caught;
@@ -10,6 +8,7 @@ use crate::programs::framing::{fit_data, reframe};
 use crate::programs::{Operation, Program, Vm};
 
 use super::measure::Measure;
+use super::trials::{MinimizeProgress, Minimized, Trials};
 
 use crate::images::limits::Limits;
 
@@ -30,50 +29,17 @@ pub struct MinimizeSettings {
     pub runs_here: bool,
 }
 
-/// The progress of a search.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MinimizeProgress {
-    /// The name of the current reducer.
-    pub reducer: &'static str,
-    /// The number of candidates that were judged.
-    pub tries: u64,
-    /// The number of candidates that replaced their predecessor.
-    pub kept: u64,
-    /// The size of the simplest input so far: the number of operations of a program, or of bytes that are not 0 in a
-    /// file.
-    pub left: usize,
-}
-
-/// The result of a minimization.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Minimized {
-    /// The simplest input; a program is in canonical form if that shows the bug.
-    pub input: Vec<u8>,
-    /// The number of candidates that were judged.
-    pub tries: u64,
-    /// The number of candidates that replaced their predecessor.
-    pub kept: u64,
-    /// True if no simpler candidate was left: neither tries nor rounds ran out, and the caller did not stop the search.
-    pub complete: bool,
-}
-
 /// The number of values of `rng_seed` to try if the canonical form of an input does not show its bug.
 const CANONICAL_REROLLS: u16 = 256;
 
 /// A search for simpler programs.
 pub(super) struct Search<'s> {
     settings: MinimizeSettings,
-    /// Reports whether a program shows the bug, or ends the search.
-    judge: &'s mut dyn FnMut(&[u8]) -> ControlFlow<(), bool>,
-    watch: &'s mut dyn FnMut(&MinimizeProgress) -> ControlFlow<()>,
+    trials: Trials<'s>,
     /// The smallest input so far, in encoded form.
     input: Vec<u8>,
     best: Program,
     measure: Measure,
-    /// Hashes of the candidates that did not show the bug; the candidates themselves could take gigabytes.
-    rejected: BTreeSet<u64>,
-    progress: MinimizeProgress,
-    stopped: bool,
 }
 
 impl<'s> Search<'s> {
@@ -87,14 +53,10 @@ impl<'s> Search<'s> {
         let left = best.operations.len();
         Self {
             settings,
-            judge,
-            watch,
+            trials: Trials::new(settings.tries, left, judge, watch),
             input: input.to_vec(),
             measure: Measure::of(&best),
             best,
-            rejected: BTreeSet::new(),
-            progress: MinimizeProgress { reducer: "", tries: 0, kept: 0, left },
-            stopped: false,
         }
     }
 
@@ -122,17 +84,17 @@ impl<'s> Search<'s> {
 
     /// Records the reducer that runs from now on.
     pub(super) fn begin(&mut self, reducer: &'static str) {
-        self.progress.reducer = reducer;
+        self.trials.begin(reducer);
     }
 
     /// Returns the number of programs that replaced their predecessor.
     pub(super) fn kept(&self) -> u64 {
-        self.progress.kept
+        self.trials.kept()
     }
 
     /// Reports whether the search has ended: the caller stopped it, or no tries are left.
     pub(super) fn ended(&self) -> bool {
-        self.stopped || self.progress.tries >= self.settings.tries
+        self.trials.ended()
     }
 
     /// Replaces the input by its canonical form. An oracle that derives its questions from the checksum asks other
@@ -186,28 +148,9 @@ impl<'s> Search<'s> {
 
     fn judged(&mut self, candidate: Program) -> bool {
         let input = candidate.encode();
-        let hash = hash(&input);
-        if self.ended() || self.rejected.contains(&hash) {
+        if !self.trials.judged(&input, candidate.operations.len()) {
             return false;
         }
-        if (self.watch)(&self.progress).is_break() {
-            self.stopped = true;
-            return false;
-        }
-        self.progress.tries += 1;
-        match (self.judge)(&input) {
-            ControlFlow::Continue(true) => {}
-            ControlFlow::Continue(false) => {
-                self.rejected.insert(hash);
-                return false;
-            }
-            ControlFlow::Break(()) => {
-                self.stopped = true;
-                return false;
-            }
-        }
-        self.progress.kept += 1;
-        self.progress.left = candidate.operations.len();
         self.measure = Measure::of(&candidate);
         (self.best, self.input) = (candidate, input);
         true
@@ -215,17 +158,8 @@ impl<'s> Search<'s> {
 
     /// Returns the result; `settled` states that no reducer made progress any more.
     pub(super) fn finish(self, settled: bool) -> Minimized {
-        let complete = settled && !self.ended();
-        let MinimizeProgress { tries, kept, .. } = self.progress;
-        Minimized { input: self.input, tries, kept, complete }
+        self.trials.finish(self.input, settled)
     }
-}
-
-pub(super) fn hash(input: &[u8]) -> u64 {
-    // The hasher has no random keys, so the hash is the same in every process.
-    let mut hasher = DefaultHasher::new();
-    hasher.write(input);
-    hasher.finish()
 }
 
 fn seeded(program: &Program, rng_seed: u16) -> Program {

@@ -25,6 +25,21 @@ pub struct Field {
     pub length_bytes: u32,
 }
 
+impl Field {
+    /// Reads a name, which ends before its first zero byte.
+    ///
+    /// # Errors
+    /// The name is too long for this machine, or a read fails.
+    pub fn name_in<S: Storage + ?Sized>(self, storage: &S) -> Result<Vec<u8>, MapError> {
+        let length = usize::try_from(self.length_bytes);
+        let mut name = vec![0; length.map_err(|_| MapError::TooLarge("name of a file"))?];
+        storage.read_at(self.offset, &mut name)?;
+        let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+        name.truncate(end);
+        Ok(name)
+    }
+}
+
 /// The data that a reader needs before it reads any table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {

@@ -146,10 +146,7 @@ impl DiskSides<'_, '_, '_> {
         lookup::check(self.theirs, first(extents), |_| true, &mut |mut found| {
             // The oracle takes the extents for the expected answer.
             std::mem::swap(&mut found.expected, &mut found.actual);
-            match is_any_content && found.error_kind().is_some() {
-                true => Ok(()),
-                false => set_aside(attributed(found, &other)),
-            }
+            judge_status(found, &other, is_any_content, set_aside)
         })
     }
 
@@ -160,11 +157,8 @@ impl DiskSides<'_, '_, '_> {
         set_aside: &mut SetAside,
     ) -> OracleResult {
         let (other, is_any_content) = (self.other, self.is_any_content);
-        lookup::check(self.ours, first(extents), |_| true, &mut |found| match is_any_content
-            && found.error_kind().is_some()
-        {
-            true => Ok(()),
-            false => set_aside(attributed(found, &other)),
+        lookup::check(self.ours, first(extents), |_| true, &mut |found| {
+            judge_status(found, &other, is_any_content, set_aside)
         })
     }
 
@@ -258,6 +252,19 @@ impl DiskSides<'_, '_, '_> {
         violation(self.other.oracle, field, (self.other.whose, "different"), || {
             format!("{}: {theirs:?}; the implementation: {ours:?}", self.other.name)
         })
+    }
+}
+
+/// Judges a difference of statuses. An error about a file of any content is none.
+fn judge_status(
+    found: Box<Violation>,
+    other: &Other,
+    is_any_content: bool,
+    set_aside: &mut SetAside,
+) -> OracleResult {
+    match is_any_content && found.error_kind().is_some() {
+        true => Ok(()),
+        false => set_aside(attributed(found, other)),
     }
 }
 

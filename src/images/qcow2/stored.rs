@@ -10,13 +10,13 @@ use super::tables::ClusterMapping;
 /// The data of a whole cluster of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoredData {
-    /// None: the layer below decides.
+    /// No data: the layer below decides.
     Nothing,
     /// Zeros.
     Zeros,
-    /// Those of a write.
+    /// The data of a write.
     Write(WriteNumber),
-    /// Those of a write without stamps.
+    /// The data of a write without stamps.
     Unstamped(UnstampedData),
     /// Data that no single uncompressed write makes: compressed ones, or those of subclusters.
     Other,

@@ -1,11 +1,10 @@
 //! Names of files in images.
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use crate::disk::storage::{FileStorage, Storage};
-use crate::formats::error::MapError;
+use crate::disk::storage::FileStorage;
 use crate::formats::qcow2::head::Field;
 
 use super::error::ChainError;
@@ -22,13 +21,7 @@ pub(super) fn stored_name(
     field: Field,
 ) -> Result<OsString, ChainError> {
     let image_error = |error| ChainError::Image { path: path.to_path_buf(), error };
-    let length = usize::try_from(field.length_bytes);
-    let length = length.map_err(|_| image_error(MapError::TooLarge("name of a file")))?;
-    let mut bytes = vec![0; length];
-    image.read_at(field.offset, &mut bytes).map_err(|error| image_error(error.into()))?;
-    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-    let name = &bytes[..end];
-    Ok(OsStr::from_bytes(name).to_os_string())
+    Ok(OsString::from_vec(field.name_in(image).map_err(image_error)?))
 }
 
 /// Reports whether a name has a protocol: a colon before the first slash (QEMU `block.c`, `path_has_protocol`).
