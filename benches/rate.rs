@@ -25,6 +25,7 @@ use qcowfuzz::internal::programs::prologue::PROLOGUE_BYTES;
 use qcowfuzz::processes::ProcessLimits;
 use qcowfuzz::programs::Operation;
 use qcowfuzz::programs::generate::{GenerateSettings, generate_any, generate_writes};
+use small_writer::WritingWalker;
 
 use sets::{Inputs, OPERATIONS, ROUNDS, SET, SETS, cpu_time, encoded, evolved, run_all, set};
 
@@ -181,13 +182,13 @@ fn formats() {
     }
 }
 
-/// Prints the rate of programs that our small writer carries out, in operations, beside that of the frozen set.
+/// Prints the rate of programs that the small writer carries out, in operations, beside that of the frozen set.
 fn writes() {
     let frozen = encoded(set(GenerateSettings { operations: OPERATIONS, compressed: true }));
     let written = encoded(SET.map(|rng_seed| generate_writes(rng_seed, OPERATIONS * 2 / 3)));
     let sets =
         [("frozen", TargetKind::MapExtents, frozen), ("writes", TargetKind::Writes, written)];
-    let mut targets = sets.each_ref().map(|(_, kind, _)| kind.judging(Walker::default()));
+    let mut targets = sets.each_ref().map(|(_, kind, _)| kind.judging(WritingWalker::default()));
     let (mut times, mut operations) = ([Duration::MAX; 2], [0; 2]);
     for _ in 0..ROUNDS / 3 {
         for (index, (_, _, inputs)) in sets.iter().enumerate() {
@@ -227,7 +228,7 @@ fn checks() {
     println!("| programs | checks | images a program | cost of a run |");
     println!("|---|---|---|---|");
     for (name, kind, inputs) in sets {
-        let mut target = kind.judging(Walker::default());
+        let mut target = kind.judging(WritingWalker::default());
         let mut fastest = [(Duration::MAX, 0); 4];
         for _ in 0..ROUNDS / 6 {
             for (checks, (time, images)) in times.iter().zip(&mut fastest) {

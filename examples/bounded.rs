@@ -1,5 +1,6 @@
 //! A bounded run of a target in one process: all inputs of a folder, then children of them that the embedded loop
-//! breeds. Prints the fingerprint of the first violation or panic, and exits with 1.
+//! breeds. Prints the fingerprint of the first violation or panic, and exits with 1. Our walker is under test, with the
+//! small writer of the tests, for the target `writes`.
 //!
 //! `cargo run --release --example bounded map_extents corpus/map_extents 1000`
 //!
@@ -16,7 +17,6 @@ use qcowfuzz::fuzzing::corpus::Folder;
 use qcowfuzz::fuzzing::embedded::{FuzzSettings, Fuzzer, RunReply, Subject};
 use qcowfuzz::fuzzing::feedback::Recorder;
 use qcowfuzz::harness::claims::Claims;
-use qcowfuzz::harness::implementation::Implementation;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Harness};
 use qcowfuzz::images::FileNames;
@@ -54,7 +54,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let kind = TargetKind::named(target).ok_or("expected a target")?;
     let runs: u64 = runs.parse()?;
     let recorder = Rc::<Recorder>::default();
-    let target = kind.create(&Implementation::our_walker(), FileNames::default(), recorder.clone());
+    let target =
+        kind.create(&small_writer::implementation(None), FileNames::default(), recorder.clone());
     // The loop adds its finds to its corpus.
     let work = tempfile::tempdir()?;
     let folder = |name: &str| Folder::new(work.path().join(name), work.path().join("scratch"));

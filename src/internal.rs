@@ -6,6 +6,9 @@ pub mod cli {
     pub mod info {
         pub use crate::cli::info::*;
     }
+    pub mod measure {
+        pub use crate::cli::measure::*;
+    }
 }
 #[cfg(feature = "cli")]
 pub mod differential {
@@ -127,8 +130,9 @@ pub mod images {
         pub use crate::images::qcow2::*;
     }
 }
-pub mod writers {
-    pub use crate::writers::WriterFault;
+#[cfg(feature = "cli")]
+pub mod recipes {
+    pub use crate::recipes::*;
 }
 pub mod programs {
     pub mod interpreter {

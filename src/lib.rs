@@ -65,8 +65,9 @@ pub mod images;
 pub mod internal;
 pub mod processes;
 pub mod programs;
+#[cfg(feature = "cli")]
+mod recipes;
 pub mod walkers;
-mod writers;
 
 #[doc(no_inline)]
 pub use harness::prelude;

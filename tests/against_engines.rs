@@ -101,7 +101,8 @@ fn a_known_difference_hides_no_other() {
 
 #[test]
 fn the_walker_agrees_with_itself() {
-    let both = Implementation::our_walker().against_engine(Implementation::our_walker());
+    let both =
+        small_writer::implementation(None).against_engine(small_writer::implementation(None));
     for kind in [TargetKind::MapExtents, TargetKind::Hostile, TargetKind::Writes] {
         let (mut compared, mut not_compared) = (0, 0);
         for rng_seed in 0..PROGRAMS {

@@ -13,14 +13,19 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use qcowfuzz::disk::offsets::HostOffset;
+use qcowfuzz::harness::chain::Chain;
+use qcowfuzz::harness::engine::{Engine, ImageReport, ReportKind};
+use qcowfuzz::harness::image_program::ImageProgram;
 use qcowfuzz::harness::implementation::{Implementation, no_observer};
-use qcowfuzz::harness::qemu_io::{CostlyComparisons, Qemu};
+use qcowfuzz::harness::info::CheckCounts;
+use qcowfuzz::harness::qemu_io::{CostlyComparisons, Qemu, QemuEngine};
 use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, Walker};
+use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::images::FileNames;
-use qcowfuzz::internal::writers::WriterFault;
 use qcowfuzz::programs::generate::{generate_any, generate_writes};
 use qcowfuzz::programs::text::assemble;
+use small_writer::{WriterFault, WritingWalker};
 
 use faulty::{Fault, Faulty, PROGRAM, first_finding};
 
@@ -58,7 +63,7 @@ fn qemu_finds_each_planted_fault_by_its_own_fingerprint() {
 #[test]
 fn qemu_agrees_about_generated_programs() {
     let Some(qemu) = qemu("qemu_agrees_about_generated_programs") else { return };
-    let both = Implementation::our_walker().against(&qemu);
+    let both = small_writer::implementation(None).against(&qemu);
     for kind in [TargetKind::MapExtents, TargetKind::Hostile, TargetKind::Writes] {
         let mut target = kind.create(&both, FileNames::default(), no_observer());
         let (mut compared, mut not_compared) = (0, 0);
@@ -85,8 +90,8 @@ fn checked(fault: Option<WriterFault>, qemu: &Qemu) -> Result<bool, String> {
                    blocks=append table=append tolerance=0\n\
                    write at=start+1 clusters=2\nsync kind=flush choice=0\n\
                    write at=start+20 clusters=2\n";
-    let walker = Walker::default();
-    let walker = fault.into_iter().fold(walker, Walker::with_fault);
+    let walker = WritingWalker::default();
+    let walker = fault.into_iter().fold(walker, WritingWalker::with_fault);
     let mut target = TargetKind::Writes.judging(walker);
     let ran = target.run(&assemble(program).unwrap().encode(), Checks::AtCheckpoints);
     assert_eq!(ran.is_err(), fault.is_some());
@@ -178,4 +183,59 @@ fn without_qemu_there_is_one_line_and_no_verdict() {
     let refused = command(dir, dir, &["info", "input", "--against=qemu"]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(text(&refused.stderr).contains("runs no inputs"), "{}", text(&refused.stderr));
+}
+
+/// Images with snapshots, bitmaps, a data file and a layer below.
+const REPORTED: [&str; 2] = [
+    "image version=3 cluster_bits=16 refcount_order=4 features=none size=9<<16+0 rng_seed=0 blocks=append \
+     table=append tolerance=0\nwrite at=start+0 clusters=2\nsnapshot\nsnapshot\nwrite at=start+1 clusters=1\n\
+     bitmap granularity=16 flags=none name=1\noverlay version=3 cluster_bits=12 refcount_order=4 features=none \
+     data_in=file size=same\nwrite at=start+2 clusters=1\n",
+    "image version=3 cluster_bits=16 refcount_order=4 features=none size=9<<16+0 rng_seed=0 blocks=append \
+     table=append tolerance=0\nwrite at=start+0 clusters=2\nsnapshot\nsnapshot\nwrite at=start+1 clusters=1\n\
+     bitmap granularity=16 flags=none name=1\n",
+];
+
+/// Returns both reports of an engine.
+fn reports(engine: &mut dyn Engine, chain: &Chain) -> [ImageReport; 2] {
+    let mut disk = engine.open(chain).unwrap();
+    [ReportKind::Info, ReportKind::Check].map(|kind| disk.report(kind).unwrap())
+}
+
+#[test]
+fn qemu_and_a_program_report_about_images_as_our_walker_does() {
+    if !qemu::tools_are_there("qemu_and_a_program_report_about_images_as_our_walker_does") {
+        return;
+    }
+    let program = Implementation::from(ImageProgram::start("qemu-img").unwrap());
+    let mut program = program.engine(&no_observer());
+    let mut qemu = QemuEngine::default();
+    let mut same = |chain: &Chain| {
+        let ours = reports(&mut Walker::default(), chain);
+        assert_eq!(reports(&mut qemu, chain), ours);
+        assert_eq!(reports(&mut *program, chain), ours);
+        ours
+    };
+    let mut harness = Harness::new(Walker::default());
+    for text in REPORTED {
+        let sound = harness.build(&assemble(text).unwrap().encode()).clone();
+        let [info, check] = same(&Chain::new(harness.images()));
+        assert_eq!(check, ImageReport::Check(CheckCounts::default()));
+        let ImageReport::Info(info) = info else { panic!("{info:?}") };
+        let is_overlay = text.contains("overlay");
+        assert_eq!(info.snapshots, Some(if is_overlay { 0 } else { 2 }));
+        assert_eq!(info.chain.map(|names| names.len()), Some(usize::from(is_overlay)));
+        if is_overlay {
+            continue;
+        }
+        // Another count for the cluster of the header: an error or a leak.
+        let table = HostOffset::new(sound.number(HostOffset::new(48), 8));
+        let block = HostOffset::new(sound.number(table, 8));
+        for (count, errors, leaks) in [(0u16, 1, 0), (2, 0, 1)] {
+            let mut damaged = sound.clone();
+            damaged.overwrite(block, &count.to_be_bytes());
+            let [_, check] = same(&Chain::alone(damaged));
+            assert_eq!(check, ImageReport::Check(CheckCounts { errors, leaks }));
+        }
+    }
 }

@@ -132,7 +132,7 @@ fn an_engine_is_run_only_where_its_accesses_are_feedback() {
     }
     assert_eq!(traced(&ordered, TargetKind::Refcounts), None);
     // The small writer reports no events.
-    let written = traced(&Implementation::our_walker(), TargetKind::Writes);
+    let written = traced(&small_writer::implementation(None), TargetKind::Writes);
     assert!(written.is_some_and(|accessed| accessed.len() > 3));
 }
 

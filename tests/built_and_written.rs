@@ -20,8 +20,8 @@ use qcowfuzz::harness::qemu_io::QemuEngine;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Harness, KnownFindings, Walker};
 use qcowfuzz::images::FileNames;
-use qcowfuzz::internal::writers::WriterFault;
 use qcowfuzz::programs::text::assemble;
+use small_writer::{WriterFault, WritingWalker};
 
 use changes::Case;
 use seen::SeenImage;
@@ -90,7 +90,7 @@ fn judge(ways: &mut TwoWays, case: &Case, may_hide: bool, tally: &mut Tally) {
 
 #[test]
 fn the_small_writer_agrees_with_the_build() {
-    let mut ways = TwoWays::new(Walker::default());
+    let mut ways = TwoWays::new(WritingWalker::default());
     let mut tally = Tally::default();
     for case in (0..CASES).map(Case::new) {
         // The specification allows entries past the end of the disk, and the small writer keeps those that a smaller
@@ -130,7 +130,7 @@ fn qemu_img_finds_no_fault_in_either_image() {
     if !qemu::tools_are_there("qemu_img_finds_no_fault_in_either_image") {
         return;
     }
-    let mut ways = TwoWays::new(Walker::default());
+    let mut ways = TwoWays::new(WritingWalker::default());
     let dir = tempfile::tempdir().unwrap();
     let mut folder = ChainFolder::new(dir.path(), MAX_FOLDER_BYTES);
     for number in 0..CHECKED_CASES {
@@ -162,7 +162,7 @@ fn each_planted_fault_is_found() {
     let all = "[[finding]]\nfingerprint = '*: *'\nreason = 'Planted.'";
     let all = KnownFindings::parse(all).unwrap();
     for (fault, beginning) in FAULTS {
-        let faulty = Implementation::from(Walker::default().with_fault(fault));
+        let faulty = Implementation::from(WritingWalker::default().with_fault(fault));
         let mut ways = TwoWays::new(faulty.knowing(all.clone()));
         let found = (0..CASES).filter_map(|number| ways.compare(&Case::new(number)).err());
         let found: Vec<String> = found.take(LEAST).collect();

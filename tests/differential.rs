@@ -9,11 +9,15 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use qcowfuzz::internal::differential::iteration::RecipeRunner;
 use qcowfuzz::internal::differential::quirks::{self, QUIRKS};
-use qcowfuzz::internal::differential::sides::{QemuTools, Sides, Tested};
+use qcowfuzz::internal::differential::sides::{Sides, Tested};
+use qcowfuzz::internal::recipes::draw;
+use qcowfuzz::internal::recipes::recipe::RecipeStep;
+use qcowfuzz::internal::recipes::tools::QemuTools;
 use serde_json::Value;
 
 const OURS: &str = env!("CARGO_BIN_EXE_qcowfuzz");
@@ -144,6 +148,63 @@ fn every_planted_fault_is_found_and_named() {
     assert!(missed.is_empty(), "{missed:#?}");
     let names: BTreeSet<_> = found.into_iter().flatten().flatten().collect();
     assert!(names.len() >= FAULTS.len(), "{names:#?}");
+}
+
+/// The highest number of iterations until a fault of a tool is found.
+const MAX_EXECUTED: usize = 8;
+
+/// The faults that a program may have as a tool: the verb, the shell command in place of it, the operations of the
+/// iterations, and the beginning of the fingerprint.
+const TOOL_FAULTS: [(&str, &str, &str, &str); 4] = [
+    ("resize", "exit 0", "resize", "result_exit_code_divergence: qcow2, resize, exit 1 → exit 0"),
+    ("rebase", "exit 1", "rebase", "result_exit_code_divergence: qcow2, rebase, exit 0 → exit 1"),
+    (
+        "measure",
+        "qemu-img \"$@\" | sed s/required.:/required\\\":1,\\\"more\\\":/; exit 0",
+        "write",
+        "result_field_divergence: qcow2, measure, required",
+    ),
+    (
+        "convert",
+        "qemu-img \"$@\" || exit; for last; do :; done; exec qemu-io -c \"write -q -z 0 4k\" \"$last\"",
+        "convert",
+        "result_map_",
+    ),
+];
+
+/// A program with the command line of qemu-img makes the same disks as QEMU, or its fault is named.
+#[test]
+fn faults_of_a_program_that_makes_images_are_found() {
+    if !qemu::tools_are_there("faults_of_a_program_that_makes_images_are_found") {
+        return;
+    }
+    let found = |command: String, operation: &str| {
+        let tested = Tested::Command { text: command, maps_only: false, executes: true };
+        let qemu = QemuTools::find("qemu-img".as_ref()).unwrap();
+        let sides = Sides { qemu, tested, timeout: Duration::from_secs(60), cpu: Arc::default() };
+        let recipes = (0..300).map(|iteration| draw::recipe(1, iteration));
+        let recipes = recipes.filter(|recipe| {
+            let is_one = |step: &RecipeStep| step.operation.name() == operation;
+            recipe.steps.iter().all(|step| step.disk.file.ends_with(".qcow2"))
+                && recipe.steps.iter().any(is_one)
+        });
+        recipes.take(MAX_EXECUTED).find_map(|recipe| {
+            let folder = tempfile::tempdir().unwrap();
+            let runner = RecipeRunner { sides: &sides, quirks: QUIRKS, folder: folder.path() };
+            Some(runner.run(&recipe).met?.fingerprint)
+        })
+    };
+    for (verb, instead, operation, expected) in TOOL_FAULTS {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tool");
+        let script =
+            format!("#!/bin/sh\nif [ $1 = {verb} ]; then {instead}; fi\nexec qemu-img \"$@\"\n");
+        fs::write(&path, script).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        let found = found(path.display().to_string(), operation).unwrap_or_default();
+        assert!(found.starts_with(expected), "{verb}: {found}");
+    }
+    assert_eq!(found("qemu-img".to_string(), "resize"), None);
 }
 
 fn folders(dir: &Path) -> Vec<PathBuf> {

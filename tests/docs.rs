@@ -253,7 +253,8 @@ fn every_oracle_is_documented_with_planted_bugs() {
         "tests/planted_layout.rs",
         "tests/planted_memory.rs",
         "tests/planted_reports.rs",
-        "src/writers/fault.rs",
+        "tests/recipes.rs",
+        "tests/small_writer/src/fault.rs",
     ]
     .map(text_of);
     let planted = ["planted", "planted_layout", "altered"].map(sources).concat() + &files.concat();

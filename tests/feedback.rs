@@ -27,6 +27,7 @@ use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::programs::operand::{Base, ImageForm};
 use qcowfuzz::programs::Operation;
 use qcowfuzz::programs::generate::generate_any;
+use small_writer::WritingWalker;
 
 /// All targets, observed by one recorder.
 struct Targets {
@@ -36,7 +37,7 @@ struct Targets {
 
 impl Targets {
     fn new() -> Self {
-        Self::of(&Implementation::our_walker())
+        Self::of(&small_writer::implementation(None))
     }
 
     fn of(implementation: &Implementation) -> Self {
@@ -94,7 +95,7 @@ fn other_format(rng_seed: u64) -> Vec<u8> {
 #[test]
 fn counters_are_the_same_again_and_after_any_other_runs() {
     let mut entropy = Entropy::new(3);
-    for target in TargetKind::ALL {
+    for target in TargetKind::of_libfuzzer() {
         let mut all = seeds(target);
         all.extend(others());
         let fresh: Vec<_> = all.iter().map(|input| Targets::new().run(target, input)).collect();
@@ -105,7 +106,7 @@ fn counters_are_the_same_again_and_after_any_other_runs() {
             for _ in 0..1 + entropy.below(3) {
                 let other = entropy.below(all.len() as u64) as usize;
                 // Runs another target in between.
-                let targets = TargetKind::ALL;
+                let targets: Vec<_> = TargetKind::of_libfuzzer().collect();
                 used.run(targets[entropy.below(targets.len() as u64) as usize], &all[at]);
                 assert_eq!(used.run(target, &all[other]), fresh[other]);
             }
@@ -128,8 +129,8 @@ fn a_recorder_does_not_change_results() {
 
 /// Returns the counters that the committed seeds reach: with our walker, and with an engine that reports no events.
 fn reached() -> BTreeSet<Counter> {
-    let reached = TargetKind::ALL.into_iter().flat_map(reached_by);
-    reached.chain(TargetKind::ALL.into_iter().flat_map(reached_in_silence)).collect()
+    let reached = TargetKind::of_libfuzzer().flat_map(reached_by);
+    reached.chain(TargetKind::of_libfuzzer().flat_map(reached_in_silence)).collect()
 }
 
 /// Returns the counters that the committed seeds of a target reach.
@@ -139,7 +140,7 @@ fn reached_by(target: TargetKind) -> BTreeSet<Counter> {
 
 /// Returns our walker without an observer: an engine that reports no events.
 fn silent() -> Implementation {
-    Walker::default().into()
+    WritingWalker::default().into()
 }
 
 /// An engine that has an answer to reads only, and says how it rounds sizes.
@@ -243,7 +244,7 @@ fn answers_about_damaged_images_and_files_are_feedback() {
 /// The parts of the files that an engine reads and writes are feedback if it reports no events of its own.
 #[test]
 fn accesses_to_files_are_feedback() {
-    for target in TargetKind::ALL.into_iter().filter(|it| *it != TargetKind::Refcounts) {
+    for target in TargetKind::of_libfuzzer().filter(|it| *it != TargetKind::Refcounts) {
         let name = target.name();
         // Our walker reports events in place of its reads. Its writer reports none.
         let of_walker = edges(reached_by(target), State::FileReads);

@@ -14,9 +14,9 @@ const ROOMS: &[&str] = &[
     "processes",
     "formats",
     "walkers",
-    "writers",
     "images",
     "programs",
+    "recipes",
     "harness",
     "findings",
     "fuzzing",
@@ -29,15 +29,7 @@ const ROOMS: &[&str] = &[
 const APART: &[(&str, &[&str], &str)] = &[
     ("images", &["walkers"], "the build does not ask the walker"),
     ("programs", &["walkers"], "the build does not ask the walker"),
-    ("images", &["writers"], "the build encodes with functions of its own"),
-    ("programs", &["writers"], "the build encodes with functions of its own"),
-    ("harness::oracles", &["writers"], "oracles reach every engine through its interface"),
-    ("harness::targets", &["writers"], "the targets reach every engine through its interface"),
-    (
-        "harness::writing",
-        &["walkers", "writers"],
-        "the judge reaches engines through their interface",
-    ),
+    ("harness::writing", &["walkers"], "the judge reaches engines through their interface"),
     ("images::qcow2", &["formats"], "the build encodes with functions of its own"),
     ("images::vpc", &["formats"], "the build encodes with functions of its own"),
     ("images::vhdx", &["formats"], "the build encodes with functions of its own"),
@@ -70,7 +62,6 @@ const APART: &[(&str, &[&str], &str)] = &[
     ("harness::targets", &["walkers"], "the targets reach every engine through its interface"),
     ("formats", &["processes"], "decoding starts no process"),
     ("walkers", &["processes"], "the walker starts no process"),
-    ("writers", &["processes"], "the writer starts no process"),
     ("images", &["processes"], "the build starts no process"),
     ("programs", &["processes"], "a program starts no process"),
     (
@@ -106,9 +97,12 @@ const FILES: &[&str] = &[
     "processes",
     "walkers::chain",
     "images::export",
+    "recipes",
     "harness::chain_files",
+    "harness::image_program::converted",
     "harness::qemu_io::engine",
     "harness::qemu_io::files",
+    "harness::qemu_io::snapshot",
     "harness::qemu_io::write_record",
     "findings::isolation",
     "findings::bundle",
@@ -174,8 +168,8 @@ const PANIC_FREE: &[&str] = &[
     "walkers",
     "harness::engine",
     "harness::walker",
-    // `qcowfuzz check` reads untrusted files, and adds their references up with the sums of the recount.
     "harness::oracles::qcow2",
+    // `qcowfuzz check` reads untrusted files.
     "cli::check",
 ];
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use qcowfuzz::disk::extent::{Extent, Mapping, Visitor, Window};
 use qcowfuzz::disk::features::Feature;
+use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::harness::chain::{Chain, ChainFile};
@@ -447,11 +448,12 @@ fn an_engine_may_keep_its_files() {
 
 /// Our walker answers everything else.
 #[test]
-fn our_walker_leaves_only_the_oracle_of_checks_idle() {
+fn our_walker_leaves_no_oracle_idle_except_for_checks_of_vhd() {
     let mut harness = Harness::new(Walker::default());
     for (name, seed) in seeds() {
         let outcome = harness.run(&seed, Checks::AtCheckpoints).unwrap();
         let idle: Vec<_> = outcome.unanswered.iter().collect();
-        assert_eq!(idle, [QuestionKind::Check], "{name}");
+        let is_vhd = harness.images().top().format == ImageFormat::Vpc;
+        assert!(idle.is_empty() || is_vhd && idle == [QuestionKind::Check], "{name}: {idle:?}");
     }
 }

@@ -197,6 +197,8 @@ fn structures(layer: LayerFiles, harness: &Harness) -> OracleResult {
         features: FeatureSet::EMPTY,
         cell_bytes: 1,
         table_span_bits: 0,
+        is_any_content: false,
+        known: &[],
         in_full: true,
     };
     Structures::default().check(&case)

@@ -16,16 +16,16 @@ use qcowfuzz::harness::chain::ChainFolder;
 use qcowfuzz::harness::implementation::{Implementation, no_observer};
 use qcowfuzz::harness::questions::QuestionKind;
 use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, Harness, KnownFindings, Walker};
+use qcowfuzz::harness::{Checks, Harness, KnownFindings};
 use qcowfuzz::images::FileNames;
 use qcowfuzz::internal::programs::operand::{DataIn, SyncKind};
-use qcowfuzz::internal::writers::WriterFault;
 use qcowfuzz::prelude::{
     Answer, Chain, Engine, EngineError, Facts, GuestOffset, OpenDisk, Opened, Request,
 };
 use qcowfuzz::programs::generate::generate_writes;
 use qcowfuzz::programs::text::assemble;
 use qcowfuzz::programs::{Operation, Program};
+use small_writer::{WriterFault, WritingWalker};
 
 /// The number of generated programs: each cluster size with each width of refcounts, several times.
 const PROGRAMS: u64 = 91 * 6;
@@ -143,7 +143,7 @@ fn found_in(target: &mut Harness, program: &Program) -> Option<String> {
 
 #[test]
 fn a_writer_without_a_fault_passes() {
-    let mut target = TargetKind::Writes.judging(Walker::default());
+    let mut target = TargetKind::Writes.judging(WritingWalker::default());
     for (number, program) in programs().iter().enumerate() {
         assert_eq!(found_in(&mut target, program), None, "program {number}");
     }
@@ -247,7 +247,7 @@ fn each_planted_fault_is_found() {
         // A cut also shows most faults that an oracle finds in the closed file, and hides that this oracle finds them.
         let concerns_cuts = by.iter().any(|name| is_of_cut(name));
         let programs = if concerns_cuts { &with_cuts } else { &without_cuts };
-        let mut target = TargetKind::Writes.judging(Walker::default().with_fault(*fault));
+        let mut target = TargetKind::Writes.judging(WritingWalker::default().with_fault(*fault));
         let found = programs.iter().rev().filter_map(|program| found_in(&mut target, program));
         let found: Vec<String> = found.take(LEAST).collect();
         assert!(found.len() >= LEAST, "{}: {found:?}", fault.name());
@@ -266,7 +266,7 @@ fn is_of_cut(name: &str) -> bool {
 }
 
 /// Our walker, whose writer cannot change the size of a disk.
-struct WithoutResize(Walker);
+struct WithoutResize(WritingWalker);
 
 struct DiskWithoutResize<'s>(Box<dyn OpenDisk + 's>);
 
@@ -311,7 +311,7 @@ impl OpenDisk for DiskWithoutResize<'_> {
 
 #[test]
 fn an_engine_that_lacks_a_request_gets_only_those_that_fit_its_disk() {
-    let mut target = TargetKind::Writes.judging(WithoutResize(Walker::default()));
+    let mut target = TargetKind::Writes.judging(WithoutResize(WritingWalker::default()));
     let mut unanswered = 0;
     for number in 0..PROGRAMS {
         let run = target.run(&program(number).encode(), Checks::AtCheckpoints);
@@ -329,7 +329,7 @@ fn a_check_after_each_request_finds_what_later_requests_hide() {
                 fill_bitmap index=0 entry=0 entries=1 fill=ones\nsync kind=flush choice=0\n\
                 fill_bitmap index=0 entry=0 entries=1 fill=zeroes\nwrite at=start+0 clusters=4\n";
     let program = assemble(text).unwrap().encode();
-    let walker = Walker::default().with_fault(WriterFault::BitmapNotCleared);
+    let walker = WritingWalker::default().with_fault(WriterFault::BitmapNotCleared);
     let mut target = TargetKind::Writes.judging(walker);
     for (checks, expected) in [
         (Checks::AtCheckpoints, None),
@@ -347,7 +347,7 @@ fn stale_bytes_of_a_raw_data_file_are_found_after_a_cut() {
                 blocks=append table=append tolerance=0 data_in=raw_file\nwrite at=start+0 clusters=4\n\
                 sync kind=flush choice=0\nzero at=start+0 clusters=2 keep=no\nsync kind=flush choice=0\n\
                 sync kind=cut choice=0\n";
-    let walker = Walker::default().with_fault(WriterFault::RawDataFileStale);
+    let walker = WritingWalker::default().with_fault(WriterFault::RawDataFileStale);
     let found = found_in(&mut TargetKind::Writes.judging(walker), &assemble(text).unwrap());
     assert_eq!(
         found.as_deref(),
@@ -358,7 +358,7 @@ fn stale_bytes_of_a_raw_data_file_are_found_after_a_cut() {
 /// Bits that reach the file when the image is closed are missing after a cut before.
 #[test]
 fn late_bits_of_bitmaps_are_found_after_a_cut() {
-    let walker = Walker::default().with_fault(WriterFault::BitmapLate);
+    let walker = WritingWalker::default().with_fault(WriterFault::BitmapLate);
     let mut target = TargetKind::Writes.judging(walker);
     let expected = [
         "power_cut: the bits of a change, ones → zeros",
@@ -372,7 +372,7 @@ fn late_bits_of_bitmaps_are_found_after_a_cut() {
 /// A later change of the same range that a cut loses takes no bit away that a flushed change has set.
 #[test]
 fn late_bits_of_a_flushed_change_are_found_behind_a_lost_change() {
-    let walker = Walker::default().with_fault(WriterFault::BitmapLate);
+    let walker = WritingWalker::default().with_fault(WriterFault::BitmapLate);
     let mut target = TargetKind::Writes.judging(walker);
     for choice in 0..LOST_CHANGES {
         let text = format!(
@@ -392,7 +392,7 @@ fn known_findings_of_a_writer_are_set_aside() {
     let known = "[[finding]]\nfingerprint = '*: *'\nreason = 'Planted.'";
     let known = KnownFindings::parse(known).unwrap();
     for fault in [WriterFault::CountNotRaised, WriterFault::HeadLost, WriterFault::SizeNotStored] {
-        let walker = Walker::default().with_fault(fault);
+        let walker = WritingWalker::default().with_fault(fault);
         let mut target = knowing(walker, known.clone());
         let mut met = 0;
         for number in 0..PROGRAMS / 6 {
@@ -408,7 +408,7 @@ fn known_findings_of_a_writer_are_set_aside() {
 #[test]
 fn known_flags_of_a_closed_file_do_not_hide_what_its_snapshot_lacks() {
     let known = "[[finding]]\nfingerprint = 'refcounts: *'\nreason = 'Planted.'";
-    let walker = Walker::default().with_fault(WriterFault::SnapshotKeepsCopied);
+    let walker = WritingWalker::default().with_fault(WriterFault::SnapshotKeepsCopied);
     let mut target = knowing(walker, KnownFindings::parse(known).unwrap());
     let lost = (0..PROGRAMS).filter_map(|number| {
         let found = found(&mut target, number)?;
@@ -426,7 +426,7 @@ fn a_known_size_of_a_file_has_no_other_findings_there() {
         (WriterFault::CreatedSizeRounded, "written: size of a new image, *"),
     ] {
         let known = format!("[[finding]]\nfingerprint = '{known}'\nreason = 'Planted.'");
-        let walker = Walker::default().with_fault(fault);
+        let walker = WritingWalker::default().with_fault(fault);
         let mut target = knowing(walker, KnownFindings::parse(&known).unwrap());
         let mut met = 0;
         for (number, program) in programs().iter().enumerate() {
@@ -447,7 +447,7 @@ fn qemu_finds_no_fault_in_written_images() {
     if !qemu::tools_are_there("qemu_finds_no_fault_in_written_images") {
         return;
     }
-    let mut target = TargetKind::Writes.judging(Walker::default());
+    let mut target = TargetKind::Writes.judging(WritingWalker::default());
     let dir = tempfile::tempdir().unwrap();
     let mut folder = ChainFolder::new(dir.path(), MAX_FOLDER_BYTES);
     let mut checked = 0;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use qcowfuzz::findings::regression::Regression;
-use qcowfuzz::harness::implementation::{Implementation, no_observer};
+use qcowfuzz::harness::implementation::no_observer;
 use qcowfuzz::harness::{Checks, Failure, Outcome};
 use qcowfuzz::images::FileNames;
 
@@ -26,7 +26,7 @@ fn read(path: &Path) -> Regression {
 fn run(regression: &Regression, checks: Checks) -> Result<Outcome, Box<Failure>> {
     regression
         .target
-        .create(&Implementation::our_walker(), FileNames::default(), no_observer())
+        .create(&small_writer::implementation(None), FileNames::default(), no_observer())
         .run(&regression.input, checks)
 }
 

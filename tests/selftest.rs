@@ -1,8 +1,11 @@
 //! The self-test passes for our walker, and names the mistake of each adapter in which one is planted.
 
 use qcowfuzz::harness::Walker;
-use qcowfuzz::harness::selftest::{SelfTest, SelfTestAnswer, SelfTestQuestion, self_test};
+use qcowfuzz::harness::selftest::{
+    AccessOrder, SelfTest, SelfTestAnswer, SelfTestQuestion, self_test,
+};
 use qcowfuzz::prelude::*;
+use small_writer::WritingWalker;
 
 /// An adapter of our walker, with a planted mistake.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -199,7 +202,8 @@ fn finds(planted: Planted, expected: &str) -> Vec<String> {
 
 #[test]
 fn our_walker_passes() {
-    for test in [test(Nothing), self_test(&|| Box::new(Walker::default()))] {
+    let writing = self_test(&|| Box::new(WritingWalker::default()));
+    for test in [test(Nothing), self_test(&|| Box::new(Walker::default())), writing] {
         assert_eq!(wrong(&test), [""; 0]);
         assert!(test.passed());
         // Every image is asked about, and nothing is skipped.
@@ -208,6 +212,15 @@ fn our_walker_passes() {
         let (rows, right) = (test.rows.len(), test.rows.iter().filter(right).count());
         assert_eq!((rows, right), (22 * 5 + 1, rows));
     }
+}
+
+#[test]
+fn a_writer_has_the_same_accesses_in_every_run() {
+    let checks = self_test(&|| Box::new(WritingWalker::default())).accesses;
+    let measured: Vec<_> = checks.iter().map(|it| (it.writing, it.measured)).collect();
+    let ordered = Some(AccessOrder::Ordered);
+    assert_eq!(measured, [(false, ordered), (true, ordered)]);
+    assert!(checks.iter().all(|it| !it.is_wrong() && it.fitting() == it.declared));
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! `check`: checks an image file as `qemu-img check` does.
 
-mod printer;
 mod qcow2;
 mod summary;
 mod vhdx;

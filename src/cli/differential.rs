@@ -15,14 +15,15 @@ use crate::differential::iteration::RecipeRunner;
 use crate::differential::known_issues::known_issue;
 use crate::differential::page;
 use crate::differential::quirks::{Cause, QUIRKS};
-use crate::differential::recipe::DiskOperation;
 use crate::differential::recording::{self, RecordingError};
 use crate::differential::reports::{ISSUE_FILE, Reports};
-use crate::differential::sides::{QemuTools, Sides, Tested, ToolError};
+use crate::differential::sides::{Sides, Tested};
 use crate::differential::summary::Summary;
 use crate::differential::workdir::WorkFolder;
 use crate::disk::features::{Feature, FeatureSet};
 use crate::disk::image_format::ImageFormat;
+use crate::recipes::recipe::DiskOperation;
+use crate::recipes::tools::{QemuTools, ToolError};
 
 use super::exit::{CommandError, Exit, ExitResult};
 use super::fuzz::stop_on_ctrl_c;
@@ -98,14 +99,18 @@ pub struct Arguments {
     /// Compare this program, which has the verbs map, check, info and convert of qemu-img; a shell runs it
     #[arg(long, value_name = "CMD")]
     command: Option<String>,
+    /// The program of --command also performs the commands of qemu-img (create, resize, rebase, commit, convert, ...)
+    /// on a copy of its own, and QEMU finds the same disk
+    #[arg(long, requires = "command")]
+    executes: bool,
     /// Write QEMU's answers and the images to this file, and compare nothing
     #[arg(long, value_name = "FILE", conflicts_with_all = ["report", "file", "json", "replay", "fail_fast", "jobs",
-                                                               "command", "map_command"])]
+                                                               "command", "map_command", "executes"])]
     record: Option<PathBuf>,
     /// Compare with the answers of this file; QEMU is not needed
     #[arg(long, value_name = "FILE",
           conflicts_with_all = ["record", "replay", "seed", "iterations", "first", "formats", "operations", "lacks",
-                                "fail_fast", "jobs", "qemu_img"])]
+                                "fail_fast", "jobs", "qemu_img", "executes"])]
     against_recording: Option<PathBuf>,
     /// Print the summary as one JSON object
     #[arg(long, conflicts_with = "file")]
@@ -234,7 +239,9 @@ fn tested(arguments: &Arguments) -> Result<Tested, CommandError> {
         path.map_err(|error| CommandError::Message(format!("this program: {error}")))
     };
     Ok(match named {
-        Some(text) => Tested::Command { text: text.clone(), maps_only },
+        Some(text) => {
+            Tested::Command { text: text.clone(), maps_only, executes: arguments.executes }
+        }
         None => Tested::Ours(ours()?),
     })
 }
@@ -269,7 +276,7 @@ fn those_or_all<T: Clone>(those: &[T], all: &[T]) -> Vec<T> {
 /// Prints the commands of an iteration.
 fn recipe_lines(rng_seed: u64, iteration: u64) -> io::Result<()> {
     let mut out = io::stderr().lock();
-    for step in crate::differential::recipe_of(rng_seed, iteration).steps {
+    for step in crate::recipes::draw::recipe(rng_seed, iteration).steps {
         let questions: Vec<_> = step.questions.iter().map(|question| question.name()).collect();
         writeln!(out, "# {}, then: {}", step.operation.name(), questions.join(", "))?;
         step.commands.iter().try_for_each(|command| writeln!(out, "{command}"))?;

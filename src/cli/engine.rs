@@ -1,40 +1,70 @@
-//! The option `--engine-command`: an implementation in another process.
+//! The options `--engine-command` and `--engine-qemu-img`: an implementation in another process.
 
 use std::ffi::OsString;
 use std::sync::OnceLock;
 
 use crate::harness::command_engine::EngineCommand;
 use crate::harness::engine_failure;
+use crate::harness::image_program::ImageProgram;
+use crate::harness::implementation::Implementation;
 
 use super::exit::{CommandError, ExitResult};
 
-/// The command. The processes that this one starts for its work need it, too.
-static LINE: OnceLock<String> = OnceLock::new();
-/// The first lines of the command, which may change while the command stays the same.
-static FIRST_LINES: OnceLock<String> = OnceLock::new();
-
-/// Starts the command, so that a mistake in it is reported at once.
-pub fn start(line: &str) -> Result<EngineCommand, CommandError> {
-    LINE.get_or_init(|| line.to_string());
-    let command = EngineCommand::start(line).map_err(CommandError::Message)?;
-    FIRST_LINES.get_or_init(|| command.first_lines());
-    Ok(command)
+/// The options.
+#[derive(Debug, clap::Args)]
+pub struct EngineOption {
+    /// Test the implementation behind this command, which a shell runs; docs/protocol.md describes its lines
+    #[arg(long, global = true, value_name = "CMD")]
+    engine_command: Option<String>,
+    /// Test a program with the command line of qemu-img, which a shell runs: its verbs info, map, check and convert.
+    /// docs/engines.md describes what it must print
+    #[arg(long, global = true, value_name = "CMD", conflicts_with = "engine_command")]
+    engine_qemu_img: Option<String>,
 }
 
-/// Returns a text that changes with the command and with its first lines. Both decide how an input runs. It is empty
-/// without a command.
+/// The implementation of this process that an option has chosen.
+#[derive(Debug)]
+struct Chosen {
+    /// The option with its command. The processes that this one starts for its work need it, too.
+    option: [String; 2],
+    /// The statement of the command about itself, which may change while the command stays the same.
+    statement: String,
+}
+
+static CHOSEN: OnceLock<Chosen> = OnceLock::new();
+
+impl EngineOption {
+    /// Starts the command, so that a mistake in it is reported at once. Returns the implementation behind it, if there
+    /// is an option.
+    pub fn start(&self) -> Result<Option<Implementation>, CommandError> {
+        let (option, line, statement, implementation): (_, _, _, Implementation) =
+            match (&self.engine_command, &self.engine_qemu_img) {
+                (None, None) => return Ok(None),
+                (Some(line), _) => {
+                    let command = EngineCommand::start(line).map_err(CommandError::Message)?;
+                    ("--engine-command", line, command.first_lines(), command.into())
+                }
+                (None, Some(line)) => {
+                    let failed = |what| CommandError::Message(format!("--engine-qemu-img: {what}"));
+                    let program = ImageProgram::start(line).map_err(failed)?;
+                    ("--engine-qemu-img", line, program.identity(), program.into())
+                }
+            };
+        let option = [option.to_string(), line.clone()];
+        CHOSEN.get_or_init(|| Chosen { option, statement });
+        Ok(Some(implementation))
+    }
+}
+
+/// Returns a text that changes with the command and with its statement about itself. Both decide how an input runs. It
+/// is empty without a command.
 pub fn identity() -> String {
-    [&LINE, &FIRST_LINES].map(|text| text.get().map_or("", String::as_str)).concat()
-}
-
-/// Returns the command, if there is one.
-fn line() -> Option<&'static str> {
-    LINE.get().map(String::as_str)
+    CHOSEN.get().map_or(String::new(), |it| [&it.option.concat(), &*it.statement].concat())
 }
 
 /// Returns the arguments that choose the same implementation in another process.
 pub fn arguments() -> Vec<OsString> {
-    line().into_iter().flat_map(|line| ["--engine-command", line]).map(OsString::from).collect()
+    CHOSEN.get().into_iter().flat_map(|it| &it.option).map(OsString::from).collect()
 }
 
 /// Runs a verb. The failure of an engine is the failure of the verb.

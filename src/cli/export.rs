@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use crate::disk::files::Existing;
 use crate::findings::explain::explain;
-use crate::harness::export;
 use crate::harness::targets::TargetKind;
 use crate::images::export::Holes;
+use crate::programs::export;
 
 use super::exit::{Exit, ExitResult};
 use super::input;

@@ -45,6 +45,9 @@ campaign. The summary lists the known findings apart from new ones, and names th
 
 The inputs of raw_image are files. Without a corpus, a campaign of it begins from small images.
 
+The inputs of recipes choose commands of the installed qemu-img and qemu-io, which make and change disks. The \
+answers are compared with QEMU's, or with those of --against.
+
 With --jobs 1 and --runs, the same corpus and the same --rng-seed give the same campaign.
 
 Exit codes: 0 nothing new was found; 1 a violation was found; 2 a file could not be read or written, or \
@@ -103,6 +106,7 @@ pub struct Arguments {
 /// Runs a campaign.
 pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
     let Arguments { target, dir, .. } = arguments;
+    target::reject_reader(*target, &under_test.implementation)?;
     if arguments.check_each {
         target::reject_files(*target, "--check-each")?;
     }

@@ -12,6 +12,7 @@ use crate::processes::ProcessLimits;
 
 use super::exit::CommandError;
 use super::limits::DEFAULT_MEMORY_MIB;
+use super::target;
 use super::under_test::UnderTest;
 
 /// The limits of the run in a separate process that precedes a command's own run.
@@ -48,13 +49,14 @@ pub fn nothing_found(path: &Path, target: TargetKind) -> CommandError {
 }
 
 /// Rejects an input that ends the process of its run: it would end the caller's process too. `input` was read from
-/// `path`.
+/// `path`. Rejects the target `writes`, too, if the implementation does not write.
 pub fn reject_if_crashes(
     path: &Path,
     input: &[u8],
     target: TargetKind,
     under_test: &UnderTest,
 ) -> Result<(), CommandError> {
+    target::reject_reader(target, &under_test.implementation)?;
     let executable = under_test.executable()?;
     let isolation = Isolation { executable, target, limits: RUN_LIMITS };
     match isolation.isolated_run(input)? {

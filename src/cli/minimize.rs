@@ -30,7 +30,7 @@ use super::under_test::UnderTest;
 #[command(after_help = "\
 The command removes and simplifies operations, and shrinks their operands and the geometry, until no \
 simpler program has the same fingerprint. It writes the canonical form of the result. An image file of \
-raw_image is cut, ranges of it are removed and zeroed, and bytes become smaller. Ctrl-C ends the \
+raw_image is cut, ranges of it are removed and zeroed, and bytes become smaller; so are the choices of recipes. Ctrl-C ends the \
 search and writes the simplest input so far. INPUT itself is never changed. Candidates run in \
 another process, which a crash or a hang may end. Known findings are set aside, unless INPUT \
 shows nothing else: then the command shrinks the first of them.
@@ -148,6 +148,7 @@ fn judge(
             Predicate::new(command, passed, input).map(|judge| Box::new(judge) as _)
         }
         None => {
+            target::reject_reader(target, &under_test.implementation)?;
             let limits = arguments.memory.limits(arguments.timeout);
             let executable = under_test.executable()?;
             let isolation = Isolation { executable, target, limits };

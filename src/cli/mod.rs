@@ -17,6 +17,7 @@ pub(crate) mod info;
 mod input;
 mod limits;
 mod map;
+pub(crate) mod measure;
 mod minimize;
 mod new_engine;
 mod opening;
@@ -42,6 +43,7 @@ use crate::harness::implementation::Implementation;
 use crate::harness::qemu_io::CostlyComparisons;
 
 use against::AgainstOption;
+use engine::EngineOption;
 use exit::{CommandError, Exit, ExitResult};
 use terminal::complain;
 use under_test::{UnderTest, UnderTestOptions};
@@ -52,9 +54,8 @@ use under_test::{UnderTest, UnderTestOptions};
 struct Arguments {
     #[command(flatten)]
     options: UnderTestOptions,
-    /// Test the implementation behind this command, which a shell runs; docs/protocol.md describes its lines
-    #[arg(long, global = true, value_name = "CMD")]
-    engine_command: Option<String>,
+    #[command(flatten)]
+    engine: EngineOption,
     #[command(flatten)]
     against: AgainstOption,
     #[command(subcommand)]
@@ -74,6 +75,8 @@ enum Verb {
     Check(check::Arguments),
     /// Write the bytes that a guest reads to a raw file, as 'qemu-img convert -O raw' does
     Convert(convert::Arguments),
+    /// Print the size of the file that a new image needs for a disk, as 'qemu-img measure' does
+    Measure(measure::Arguments),
     /// Fuzz a target with the embedded loop, on stable Rust and without cargo-fuzz
     Fuzz(fuzz::Arguments),
     /// Compare the answers about disk images with those of QEMU, on images that QEMU and programs make and change
@@ -116,7 +119,7 @@ Exit codes:
   1  a violation was found
   2  the command could not do its work
 Commands that write output from a crash (minimize, report, regress, bundle) exit with 0 on success; \
-'check', 'convert' and 'info' exit with the codes of qemu-img.";
+'check', 'convert', 'info' and 'measure' exit with the codes of qemu-img.";
 
 /// Parses the command line and runs the verb that it names, with your implementation under test:
 ///
@@ -131,8 +134,8 @@ Commands that write output from a crash (minimize, report, regress, bundle) exit
 /// }
 /// ```
 ///
-/// [`command!`](crate::command) defines that `main`. With `--engine-command`, the implementation behind that command
-/// takes the place of yours.
+/// [`command!`](crate::command) defines that `main`. With `--engine-command` or `--engine-qemu-img`, the implementation
+/// behind that command takes the place of yours.
 ///
 /// The verbs `fuzz`, `replay`, `minimize`, `report`, `regress`, `triage`, `bundle` and `state` run inputs with your
 /// implementation, and `selftest` asks it about plain images. They start this executable again for work in other
@@ -140,9 +143,9 @@ Commands that write output from a crash (minimize, report, regress, bundle) exit
 pub fn main_with(implementation: impl Into<Implementation>) -> ExitCode {
     let arguments = Arguments::parse();
     let own = implementation.into();
-    let outcome = engine::caught(|| match &arguments.engine_command {
-        None => run(own.clone(), own, &arguments),
-        Some(line) => run(engine::start(line)?.into(), own, &arguments),
+    let outcome = engine::caught(|| {
+        let implementation = arguments.engine.start()?.unwrap_or_else(|| own.clone());
+        run(implementation, own, &arguments)
     });
     let code = match &outcome {
         Ok(Exit::Nothing) | Err(CommandError::Pipe) => 0,
@@ -167,6 +170,7 @@ fn run(
         Verb::Map(_) => Some("map"),
         Verb::Check(_) => Some("check"),
         Verb::Convert(_) => Some("convert"),
+        Verb::Measure(_) => Some("measure"),
         Verb::Differential(_) => Some("differential"),
         Verb::Disasm(_) => Some("disasm"),
         Verb::Asm(_) => Some("asm"),
@@ -195,6 +199,7 @@ fn run(
         Verb::Map(arguments) => map::run(arguments),
         Verb::Check(arguments) => check::run(arguments),
         Verb::Convert(arguments) => convert::run(arguments),
+        Verb::Measure(arguments) => measure::run(arguments),
         Verb::Differential(arguments) => differential::run(arguments),
         Verb::Fuzz(arguments) => fuzz::run(under_test, arguments),
         Verb::FuzzWorker(arguments) => fuzz::worker::run(implementation, arguments),

@@ -7,11 +7,11 @@ use crate::disk::files::Existing;
 use crate::findings::PanicNotes;
 use crate::findings::examiner::Examiner;
 use crate::findings::report::Verdict;
-use crate::harness::export;
 use crate::harness::implementation::Implementation;
 use crate::harness::{Checks, Pipeline};
 use crate::images::FileNames;
 use crate::images::files::LayerFiles;
+use crate::programs::export;
 
 use super::exit::{CommandError, Exit, ExitResult};
 use super::input;
@@ -26,7 +26,7 @@ prints the program as text that 'qcowfuzz asm' accepts, and marks the operation 
 found the violation.
 
 An input of raw_image is a file, not a program. The walker may reject it, fail in the middle of the \
-walk, or finish: none of these is a violation.
+walk, or finish: none of these is a violation. An input of recipes chooses commands of QEMU, which the report prints.
 
 Exit codes: 0 nothing was found; 1 a violation was found; 2 an input could not be read, or the \
 image could not be written.
@@ -64,6 +64,7 @@ pub struct Arguments {
 /// Replays the inputs.
 pub fn run(implementation: &Implementation, arguments: &Arguments) -> ExitResult {
     refuse(arguments)?;
+    target::reject_reader(arguments.target, implementation)?;
     let _silence = PanicNotes::take_over();
     let alone = arguments.inputs.len() == 1;
     let checks = Checks::after_each_if(arguments.check_each);

@@ -109,6 +109,10 @@ enum What {
 pub fn run(implementation: &Implementation, arguments: &Arguments) -> ExitResult {
     let _silence = PanicNotes::take_over();
     let target = arguments.target;
+    // The report about a campaign runs no input.
+    if !matches!(arguments.what, What::Campaign { .. }) {
+        target::reject_reader(target, implementation)?;
+    }
     let read = |dir: &Path| Corpus::read(implementation, dir, target);
     let (summary, violations) = match &arguments.what {
         What::Show { dir, rarest } => {

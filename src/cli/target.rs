@@ -2,6 +2,9 @@
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
+use crate::harness::implementation::Implementation;
+use crate::harness::questions::QuestionKind;
+use crate::harness::target::Inputs;
 use crate::harness::targets::TargetKind;
 
 use super::exit::CommandError;
@@ -16,12 +19,31 @@ pub fn parser() -> impl TypedValueParser<Value = TargetKind> {
         .try_map(|name| TargetKind::named(&name).ok_or(format!("unknown target '{name}'")))
 }
 
-/// Rejects a target whose inputs are files. The message names `option`, which needs programs.
+/// Rejects the target `writes` for an implementation that declares that it does not write: it would find nothing.
+pub fn reject_reader(
+    kind: TargetKind,
+    implementation: &Implementation,
+) -> Result<(), CommandError> {
+    let facts = implementation.facts();
+    if kind != TargetKind::Writes || facts.answers.has(QuestionKind::Writing) {
+        return Ok(());
+    }
+    let (target, name) = (kind.name(), facts.name);
+    let what =
+        "does not write images, expected an engine that writes, in the command of your own crate";
+    Err(CommandError::Message(format!("--target {target}: '{name}' {what} (docs/engines.md)")))
+}
+
+/// Rejects a target whose inputs are no programs. The message names `option`, which needs programs.
 pub fn reject_files(kind: TargetKind, option: &str) -> Result<(), CommandError> {
     if kind.runs_programs() {
         return Ok(());
     }
-    let (name, what) =
-        (kind.name(), "reads image files, expected a target whose inputs are programs");
+    let reads = match kind.definition().inputs {
+        Inputs::Recipes => "carries out recipes",
+        Inputs::Files | Inputs::Programs => "reads image files",
+    };
+    let name = kind.name();
+    let what = format!("{reads}, expected a target whose inputs are programs");
     Err(CommandError::Message(format!("{option}: {name} {what}")))
 }

@@ -54,6 +54,7 @@ const MOST_LISTED: usize = 8;
 pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
     let Arguments { dir, timeout, memory, .. } = arguments;
     let target = arguments.target.unwrap_or_else(|| target_named_by(dir));
+    target::reject_reader(target, &under_test.implementation)?;
     let mut regressions = KnownBugs::new();
     match &under_test.folders[..] {
         [] if Path::new(REGRESSIONS).is_dir() => regressions = known(Path::new(REGRESSIONS))?,

@@ -88,7 +88,7 @@ impl UnderTest {
     }
 
     /// Returns the file of this process, even if another file has taken its name since. It is called with the same
-    /// options `--engine-command`, `--against`, `--against-command`, `--known` and `--without`.
+    /// options `--engine-command`, `--engine-qemu-img`, `--against`, `--against-command`, `--known` and `--without`.
     pub fn executable(&self) -> Result<Executable, CommandError> {
         let running = Path::new("/proc/self/exe");
         let path = match running.exists() {

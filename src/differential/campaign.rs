@@ -11,11 +11,11 @@ use crate::disk::error::Error;
 
 use super::iteration::{Course, RecipeRunner};
 use super::page;
-use super::perform::IterationError;
-use super::recipe::Recipe;
 use super::reports::{DivergenceReport, ReportOrigin, Reports};
 use super::summary::{FoundDivergence, Summary};
 use super::workdir::WorkFolder;
+use crate::recipes::RecipeError;
+use crate::recipes::recipe::Recipe;
 use found::{NewDivergence, Unreported};
 
 pub(super) use plan::MAX_LEFT_OUT;
@@ -159,9 +159,7 @@ impl<'c> DifferentialCampaign<'c> {
         let Plan { sides, quirks, rng_seed, .. } = self.plan;
         let course = match self.folder.job(job) {
             Ok(folder) => RecipeRunner { sides, quirks, folder: &folder }.run(recipe),
-            Err(error) => {
-                Course::default().failed(recipe, (0, None), &IterationError::Folder(error))
-            }
+            Err(error) => Course::default().failed(recipe, (0, None), &RecipeError::Folder(error)),
         };
         let is_new = self.count(recipe, &course, start);
         self.fail_if_none_works(&course)?;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::iteration::{Course, format_of};
-use super::recipe::{Command, Recipe, RecipeStep, value_of, verb_of};
+use crate::recipes::recipe::{Command, Recipe, RecipeStep, value_of, verb_of};
 
 /// The guest offset behind which data counts as far.
 const FAR_DATA_BYTES: u64 = 1 << 20;

@@ -94,11 +94,3 @@ impl Divergence {
         format!("{comparison}_{}: {format}, {}", self.kind.name(), self.what)
     }
 }
-
-/// The letters of a message that a fingerprint quotes.
-const MAX_QUOTED: usize = 72;
-
-/// Returns the beginning of a message without digits, so that it is the same in every image.
-pub fn without_numbers(line: &str) -> String {
-    line.chars().filter(|letter| !letter.is_ascii_digit()).take(MAX_QUOTED).collect()
-}

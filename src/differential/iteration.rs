@@ -5,16 +5,22 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::command_findings::{crash_or_hang, judge_program, remove};
 use super::compare::{self, RawFiles, Replies};
 use super::divergence::{Divergence, DivergenceKind};
-use super::guest::{self, GuestModel};
-use super::perform::{IterationError, Performed, crash_or_hang, file_error, perform, remove};
 use super::quirks::{Quirk, known};
-use super::recipe::{AskedDisk, DiskOperation, DiskQuestion, OutputForm, Recipe, RecipeStep};
+use super::second_copy::{OtherResult, SecondCopy};
 use super::sides::Sides;
 use super::stamps::{settle, stamps, unchanged};
+use super::third_answer;
 use crate::findings::records::MapRecord;
 use crate::processes::Reply;
+use crate::recipes::RecipeError;
+use crate::recipes::guest::GuestModel;
+use crate::recipes::perform::{Performed, perform};
+use crate::recipes::recipe::{
+    AskedDisk, DiskOperation, DiskQuestion, OutputForm, Recipe, RecipeStep,
+};
 
 /// The folder of the images, in the folder of an iteration.
 pub(super) const DISK_FOLDER: &str = "disk";
@@ -77,8 +83,8 @@ impl RecipeRunner<'_> {
     /// cannot be read or written, is one, too.
     pub fn run(&self, recipe: &Recipe) -> Course {
         let disk = self.disk_folder();
-        let (course, guest) = (Course::default(), GuestModel::default());
-        let mut run = RecipeRun { runner: self, disk, recipe, course, guest, at: (0, None) };
+        let (course, guest, copy) = Default::default();
+        let mut run = RecipeRun { runner: self, disk, recipe, course, guest, copy, at: (0, None) };
         match run.all() {
             Ok(()) => run.course,
             Err(error) => run.course.failed(recipe, run.at, &error),
@@ -97,7 +103,7 @@ impl Course {
         mut self,
         recipe: &Recipe,
         (index, question): (usize, Option<DiskQuestion>),
-        error: &IterationError,
+        error: &RecipeError,
     ) -> Self {
         if let Some(step) = recipe.steps.get(index) {
             let divergence =
@@ -120,16 +126,22 @@ struct RecipeRun<'r> {
     recipe: &'r Recipe,
     course: Course,
     guest: GuestModel,
+    /// The disk of a program under test that performs the commands, too.
+    copy: Option<SecondCopy<'r>>,
     /// The step and the question that are carried out.
     at: (usize, Option<DiskQuestion>),
 }
 
 impl RecipeRun<'_> {
-    fn all(&mut self) -> Result<(), IterationError> {
-        fs::create_dir_all(&self.disk).map_err(|error| file_error(&self.disk, error))?;
+    fn all(&mut self) -> Result<(), RecipeError> {
+        fs::create_dir_all(&self.disk).map_err(|error| RecipeError::file(&self.disk, error))?;
+        if self.runner.sides.tested.executes() {
+            self.copy = Some(SecondCopy::create(self.runner.sides, self.runner.folder)?);
+        }
         for (index, step) in self.recipe.steps.iter().enumerate() {
             self.at = (index, None);
             self.change(index, step)?;
+            self.compare_copy(index, step)?;
             for question in &step.questions {
                 if self.course.met.is_some() {
                     return Ok(());
@@ -144,15 +156,24 @@ impl RecipeRun<'_> {
     }
 
     /// Performs the commands of a step.
-    fn change(&mut self, index: usize, step: &RecipeStep) -> Result<(), IterationError> {
+    fn change(&mut self, index: usize, step: &RecipeStep) -> Result<(), RecipeError> {
         let mut has_effect = false;
         let mut log = Vec::with_capacity(step.commands.len());
         for command in &step.commands {
             if self.course.met.is_some() {
                 break;
             }
-            let (message, divergence) = match perform(command, self.runner.sides, &self.disk)? {
-                Performed::Written(divergence) => {
+            let (sides, disk) = (self.runner.sides, &self.disk);
+            let divergence = judge_program(command)?;
+            let run = &mut |tool, words: &[String]| sides.qemu(tool, words, disk);
+            let performed = perform(command, run, disk)?;
+            let theirs = match &performed {
+                Performed::Reply(reply) => Some(reply),
+                Performed::Written | Performed::Program(_) => None,
+            };
+            let copied = self.copy.as_mut().map(|copy| copy.change(command, theirs)).transpose()?;
+            let (message, divergence) = match performed {
+                Performed::Written | Performed::Program(_) => {
                     self.guest.wrote(command);
                     has_effect |= step.operation.is_done_by(command);
                     ("done".to_string(), divergence.map(|it| (it, None)))
@@ -169,6 +190,7 @@ impl RecipeRun<'_> {
             if let Some((divergence, answers)) = divergence {
                 self.record(meet(divergence, index, step, None, answers));
             }
+            copied.flatten().into_iter().for_each(|other| self.record_result(index, step, other));
         }
         if has_effect {
             self.course.effects.push(step.operation);
@@ -177,13 +199,37 @@ impl RecipeRun<'_> {
         Ok(())
     }
 
+    /// Compares the disk that the program under test has made with QEMU's.
+    fn compare_copy(&mut self, index: usize, step: &RecipeStep) -> Result<(), RecipeError> {
+        let Some(copy) = self.copy.as_ref().filter(|_| self.course.met.is_none()) else {
+            return Ok(());
+        };
+        self.course.comparisons.push("result");
+        if let Some(other) = copy.compare(step, &self.disk)? {
+            self.record_result(index, step, other);
+        }
+        Ok(())
+    }
+
+    /// Keeps a difference between the two disks, unless a quirk explains it.
+    fn record_result(&mut self, index: usize, step: &RecipeStep, other: OtherResult) {
+        let OtherResult { divergence, question, replies: (theirs, ours) } = other;
+        let comparison = match &question {
+            Some(question) => format!("result_{}", question.name()),
+            None => "result".to_string(),
+        };
+        let fingerprint = divergence.fingerprint(&comparison, format_of(&step.disk));
+        let answers = Some((theirs, Some(ours)));
+        self.record(Met { divergence, fingerprint, step: index, question, answers });
+    }
+
     /// Has both sides answer a question, and compares the answers.
     fn ask(
         &mut self,
         index: usize,
         step: &RecipeStep,
         question: &DiskQuestion,
-    ) -> Result<(), IterationError> {
+    ) -> Result<(), RecipeError> {
         self.course.comparisons.push(question.name());
         let mut answered = self.answers(question, step)?;
         let is_unsettled = match question {
@@ -194,7 +240,7 @@ impl RecipeRun<'_> {
         };
         if is_unsettled {
             // Between the two answers, the file system may have turned holes into zeros, and allocated blocks.
-            settle(&self.disk).map_err(|error| file_error(&self.disk, error))?;
+            settle(&self.disk).map_err(|error| RecipeError::file(&self.disk, error))?;
             answered = self.answers(question, step)?;
         }
         let Answered { qemu, tested, map, divergence } = answered;
@@ -210,17 +256,17 @@ impl RecipeRun<'_> {
         &mut self,
         question: &DiskQuestion,
         step: &RecipeStep,
-    ) -> Result<Answered, IterationError> {
+    ) -> Result<Answered, RecipeError> {
         let (sides, folder) = (self.runner.sides, &self.disk);
         let outputs = ["qemu.raw", "tested.raw"].map(|name| self.runner.folder.join(name));
         let [qemu_output, tested_output] =
             outputs.each_ref().map(|path| path.to_string_lossy().into_owned());
         let before = stamps(folder)?;
         let qemu = sides.ask_qemu(question, &step.disk, folder, &qemu_output);
-        let qemu = qemu.map_err(IterationError::Process)?;
+        let qemu = qemu.map_err(RecipeError::Process)?;
         let between = stamps(folder)?;
         let tested = sides.ask_tested(question, &step.disk, folder, &tested_output);
-        let tested = tested.map_err(IterationError::Process)?;
+        let tested = tested.map_err(RecipeError::Process)?;
         let after = stamps(folder)?;
         let files = RawFiles { qemu: &outputs[0], tested: &outputs[1] };
         let mut compared = unchanged("qemu", &before, &between)
@@ -247,13 +293,13 @@ impl RecipeRun<'_> {
         file: &str,
         map: &[MapRecord],
         read: &Path,
-    ) -> Result<Result<(), Divergence>, IterationError> {
+    ) -> Result<Result<(), Divergence>, RecipeError> {
         let Some(data) = self.guest.disk(file) else { return Ok(Ok(())) };
         match question {
-            DiskQuestion::Read => guest::compare(data, read, &self.disk),
+            DiskQuestion::Read => third_answer::compare(data, read, &self.disk),
             DiskQuestion::Map { form: OutputForm::Json, .. } => {
                 let zeros = map.iter().filter(|record| record.zero);
-                guest::compare_zeros(data, zeros.map(|record| record.guest()), &self.disk)
+                third_answer::compare_zeros(data, zeros.map(|record| record.guest()), &self.disk)
             }
             _ => Ok(Ok(())),
         }

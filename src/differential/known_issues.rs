@@ -3,8 +3,8 @@
 use super::issue::{Issue, outputs};
 use super::iteration::Course;
 use super::quirks::{Quirk, commands};
-use super::recipe::Recipe;
 use super::sides::Sides;
+use crate::recipes::recipe::Recipe;
 
 /// Returns the issue of a known divergence. `shown` is the course of its example with the programs of a campaign, if
 /// they are there.

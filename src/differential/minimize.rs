@@ -13,7 +13,7 @@ pub use search::{MinimizedRecipe, Tries};
 use search::{RecipeSearch, command, command_mut, each_command};
 
 use super::iteration::Met;
-use super::recipe::{Command, DiskQuestion, Recipe};
+use crate::recipes::recipe::{Command, DiskQuestion, Recipe};
 
 /// A way to make recipes simpler.
 type RecipeReducer = fn(&mut RecipeSearch<'_>);

@@ -2,32 +2,23 @@
 //! questions about each of them, and every difference is a divergence.
 
 pub mod campaign;
-mod claims;
+mod command_findings;
 mod compare;
 pub mod cpu;
 pub mod distribution;
 pub mod divergence;
-mod draw;
-mod guest;
 mod issue;
 pub mod iteration;
 pub mod known_issues;
 pub mod minimize;
-mod names;
 pub mod page;
-mod pattern;
-mod perform;
 pub mod quirks;
 pub mod reason;
-pub mod recipe;
 pub mod recording;
 pub mod reports;
+mod second_copy;
 pub mod sides;
 mod stamps;
 pub mod summary;
+mod third_answer;
 pub mod workdir;
-
-/// Returns the recipe of an iteration.
-pub fn recipe_of(rng_seed: u64, iteration: u64) -> recipe::Recipe {
-    draw::recipe(rng_seed, iteration)
-}

@@ -5,7 +5,7 @@ mod examples;
 use std::fmt::Write;
 
 use super::issue::block;
-use super::recipe::{Command, DiskOperation, Recipe, quoted, value_of};
+use crate::recipes::recipe::{Command, DiskOperation, Recipe, quoted, value_of};
 
 /// The side to which a divergence is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

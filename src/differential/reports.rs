@@ -18,8 +18,8 @@ use crate::disk::files::replace;
 use super::divergence::DivergenceKind;
 use super::iteration::Met;
 use super::minimize::MinimizedRecipe;
-use super::recipe::Recipe;
 use super::sides::Sides;
+use crate::recipes::recipe::Recipe;
 use images::copy_images;
 use text::{commands_of, issue, script};
 

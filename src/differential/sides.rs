@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cpu::CpuCounters;
-use super::recipe::{AskedDisk, DiskQuestion, quoted};
-use crate::processes::{Executable, Reply, run, survivors};
+use crate::processes::{Executable, Reply, survivors};
+use crate::recipes::perform::QemuTool;
+use crate::recipes::recipe::{AskedDisk, DiskQuestion, quoted};
+use crate::recipes::tools::{QemuTools, run_tool};
 
 /// The programs of a campaign.
 #[derive(Clone, Debug)]
@@ -22,80 +24,6 @@ pub struct Sides {
     pub cpu: Arc<CpuCounters>,
 }
 
-/// QEMU's tools.
-#[derive(Clone, Debug, Default)]
-pub struct QemuTools {
-    /// The program `qemu-img`.
-    pub img: PathBuf,
-    /// The program `qemu-io`.
-    pub io: PathBuf,
-    /// The version that `qemu-img --version` prints, such as `10.0.2`.
-    pub version: String,
-}
-
-/// The reason why QEMU's tools cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum ToolError {
-    /// The program does not run.
-    #[error("{}: cannot be run ({error}), expected qemu-img of the package qemu-utils, or --qemu-img", .path.display())]
-    NotRun {
-        /// The program.
-        path: PathBuf,
-        /// The error of the system.
-        error: io::Error,
-    },
-    /// The two programs are of different versions.
-    #[error("{}: has version {io}, expected {img}, which qemu-img beside it has", .path.display())]
-    Versions {
-        /// qemu-io.
-        path: PathBuf,
-        /// The version of qemu-img.
-        img: String,
-        /// The version of qemu-io.
-        io: String,
-    },
-    /// The program prints no version.
-    #[error("{}: printed no version, expected 'qemu-img version N'", .path.display())]
-    NoVersion {
-        /// The program.
-        path: PathBuf,
-    },
-}
-
-/// The time limit of `--version`.
-const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
-
-impl QemuTools {
-    /// Finds the tools. qemu-io lies beside qemu-img.
-    ///
-    /// # Errors
-    /// One of the two does not run, or they are of different versions.
-    pub fn find(img: &Path) -> Result<Self, ToolError> {
-        // Commands run in other folders. A name without a folder is looked up on PATH.
-        let img = match img.components().count() {
-            0 | 1 => img.to_path_buf(),
-            _ => std::path::absolute(img)
-                .map_err(|error| ToolError::NotRun { path: img.to_path_buf(), error })?,
-        };
-        let io = img.with_file_name("qemu-io");
-        let found = version(&img, "qemu-img version ")?;
-        let of_io = version(&io, "qemu-io version ")?;
-        match found == of_io {
-            true => Ok(Self { img, io, version: found }),
-            false => Err(ToolError::Versions { path: io, img: found, io: of_io }),
-        }
-    }
-}
-
-fn version(path: &Path, before: &str) -> Result<String, ToolError> {
-    let asked = Executable::new(path, ["--version".into()]);
-    let (answer, _) = run(&asked, VERSION_TIMEOUT)
-        .map_err(|error| ToolError::NotRun { path: path.to_path_buf(), error })?;
-    let text = String::from_utf8_lossy(&answer.stdout).into_owned();
-    let version = text.strip_prefix(before).and_then(|rest| rest.split_whitespace().next());
-    version.map(str::to_string).ok_or(ToolError::NoVersion { path: path.to_path_buf() })
-}
-
 /// The program under test.
 #[derive(Clone, Debug)]
 pub enum Tested {
@@ -107,6 +35,8 @@ pub enum Tested {
         text: String,
         /// The program has the verb `map` only.
         maps_only: bool,
+        /// The program also performs the commands of qemu-img that make and change images.
+        executes: bool,
     },
 }
 
@@ -125,6 +55,11 @@ impl Tested {
             Self::Command { maps_only: true, .. } => matches!(question, DiskQuestion::Map { .. }),
             Self::Ours(_) | Self::Command { .. } => true,
         }
+    }
+
+    /// Reports whether the program performs the commands of recipes, too, on a copy of its own.
+    pub fn executes(&self) -> bool {
+        matches!(self, Self::Command { executes: true, .. })
     }
 
     /// Returns the command line as a person types it.
@@ -149,8 +84,8 @@ impl Sides {
     ///
     /// # Errors
     /// It cannot be started.
-    pub fn qemu(&self, program: &Path, arguments: &[String], folder: &Path) -> io::Result<Reply> {
-        let (reply, time) = self.run(Executable::new(program, []), arguments, folder)?;
+    pub fn qemu(&self, tool: QemuTool, arguments: &[String], folder: &Path) -> io::Result<Reply> {
+        let (reply, time) = self.run(self.qemu.executable(tool), arguments, folder)?;
         self.cpu.add_qemu(time);
         Ok(reply)
     }
@@ -171,7 +106,7 @@ impl Sides {
             // The file is read once and deleted: it need not reach the disk.
             arguments.splice(1..1, ["-t", "unsafe"].map(str::to_string));
         }
-        self.qemu(&self.qemu.img, &arguments, folder)
+        self.qemu(QemuTool::Img, &arguments, folder)
     }
 
     /// Returns the answer of the program under test. Data are written to `output`.
@@ -185,21 +120,27 @@ impl Sides {
         folder: &Path,
         output: &str,
     ) -> io::Result<Reply> {
-        let arguments = question.arguments(disk, output);
-        let (reply, time) = self.run(self.tested.executable(), &arguments, folder)?;
+        self.tested_tool(&question.arguments(disk, output), folder)
+    }
+
+    /// Runs the program under test in place of qemu-img.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn tested_tool(&self, arguments: &[String], folder: &Path) -> io::Result<Reply> {
+        let (reply, time) = self.run(self.tested.executable(), arguments, folder)?;
         self.cpu.add_tested(time);
         Ok(reply)
     }
 
-    /// Runs a program in a folder. Its messages are in English, and its dates in UTC. Returns its CPU time, too.
+    /// Runs a program in a folder. Returns its CPU time, too.
     fn run(
         &self,
         program: Executable,
         arguments: &[String],
         folder: &Path,
     ) -> io::Result<(Reply, Duration)> {
-        let program = program.with(arguments).in_folder(Some(folder));
-        let program = program.with_variable("TZ", "UTC").with_variable("LC_ALL", "C");
-        run(&program.with_variable(survivors::MARK, folder), self.timeout)
+        let program = program.with_variable(survivors::MARK, folder);
+        run_tool(program, arguments, folder, self.timeout)
     }
 }

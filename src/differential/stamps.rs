@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::divergence::{Divergence, DivergenceKind};
-use super::names::files_below;
-use super::perform::{IterationError, file_error};
+use crate::recipes::RecipeError;
+use crate::recipes::names::files_below;
 
 /// The path, the length and the time of the last change of each file of a folder.
 pub(super) type Stamps = Vec<(PathBuf, u64, SystemTime)>;
 
 /// Returns the stamps of the files below a folder, by path.
-pub(super) fn stamps(folder: &Path) -> Result<Stamps, IterationError> {
-    let failed = |error| file_error(folder, error);
+pub(super) fn stamps(folder: &Path) -> Result<Stamps, RecipeError> {
+    let failed = |error| RecipeError::file(folder, error);
     let files = files_below(folder).map_err(failed)?;
     let stamp = |path: PathBuf| {
         let metadata = fs::symlink_metadata(&path)?;

@@ -129,27 +129,6 @@ pub trait Storage {
     }
 }
 
-/// An image that can be written, by any holder of a reference.
-pub(crate) trait WritableStorage: Storage {
-    /// Writes `bytes` at `offset`. The file grows to their end.
-    ///
-    /// # Errors
-    /// The bytes could not be written.
-    fn write_at(&self, offset: HostOffset, bytes: &[u8]) -> Result<(), StorageError>;
-
-    /// Cuts the file to `length_bytes`, or appends a hole.
-    ///
-    /// # Errors
-    /// The file cannot have this length.
-    fn set_length(&self, length_bytes: u64) -> Result<(), StorageError>;
-
-    /// Has the file keep all that was written so far in a power cut.
-    ///
-    /// # Errors
-    /// The bytes could not be written.
-    fn flush(&self) -> Result<(), StorageError>;
-}
-
 /// Reads `first..until` into `scratch` as an answer of [`Storage::next_data`]: as much as fits, beginning at the
 /// grain that holds `first`. Grains are counted from `from`.
 pub(crate) fn read_widened<'a>(

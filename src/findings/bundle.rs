@@ -7,12 +7,12 @@ use tar::{Builder, Header};
 
 use crate::disk::files::Existing;
 use crate::disk::storage::Storage;
-use crate::harness::export;
-use crate::harness::export::Built;
 use crate::harness::target::Expectation;
 use crate::harness::targets::TargetKind;
 use crate::images::export::Holes;
 use crate::images::files::FileNames;
+use crate::programs::export;
+use crate::programs::export::Built;
 
 use super::qemu;
 use super::qemu::QemuResult;
@@ -45,6 +45,9 @@ impl Archive {
         self.file("input", input)?;
         if let Some(program) = &report.program {
             self.file("program.txt", program.as_bytes())?;
+        }
+        if !report.recipe.is_empty() {
+            self.file("recipe.txt", (report.recipe.join("\n") + "\n").as_bytes())?;
         }
         let [mut text, mut json] = [Vec::new(), Vec::new()];
         report.text(&mut text)?;

@@ -13,13 +13,14 @@ use crate::disk::files::Existing;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::qcow2::constants::INCOMPATIBLE_DATA_FILE;
-use crate::harness::export;
-use crate::harness::export::Built;
-use crate::harness::qemu_io::{QemuMapRecord, printed_version};
+use crate::harness::image_program::QemuMapRecord;
+use crate::harness::qemu_io::printed_version;
 use crate::harness::target::Expectation;
 use crate::images::export::Holes;
 use crate::images::files::{FileNames, Images, LayerFiles};
 use crate::processes::{Executable, ProcessEnd, Reply, run};
+use crate::programs::export;
+use crate::programs::export::Built;
 
 use super::records::MapRecord;
 use super::report::Report;
@@ -95,6 +96,7 @@ fn map_of(report: &Report) -> Result<Map, QemuError> {
         (Expectation::Unknown, _) => {
             not_run("the input is an image file, and qemu-img would open the files that it names")
         }
+        (Expectation::Bytes, _) => not_run("the run itself compares the map of each step"),
         (Expectation::NotWalked, _) => not_run("the target checks refcounts and walks no disk"),
         (_, Some(explanation)) => map(explanation.built()),
         (_, None) => not_run("the input could not be explained"),

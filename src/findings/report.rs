@@ -39,8 +39,8 @@ impl Verdict {
     /// Returns the verdict of a run without a finding.
     fn of(outcome: &Outcome, inputs: Inputs) -> Self {
         match inputs {
-            Inputs::Programs if outcome.unsupported => Self::Unsupported,
-            Inputs::Programs => Self::Ok,
+            Inputs::Programs | Inputs::Recipes if outcome.unsupported => Self::Unsupported,
+            Inputs::Programs | Inputs::Recipes => Self::Ok,
             Inputs::Files if outcome.refused > 0 => Self::Refused,
             Inputs::Files if outcome.failed > 0 => Self::Failed,
             Inputs::Files => Self::Walked,
@@ -90,6 +90,9 @@ pub struct Report {
     /// The text of the program, if the input is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
+    /// The commands of the recipe, if the input chooses one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub recipe: Vec<String>,
     /// True if the second run gave the same result as the first.
     #[serde(skip)]
     pub steady: bool,
@@ -117,6 +120,7 @@ impl Report {
             refused: None,
             failed: None,
             program: None,
+            recipe: runner.recipe_lines(),
             steady: true,
             evidence: Evidence::default(),
         };
@@ -133,7 +137,8 @@ impl Report {
                 }
             }
             Ran::Violation(failure) => {
-                report.operations_run = program.map(|_| failure.operations_run);
+                let is_file = target.definition().inputs == Inputs::Files;
+                report.operations_run = (!is_file).then_some(failure.operations_run);
             }
             Ran::Panic(_) | Ran::KnownPanic(_) => {
                 if let Ran::KnownPanic(_) = ran {
@@ -208,7 +213,9 @@ impl Report {
                 format!("found after {run} of {operations} operations")
             }
             (Some(operations), ..) => format!("found in a program of {operations} operations"),
+            (None, .., Some(run)) => format!("found after {run} steps of the recipe"),
             (None, ..) => match self.verdict {
+                Verdict::Ok if !self.recipe.is_empty() => "QEMU carried out the recipe",
                 Verdict::Refused => "the file was not opened",
                 Verdict::Failed => "the file was opened, and walking it failed",
                 Verdict::Walked => "the file was walked to its end, or to the limit of a run",

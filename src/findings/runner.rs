@@ -162,6 +162,11 @@ impl Runner {
         self.target.runs_programs().then(|| self.target.pipeline())
     }
 
+    /// Returns the commands of the recipe of the last run, with a comment for each step.
+    pub fn recipe_lines(&self) -> Vec<String> {
+        self.target.recipe_lines()
+    }
+
     /// Returns the files at the top as the engine of the last run has left them, if it has written them.
     pub fn left(&self) -> Option<&LayerFiles> {
         self.target.left()

@@ -5,6 +5,7 @@ pub mod entries;
 pub mod error;
 pub mod probe;
 pub mod qcow2;
+pub mod references;
 pub mod vhdx;
 pub mod vmdk;
 pub mod vpc;

@@ -226,7 +226,7 @@ impl<S: Subject> Fuzzer<S> {
     fn consider(&mut self, input: &[u8], origin: &Origin) -> Result<bool, Error> {
         let input = &*match self.settings.inputs {
             Inputs::Programs => self.settings.claims.fold(input),
-            Inputs::Files => Cow::Borrowed(input),
+            Inputs::Files | Inputs::Recipes => Cow::Borrowed(input),
         };
         let answer = self.run(input);
         if !matches!(answer, RunReply::Skipped) {

@@ -43,7 +43,8 @@ thread_local! {
     static MET: RefCell<Vec<MetFinding>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs an input of the target `kind`, with our walker under test.
+/// Runs an input of the target `kind`, with our walker under test. The walker does not write, so that inputs of the
+/// target `writes` need [`run_with`].
 ///
 /// # Errors
 /// The first violation.

@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 
 use crate::disk::features::FeatureSet;
 use crate::disk::file_parts::MAX_EXTENT_FILES;
+use crate::disk::known_bytes::KnownBytes;
 use crate::disk::limits::MAX_LAYERS;
 use crate::images::damage::Damage;
 use crate::images::files::Images;
@@ -30,6 +31,10 @@ pub struct Case<'c> {
     pub cell_bytes: u64,
     /// log2 of the guest bytes that one table of the image at the top maps.
     pub table_span_bits: u32,
+    /// Nothing is known about the content of the files: even a correct engine may refuse them.
+    pub is_any_content: bool,
+    /// Bytes that a guest must read, if there are no journals.
+    pub known: &'c [KnownBytes],
     /// The oracles judge the whole disk: true at the last image of a program and under
     /// [`Checks::AfterEach`](super::Checks::AfterEach). Before, they judge the changes since the last image.
     pub in_full: bool,
@@ -48,6 +53,8 @@ impl<'c> Case<'c> {
             features: FeatureSet::EMPTY,
             cell_bytes: 1,
             table_span_bits: u64::BITS - 1,
+            is_any_content: true,
+            known: &[],
             in_full: true,
         }
     }

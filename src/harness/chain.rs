@@ -13,7 +13,7 @@ use crate::disk::error::StorageError;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::limits::MAX_LAYERS;
 use crate::disk::offsets::HostOffset;
-use crate::disk::storage::{Data, Layer, Storage, Stored, WritableStorage};
+use crate::disk::storage::{Data, Layer, Storage, Stored};
 use crate::images::damage::{Damage, ReadFaults};
 pub use crate::images::export::folder::{ChainFolder, ChainFolderError};
 use crate::images::files::{FileNames, Images, LayerFile, LayerFiles};
@@ -339,20 +339,6 @@ impl Storage for ChainFile {
         let (at, bytes) = data.map_or((from, 0), |data| (data.offset, data.bytes.len()));
         self.meter.count_bytes(at, bytes);
         Ok(data)
-    }
-}
-
-impl WritableStorage for ChainFile {
-    fn write_at(&self, offset: HostOffset, bytes: &[u8]) -> Result<(), StorageError> {
-        Self::write_at(self, offset, bytes)
-    }
-
-    fn set_length(&self, length_bytes: u64) -> Result<(), StorageError> {
-        Self::set_length(self, length_bytes)
-    }
-
-    fn flush(&self) -> Result<(), StorageError> {
-        Self::flush(self)
     }
 }
 

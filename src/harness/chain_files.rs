@@ -1,5 +1,6 @@
 //! The files of a chain in a temporary folder, for an engine that opens paths.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -62,7 +63,8 @@ impl ChainFiles {
     /// Deletes the folders of a process that has ended: one that was killed has left them.
     pub(crate) fn delete_those_of(process: u32) {
         let prefix = prefix(process);
-        for entry in fs::read_dir(place()).into_iter().flatten().flatten() {
+        let places = BTreeSet::from([place(), std::env::temp_dir()]);
+        for entry in places.into_iter().flat_map(fs::read_dir).flatten().flatten() {
             if entry.file_name().to_string_lossy().starts_with(&prefix) {
                 // A folder that cannot be deleted stays: the place is a temporary one.
                 let _ = fs::remove_dir_all(entry.path());
@@ -83,6 +85,12 @@ fn place() -> PathBuf {
 /// Returns the beginning of the names of a process's temporary folders.
 fn prefix(process: u32) -> String {
     format!("qcowfuzz-{process}-")
+}
+
+/// Returns a new temporary folder that does not lie in memory.
+#[cfg(feature = "cli")]
+pub(super) fn folder_on_disk() -> io::Result<TempDir> {
+    TempDir::with_prefix(prefix(std::process::id()))
 }
 
 fn temporary_folder() -> io::Result<(ChainFolder, TempDir)> {

@@ -81,3 +81,20 @@ impl EngineProcess {
         EngineEnd { process: end.explained_by(&text), detail: lines.join("\n") }
     }
 }
+
+/// Runs a command to its end, in a folder if there is one. Returns its end, and all that it has printed to standard
+/// output.
+///
+/// # Errors
+/// Returns one line for the user: the command does not run.
+pub(super) fn run_to_end(
+    command: &str,
+    folder: Option<&Path>,
+) -> Result<(EngineEnd, Vec<u8>), String> {
+    let mut process = EngineProcess::start(command, folder).map_err(|error| error.to_string())?;
+    match process.exchange(b"", &mut |_| Ok((0, false))) {
+        Ok(()) => Err("it does not end".to_string()),
+        Err(Silence::Failed(what)) => Err(what),
+        Err(Silence::Ended(end)) => Ok((end, process.unread().to_vec())),
+    }
+}

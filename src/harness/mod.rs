@@ -13,9 +13,9 @@ pub mod engine;
 pub(crate) mod engine_failure;
 #[cfg(feature = "fuzzer")]
 mod engine_process;
-#[cfg(feature = "fuzzer")]
-pub(crate) mod export;
 pub(crate) mod file_input;
+#[cfg(feature = "fuzzer")]
+pub mod image_program;
 pub mod implementation;
 pub mod info;
 pub(crate) mod known;
@@ -28,6 +28,8 @@ pub mod prelude;
 #[cfg(feature = "fuzzer")]
 pub mod qemu_io;
 pub mod questions;
+#[cfg(feature = "cli")]
+mod recipe_source;
 mod run;
 #[cfg(feature = "fuzzer")]
 mod second_engine;

@@ -216,6 +216,8 @@ fn case<'c>(vm: &'c Vm, images: &'c Images, damage: &'c Damage, in_full: bool) -
         features: vm.features(),
         cell_bytes: vm.cell_bytes(),
         table_span_bits: vm.table_span_bits(),
+        is_any_content: false,
+        known: &[],
         in_full,
     }
 }

@@ -70,6 +70,17 @@ impl QuestionKinds {
     /// All kinds.
     pub const ALL: Self = Self(u32::MAX);
 
+    /// The kinds that change no image.
+    pub const READING: Self = Self::of(&[
+        QuestionKind::Open,
+        QuestionKind::Map,
+        QuestionKind::Status,
+        QuestionKind::Read,
+        QuestionKind::Snapshots,
+        QuestionKind::Info,
+        QuestionKind::Check,
+    ]);
+
     /// Returns the set of some kinds.
     pub const fn of(kinds: &[QuestionKind]) -> Self {
         let (mut set, mut rest) = (Self(0), kinds);

@@ -25,6 +25,10 @@ use super::chain::Chain;
 use super::engine_failure;
 use super::implementation::{Implementation, no_observer};
 use super::meter::{FileAccess, Meter};
+#[cfg(feature = "fuzzer")]
+use super::qemu_io::CostlyComparisons;
+#[cfg(feature = "cli")]
+use super::recipe_source::RecipeSource;
 use super::second_opinion::{Opinion, SecondOpinion};
 use super::target::{CaseEnd, CaseRun, Definition, Expectation, Inputs, JudgeCase};
 use super::targets::TargetKind;
@@ -40,6 +44,8 @@ pub struct Harness {
     /// The input, if inputs are files.
     file: Images,
     no_damage: Damage,
+    #[cfg(feature = "cli")]
+    recipes: RecipeSource,
     judging: Judging,
 }
 
@@ -87,11 +93,20 @@ impl Harness {
     pub(crate) fn of(kind: TargetKind, engine: TestedEngine, observer: Rc<dyn Observer>) -> Self {
         let verdicts = Verdicts::knowing(engine.facts().known.clone());
         let (structures, entropy, meter, accesses, ends) = Default::default();
-        let (judge, second) = (kind.judge(), None);
+        let (judge, second) = (kind.judge(), kind.own_opinion(&observer).map(Opinion::new));
         let judging =
             Judging { engine, judge, structures, second, verdicts, entropy, meter, accesses, ends };
         let (pipeline, file, no_damage) = Default::default();
-        Self { definition: kind.definition(), observer, pipeline, file, no_damage, judging }
+        Self {
+            definition: kind.definition(),
+            observer,
+            pipeline,
+            file,
+            no_damage,
+            #[cfg(feature = "cli")]
+            recipes: RecipeSource::default(),
+            judging,
+        }
     }
 
     /// Uses `names` for the files of images that name each other.
@@ -99,9 +114,11 @@ impl Harness {
         Self { pipeline: Pipeline::named(names), ..self }
     }
 
-    /// Has `second` judge the images, too.
+    /// Has `second` judge the images, too, in place of the target's own second opinion.
     pub(super) fn judged_by(mut self, second: Option<Box<dyn SecondOpinion>>) -> Self {
-        self.judging.second = second.map(Opinion::new);
+        if let Some(second) = second {
+            self.judging.second = Some(Opinion::new(second));
+        }
         self
     }
 
@@ -113,6 +130,7 @@ impl Harness {
         match self.definition.inputs {
             Inputs::Programs => self.run_program(input, checks),
             Inputs::Files => self.run_file(input),
+            Inputs::Recipes => self.run_recipe(input),
         }
     }
 
@@ -141,6 +159,22 @@ impl Harness {
             Ok(()) => Ok(judging.outcome(Outcome { images: 1, ..Outcome::default() })),
             Err(violation) => Err(Box::new(Failure { violation: *violation, operations_run: 0 })),
         }
+    }
+
+    #[cfg(feature = "cli")]
+    fn run_recipe(&mut self, input: &[u8]) -> Result<Outcome, Box<Failure>> {
+        let Self { definition, observer, recipes, judging, .. } = self;
+        let claims = (definition.claims)(judging.engine.facts());
+        judging.begin_run(crc32fast::hash(input));
+        let observer = &**observer;
+        let outcome = recipes
+            .run(input, observer, |case| judging.case(case, definition, &claims, observer))?;
+        Ok(judging.outcome(outcome))
+    }
+
+    #[cfg(not(feature = "cli"))]
+    fn run_recipe(&mut self, _input: &[u8]) -> Result<Outcome, Box<Failure>> {
+        engine_failure::fail("recipes: built without the feature 'cli', expected it".to_string())
     }
 
     /// Decodes `input` as a program, runs it without judging anything, and returns the image that it builds. If it
@@ -210,6 +244,15 @@ impl Harness {
         self.judging.judge.extents()[1]
     }
 
+    /// Returns the commands of the recipe of the last run, with a comment for each step; none if inputs choose no
+    /// recipe.
+    pub(crate) fn recipe_lines(&self) -> Vec<String> {
+        #[cfg(feature = "cli")]
+        return self.recipes.lines();
+        #[cfg(not(feature = "cli"))]
+        Vec::new()
+    }
+
     /// Forgets the accesses to files of earlier runs.
     pub(super) fn forget_accesses(&mut self) {
         self.judging.meter = Arc::default();
@@ -227,6 +270,18 @@ impl Harness {
 }
 
 impl TargetKind {
+    /// Returns the second opinion of a target that has one of its own: QEMU has made the images of recipes.
+    #[cfg(feature = "fuzzer")]
+    fn own_opinion(self, observer: &Rc<dyn Observer>) -> Option<Box<dyn SecondOpinion>> {
+        let is_of_qemu = self.definition().inputs == Inputs::Recipes;
+        is_of_qemu.then(|| super::qemu_io::opinion(CostlyComparisons::Always, observer))
+    }
+
+    #[cfg(not(feature = "fuzzer"))]
+    fn own_opinion(self, _observer: &Rc<dyn Observer>) -> Option<Box<dyn SecondOpinion>> {
+        None
+    }
+
     /// Creates the target with an engine of `implementation` under test. Images name each other by `names`; VM, build
     /// and oracles report events to `observer`.
     pub fn create(
@@ -326,6 +381,7 @@ impl Judging {
         let CaseEnds { refused, failed, unsupported } = self.ends;
         let unanswered = self.engine.unanswered();
         let second = self.second.as_ref().map_or_else(Default::default, Opinion::images);
+        let unsupported = unsupported || outcome.unsupported;
         Outcome { refused, failed, unsupported, unanswered, second, ..outcome }
     }
 }

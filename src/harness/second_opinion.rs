@@ -316,7 +316,7 @@ fn image_of<'a>(case: &Case, chain: &'a Chain) -> JudgedImage<'a> {
         table_span_bits,
         cell_bytes,
         is_damaged: !case.damage.touched().is_empty(),
-        is_any_content: case.journals.is_empty(),
+        is_any_content: case.is_any_content,
         features,
         allows_near_size: false,
         disk: Err(EngineError::NoAnswer),

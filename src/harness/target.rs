@@ -47,6 +47,8 @@ pub enum Inputs {
     Programs,
     /// Image files of any content.
     Files,
+    /// Bytes that choose the commands of a recipe.
+    Recipes,
 }
 
 /// The extents that the harness expects from the walk of an image.
@@ -62,6 +64,8 @@ pub enum Expectation {
     NotWalked,
     /// Nothing: a file without a journal has no expectation.
     Unknown,
+    /// Nothing: the target judges the bytes of the disk, and compares the answers with QEMU's.
+    Bytes,
 }
 
 /// Judges the cases of a target. It reuses its buffers from run to run.

@@ -4,6 +4,7 @@ mod hostile;
 mod map_extents;
 mod raw_image;
 mod reading;
+mod recipes;
 mod refcounts;
 mod writes;
 
@@ -61,9 +62,16 @@ targets! {
     RawImage in raw_image,
     /// Programs with requests. The engine writes to the image at the top.
     Writes in writes,
+    /// Disks that QEMU makes and changes.
+    Recipes in recipes,
 }
 
 impl TargetKind {
+    /// Returns the targets that have a libFuzzer binary. The others run other programs.
+    pub fn of_libfuzzer() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|kind| kind.definition().inputs != Inputs::Recipes)
+    }
+
     /// Returns the target of that name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)

@@ -53,13 +53,14 @@ struct Listener;
 impl Observer for Listener {}
 
 impl Tracer {
-    /// Creates a tracer for inputs of the target `kind`. If the accesses of `implementation` are no feedback there, or
-    /// the target asks engines nothing, it traces no run.
+    /// Creates a tracer for inputs of the target `kind`. If the accesses of `implementation` are no feedback there, the
+    /// target asks engines nothing, or its inputs have no part in the files, it traces no run.
     pub fn new(implementation: &Implementation, kind: TargetKind) -> Self {
         let harness = harness(implementation, kind);
         let facts = harness.facts();
         let feedback = match kind.definition().expectation {
-            Expectation::NotWalked => AccessFeedback::None,
+            // The engine reads files of QEMU, and no byte of the input.
+            Expectation::NotWalked | Expectation::Bytes => AccessFeedback::None,
             Expectation::Written => facts.writes(),
             _ => facts.reads,
         };
@@ -101,7 +102,7 @@ fn harness(implementation: &Implementation, kind: TargetKind) -> Harness {
     let listener: Rc<dyn Observer> = Rc::new(Listener);
     let engine = match kind.definition().inputs {
         Inputs::Programs => implementation.tested(&listener),
-        Inputs::Files => implementation.tested(&no_observer()),
+        Inputs::Files | Inputs::Recipes => implementation.tested(&no_observer()),
     };
     Harness::of(kind, engine, listener)
 }

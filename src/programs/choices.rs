@@ -13,6 +13,9 @@ pub trait Choices {
     /// Returns any 16 bits.
     fn word(&mut self) -> u16;
 
+    /// Returns any 64 bits.
+    fn long(&mut self) -> u64;
+
     /// Returns true once in `times` choices on average.
     fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
@@ -31,6 +34,10 @@ impl Choices for Entropy {
 
     fn word(&mut self) -> u16 {
         self.next_u64() as u16
+    }
+
+    fn long(&mut self) -> u64 {
+        self.next_u64()
     }
 }
 
@@ -82,6 +89,10 @@ impl Choices for ByteChoices<'_> {
 
     fn word(&mut self) -> u16 {
         self.number::<2>() as u16
+    }
+
+    fn long(&mut self) -> u64 {
+        self.number::<8>()
     }
 }
 

@@ -317,12 +317,12 @@ fn position_of(operation: &Operation) -> Option<Range<usize>> {
 
 /// Generates one operation with a random opcode. Half of the time, its operands are below 16. Returns `None` if the
 /// operands have no meaning.
-pub(crate) fn any_operation(entropy: &mut Entropy) -> Option<Operation> {
-    operation_of(entropy.below(opcodes().count() as u64) as usize, entropy)
+pub(crate) fn any_operation(choices: &mut (impl Choices + ?Sized)) -> Option<Operation> {
+    operation_of(choices.below(opcodes().count() as u64) as usize, choices)
 }
 
 /// Generates one operation with the opcode at index `nth` of the table.
-fn operation_of(nth: usize, choices: &mut impl Choices) -> Option<Operation> {
+fn operation_of(nth: usize, choices: &mut (impl Choices + ?Sized)) -> Option<Operation> {
     let (code, _) = *opcodes().nth(nth)?;
     let bound = if choices.one_in(2) { 16 } else { 256 };
     let mut record = [0; OPERATION_BYTES];

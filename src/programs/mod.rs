@@ -8,6 +8,8 @@
 mod arbitrary;
 pub(crate) mod choices;
 mod events;
+#[cfg(feature = "fuzzer")]
+pub(crate) mod export;
 pub(crate) mod fold;
 pub(crate) mod framing;
 pub mod generate;

@@ -17,6 +17,9 @@ use super::vhdx::Vhdx;
 use super::vmdk::Vmdk;
 use super::vpc::Vpc;
 
+/// The fault of a question about a snapshot of an image that is not a qcow2 image.
+const NO_SNAPSHOTS: &str = "the format has no snapshots";
+
 /// An open image: its checked header, its storage, and the layers below it. It reports events to `observer`.
 ///
 /// Each qcow2 layer keeps the last L1 entry and the last L2 entry that [`lookup`](super::lookup()) or
@@ -221,7 +224,22 @@ impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
     pub fn into_snapshot(mut self, index: u32) -> Result<Self, MapError> {
         match &mut self.top {
             OpenLayer::Qcow2(top) => top.go_to_snapshot(index)?,
-            _ => return Err(MapError::Snapshot { index, what: "the format has no snapshots" }),
+            _ => return Err(MapError::Snapshot { index, what: NO_SNAPSHOTS }),
+        }
+        Ok(self)
+    }
+
+    /// Returns the disk with the clusters of the snapshot at `index` of the snapshot table, and with its present size,
+    /// as qemu-img opens a snapshot (QEMU `block/qcow2-snapshot.c`, `qcow2_snapshot_load_tmp`). If the L1 table of the
+    /// snapshot is too short for that size, the rest of the disk is unallocated.
+    ///
+    /// # Errors
+    /// The snapshot does not exist, its L1 table is malformed, or a read failed.
+    #[cfg(feature = "cli")]
+    pub(crate) fn with_table_of_snapshot(mut self, index: u32) -> Result<Self, MapError> {
+        match &mut self.top {
+            OpenLayer::Qcow2(top) => top.use_table_of_snapshot(index)?,
+            _ => return Err(MapError::Snapshot { index, what: NO_SNAPSHOTS }),
         }
         Ok(self)
     }

@@ -14,6 +14,8 @@ mod disk;
 mod host_holes;
 mod lookup;
 mod map;
+#[cfg(feature = "cli")]
+mod measure;
 mod pieces;
 mod qcow2;
 mod raw;
@@ -28,6 +30,9 @@ pub use declared::{Declared, declared};
 pub use disk::Disk;
 pub use lookup::lookup;
 pub use map::map_extents;
+#[cfg(feature = "cli")]
+pub(crate) use measure::{MeasureError, Measurement, PlannedImage, PlannedQcow2};
+pub use qcow2::{CheckFinding, CheckedQcow2, FindingCounts, GuestClusters, check_qcow2};
 pub use read::read;
 pub use scratch::WalkScratch;
 pub use vhdx::check_vhdx;

@@ -15,8 +15,6 @@ pub struct WalkScratch {
     pub(super) layers: Vec<TablePieces>,
     pub(super) inflater: Inflater,
     pub(super) zlib: ZlibInflater,
-    /// The content of a cluster, for the small writer.
-    pub(crate) cluster: Vec<u8>,
 }
 
 /// Pieces of the tables of one layer, of one at the first level and one at the second, each of [`PIECE_BYTES`].

@@ -8,21 +8,10 @@ use std::sync::LazyLock;
 
 #[cfg(target_os = "linux")]
 use crate::processes::{Killed, processes, signal, until};
-use crate::support::{error_line, qcowfuzz, small_program, text};
+use crate::support::{built_example, error_line, qcowfuzz, small_program, text};
 
-/// The stand-in. `cargo test --test cli` does not build it, so this does.
-static PIPES: LazyLock<PathBuf> = LazyLock::new(|| {
-    let build = ["build", "--quiet", "--example", "pipes", "--message-format=json"];
-    let mut cargo = Command::new(env!("CARGO"));
-    let built = cargo.args(build).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
-    assert!(built.status.success(), "{}", text(&built.stderr));
-    let executable = |line: &str| {
-        let message: serde_json::Value = serde_json::from_str(line).unwrap();
-        let is_example = message["target"]["name"] == "pipes";
-        message["executable"].as_str().filter(|_| is_example).map(PathBuf::from)
-    };
-    text(&built.stdout).lines().filter_map(executable).next().unwrap()
-});
+/// The stand-in.
+static PIPES: LazyLock<PathBuf> = LazyLock::new(|| built_example("pipes"));
 
 /// Returns the command of the stand-in with a fault.
 pub fn pipes(fault: &str) -> String {

@@ -9,24 +9,12 @@ use std::sync::LazyLock;
 use qcowfuzz::harness::Checks;
 use qcowfuzz::programs::Program;
 
-use crate::support::{qcowfuzz, text};
+use crate::support::{built_example, error_line, qcowfuzz, small_writer, text};
 
 const FINGERPRINT: &str = "model: kind, zero-plain → unallocated";
 
-/// The command of the example. `cargo test --test cli` does not build it, so this does.
-static COMMAND: LazyLock<PathBuf> = LazyLock::new(|| {
-    let build = ["build", "--quiet", "--example", "command", "--message-format=json"];
-    let mut cargo = Command::new(env!("CARGO"));
-    let built = cargo.args(build).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
-    assert!(built.status.success(), "{}", text(&built.stderr));
-    let messages = text(&built.stdout).lines();
-    let executable = |line: &str| {
-        let message: serde_json::Value = serde_json::from_str(line).unwrap();
-        let is_example = message["target"]["name"] == "command";
-        message["executable"].as_str().filter(|_| is_example).map(PathBuf::from)
-    };
-    messages.filter_map(executable).next().unwrap()
-});
+/// The command of the example.
+static COMMAND: LazyLock<PathBuf> = LazyLock::new(|| built_example("command"));
 
 /// Runs the command of the example in `dir`.
 fn small(dir: &Path, arguments: &[&str]) -> Output {
@@ -274,11 +262,11 @@ fn a_claim_can_be_dropped_for_one_command() {
     fs::write(dir.path().join("cuts.txt"), cuts).unwrap();
     assert!(qcowfuzz(dir.path(), &["asm", "cuts.txt", "-o", "cuts"]).status.success());
     let replay = ["replay", "--target", "writes", "cuts"];
-    let replayed = qcowfuzz(dir.path(), &replay);
+    let replayed = small_writer(dir.path(), &replay);
     let all = printed(&replayed, 0);
     assert!(all.contains("sync kind=kill") && !all.contains(" → "), "{all}");
     let without = [&replay[..], &["--without", "power cuts"]].concat();
-    let replayed = qcowfuzz(dir.path(), &without);
+    let replayed = small_writer(dir.path(), &without);
     let folded = printed(&replayed, 0);
     assert!(folded.contains("sync kind=kill choice="), "{folded}");
     assert!(folded.contains(" → sync kind=flush choice="), "{folded}");
@@ -292,14 +280,52 @@ fn a_claim_can_be_dropped_for_one_command() {
     }
 }
 
+/// The target `writes` would find nothing in an implementation that declares that it does not write.
+#[test]
+fn an_implementation_that_does_not_write_is_refused_by_the_target_that_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    fs::create_dir_all(dir.join("corpus/writes")).unwrap();
+    fs::write(dir.join("corpus/writes/input"), Program::default().encode()).unwrap();
+    let input = "corpus/writes/input";
+    let verbs: [&[&str]; 10] = [
+        &["fuzz", "--runs", "1"],
+        &["replay", input],
+        &["minimize", input, "-o", "small"],
+        &["report", input, "--html", "page.html"],
+        &["regress", input],
+        &["bundle", input, "-o", "bug.tar"],
+        &["triage", "corpus/writes"],
+        &["state", "show", "corpus/writes"],
+        &["state", "diff", "corpus/writes", "corpus/writes"],
+        &["state", "prune", "corpus/writes", "-o", "smaller"],
+    ];
+    for verb in verbs {
+        let ran = qcowfuzz(dir, &[verb, &["--target", "writes"]].concat());
+        let expected = "--target writes: 'map_extents' does not write images, expected an engine that writes, in the \
+                        command of your own crate (docs/engines.md)";
+        assert_eq!((ran.status.code(), error_line(&ran)), (Some(2), expected), "{verb:?}");
+    }
+    // The folder names the target.
+    let triaged = qcowfuzz(dir, &["triage", "corpus/writes"]);
+    assert_eq!(triaged.status.code(), Some(2));
+    let written = small_writer(dir, &["replay", "--brief", "--target", "writes", input]);
+    assert!(printed(&written, 0).contains(": ok"), "{}", text(&written.stdout));
+    // The report about a campaign runs nothing.
+    let report = qcowfuzz(dir, &["state", "campaign", "--target", "writes"]);
+    assert!(!text(&report.stderr).contains("does not write"), "{}", text(&report.stderr));
+}
+
 #[test]
 fn the_self_test_asks_the_implementation() {
     let dir = tempfile::tempdir().unwrap();
     let own = qcowfuzz(dir.path(), &["selftest"]);
-    let expected = "\n111 answers ok, 0 wrong, 0 images skipped\n\
-                    accesses of a reader: the same in every run; declared: feedback\n\
-                    accesses of a writer: the same in every run; declared: feedback\n";
-    assert!(printed(&own, 0).ends_with(expected), "{}", text(&own.stdout));
+    let reader = "\n111 answers ok, 0 wrong, 0 images skipped\n\
+                  accesses of a reader: the same in every run; declared: feedback\n";
+    assert!(printed(&own, 0).ends_with(reader), "{}", text(&own.stdout));
+    let writer = small_writer(dir.path(), &["selftest"]);
+    let both = format!("{reader}accesses of a writer: the same in every run; declared: feedback\n");
+    assert!(printed(&writer, 0).ends_with(&both), "{}", text(&writer.stdout));
     let example = small(dir.path(), &["selftest", "--programs"]);
     let table = printed(&example, 1);
     let has = |line: &str| assert!(table.contains(line), "{line}\n{table}");

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Damaged, error_line, qcowfuzz, text, with_image};
+use crate::support::{Damaged, error_line, qcowfuzz, qemu_img, text, with_image};
 
 /// Returns the committed seeds of a target by name. They have a text; the fuzzer's finds in the same folder have none.
 fn seeds(target: &str) -> Vec<String> {
@@ -237,4 +237,35 @@ fn damage_is_explained() {
     let damaged = out.lines().find(|line| line.contains("0x20010 L2 table 8000")).unwrap();
     assert!(damaged.contains(" → ") && damaged.contains(": COPIED, "), "{damaged}");
     assert!(replayed("cut_short").contains("\n  cut to 1536 bytes\n"));
+}
+
+/// The choices of an image without a program, whose recipe names the tools of QEMU.
+#[test]
+fn a_recipe_is_shown_by_every_verb() {
+    let dir = tempfile::tempdir().unwrap();
+    if qemu_img(dir.path(), &["--version"]).is_none() {
+        return;
+    }
+    fs::write(dir.path().join("choices"), [60; 64]).unwrap();
+    let target = ["--target", "recipes"];
+    let replayed = qcowfuzz(dir.path(), &[&["replay", "choices"][..], &target].concat());
+    let out = text(&replayed.stdout);
+    assert_eq!(replayed.status.code(), Some(0), "{out}{}", text(&replayed.stderr));
+    assert!(out.starts_with("ok\nchoices: QEMU carried out the recipe\n"), "{out}");
+    assert!(out.contains("\n# create\nqemu-img create -q "), "{out}");
+    let page = ["report", "choices", "--html", "page.html"];
+    assert!(qcowfuzz(dir.path(), &[&page[..], &target].concat()).status.success());
+    let page = fs::read_to_string(dir.path().join("page.html")).unwrap();
+    assert!(page.contains("qemu-img create -q "));
+    let options = [&["replay", "choices", "--check-each"][..], &target].concat();
+    let refused = qcowfuzz(dir.path(), &options);
+    let rest = "recipes carries out recipes, expected a target whose inputs are programs";
+    assert_eq!(error_line(&refused), format!("--check-each: {rest}"));
+    // The loop has mutations for the choices.
+    let fuzz = ["fuzz", "--runs", "10", "--jobs", "1", "--json"];
+    let fuzzed = qcowfuzz(dir.path(), &[&fuzz[..], &target].concat());
+    assert_eq!(fuzzed.status.code(), Some(0), "{}", text(&fuzzed.stdout));
+    let summary: serde_json::Value = serde_json::from_slice(&fuzzed.stdout).unwrap();
+    assert_eq!(summary["target"], "recipes", "{summary}");
+    assert!(summary["compared"].as_u64().unwrap() > 10, "{summary}");
 }

@@ -1,8 +1,9 @@
 //! Runs the commands, and makes an image that tests damage.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::LazyLock;
 
 use qcowfuzz::programs::text::assemble;
 
@@ -14,6 +15,30 @@ pub const CLUSTER: u64 = 65536;
 /// Runs the command in `dir`.
 pub fn qcowfuzz(dir: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_qcowfuzz"));
+    command.args(arguments).current_dir(dir).stdin(Stdio::null()).output().unwrap()
+}
+
+/// Builds an example, and returns its executable. `cargo test --test cli` does not build examples.
+pub fn built_example(name: &str) -> PathBuf {
+    let build = ["build", "--quiet", "--example", name, "--message-format=json"];
+    let mut cargo = Command::new(env!("CARGO"));
+    let built = cargo.args(build).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+    assert!(built.status.success(), "{}", text(&built.stderr));
+    let executable = |line: &str| {
+        let message: serde_json::Value = serde_json::from_str(line).unwrap();
+        let is_example = message["target"]["name"] == name;
+        let is_program = is_example && message["target"]["kind"] == serde_json::json!(["example"]);
+        message["executable"].as_str().filter(|_| is_program).map(PathBuf::from)
+    };
+    text(&built.stdout).lines().filter_map(executable).next().unwrap()
+}
+
+/// The command with the small writer: our own walker does not write.
+static SMALL_WRITER: LazyLock<PathBuf> = LazyLock::new(|| built_example("small_writer"));
+
+/// Runs the command with the small writer in `dir`.
+pub fn small_writer(dir: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(&*SMALL_WRITER);
     command.args(arguments).current_dir(dir).stdin(Stdio::null()).output().unwrap()
 }
 

@@ -9,7 +9,8 @@ use std::time::Duration;
 use qcowfuzz::internal::differential::iteration::RecipeRunner;
 use qcowfuzz::internal::differential::known_issues::known_issue;
 use qcowfuzz::internal::differential::quirks::QUIRKS;
-use qcowfuzz::internal::differential::sides::{QemuTools, Sides, Tested};
+use qcowfuzz::internal::differential::sides::{Sides, Tested};
+use qcowfuzz::internal::recipes::tools::QemuTools;
 use serde_json::Value;
 
 use super::{FAULTS, OURS, campaign, faulty, fingerprints, folders, qemu, summary};

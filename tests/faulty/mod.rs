@@ -12,8 +12,9 @@ use qcowfuzz::harness::info::{CheckCounts, ImageInfo};
 use qcowfuzz::harness::questions::{QuestionKind, QuestionKinds};
 use qcowfuzz::harness::status::GuestRun;
 use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, KnownFinding, KnownFindings, Walker};
+use qcowfuzz::harness::{Checks, KnownFinding, KnownFindings};
 use qcowfuzz::images::FileNames;
+use small_writer::WritingWalker;
 
 /// A program whose image has data, zeros and holes.
 pub const PROGRAM: &str = "image version=3 cluster_bits=12 refcount_order=4 features=none size=64<<12+0 rng_seed=7 \
@@ -61,12 +62,12 @@ pub enum Fault {
 
 /// The walker with a fault. It reports no snapshots, and its check finds nothing.
 #[derive(Debug)]
-pub struct Faulty(Walker, Fault);
+pub struct Faulty(WritingWalker, Fault);
 
 impl Faulty {
     /// Creates the walker with a fault.
     pub fn new(fault: Fault) -> Self {
-        Self(Walker::default(), fault)
+        Self(WritingWalker::default(), fault)
     }
 }
 

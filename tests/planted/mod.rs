@@ -18,13 +18,13 @@ use std::ops::ControlFlow;
 use qcowfuzz::disk::extent::{Extent, Mapping, Visitor, Window};
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::harness::Walker;
 use qcowfuzz::harness::chain::{Chain, ChainFile};
 use qcowfuzz::harness::engine::{self, Engine, EngineError, OpenDisk, Opened, Request};
 use qcowfuzz::harness::status::{GuestRun, GuestStatus};
 use qcowfuzz::internal::formats::qcow2::geometry::Geometry;
 use qcowfuzz::internal::formats::qcow2::header::Header;
 use qcowfuzz::internal::formats::qcow2::header::PARSED_BYTES;
+use small_writer::WritingWalker;
 
 /// The facts about the image and the earlier walks that a fault may use.
 pub struct Facts<'s> {
@@ -112,13 +112,13 @@ impl Fault {
 
 /// The walker with a fault.
 pub struct Faulty {
-    walker: Walker,
+    walker: WritingWalker,
     fault: Fault,
 }
 
 impl Faulty {
     pub fn new(fault: Fault) -> Self {
-        Self { walker: Walker::default(), fault }
+        Self { walker: WritingWalker::default(), fault }
     }
 }
 

@@ -1,12 +1,12 @@
 //! Engines whose open disks answer in a wrong way, for reading or for writing.
 
+use qcowfuzz::harness::KnownFindings;
 use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{KnownFindings, Walker};
-use qcowfuzz::internal::writers::WriterFault;
 use qcowfuzz::prelude::{
     Answer, Chain, Engine, EngineError, Facts, GuestOffset, OpenDisk, Opened, Request,
 };
 use qcowfuzz::programs::text::assemble;
+use small_writer::{WriterFault, WritingWalker};
 
 use super::{found_in, knowing, programs};
 
@@ -16,7 +16,7 @@ const CUTS: u64 = 8;
 /// Our walker, with a fault of the disks that it opens for reading only, and one of those that it writes.
 #[derive(Clone)]
 struct Altered {
-    walker: Walker,
+    walker: WritingWalker,
     opened: Fault,
     written: Fault,
 }
@@ -85,7 +85,7 @@ fn wrong_reads_of_an_image_that_is_opened_again_are_found() {
         (Fault::Size, "power_cut: virtual size, ", "model: virtual size, "),
     ] {
         let mut target = TargetKind::Writes.judging(Altered {
-            walker: Walker::default(),
+            walker: WritingWalker::default(),
             opened,
             written: Fault::None,
         });
@@ -111,9 +111,9 @@ fn cuts_before_a_known_error_are_judged() {
     let known = "[[finding]]\nfingerprint = 'written: discard, *'\nreason = 'Planted.'";
     let known = KnownFindings::parse(known).unwrap();
     for (walker, expected) in [
-        (Walker::default(), None),
+        (WritingWalker::default(), None),
         (
-            Walker::default().with_fault(WriterFault::DirtyWhileOpen),
+            WritingWalker::default().with_fault(WriterFault::DirtyWhileOpen),
             Some("killed: dirty bit, clear → set"),
         ),
     ] {

@@ -15,7 +15,7 @@ enum Skipped {
 }
 
 /// Our walker, whose writer leaves out some bytes.
-struct Skipping(Walker, Skipped);
+struct Skipping(WritingWalker, Skipped);
 
 struct SkippingDisk<'s> {
     disk: Box<dyn OpenDisk + 's>,
@@ -74,7 +74,7 @@ fn found_with(skipped: Skipped, operations: &str) -> Option<String> {
         "image version=3 cluster_bits=12 refcount_order=4 features=none size=16<<12+0 rng_seed=0 \
          blocks=append table=append tolerance=0\nwrite at=start+2 clusters=3\n{operations}"
     );
-    let mut target = TargetKind::Writes.judging(Skipping(Walker::default(), skipped));
+    let mut target = TargetKind::Writes.judging(Skipping(WritingWalker::default(), skipped));
     found_in(&mut target, &assemble(&text).unwrap())
 }
 

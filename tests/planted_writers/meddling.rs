@@ -1,10 +1,9 @@
 //! Engines that change files on the side. The oracles judge the parts that a writer has to leave alone or to keep.
 
-use qcowfuzz::harness::Walker;
 use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::internal::writers::WriterFault;
 use qcowfuzz::prelude::{Chain, Engine, Facts, HostOffset, Opened, Storage};
 use qcowfuzz::programs::text::assemble;
+use small_writer::{WriterFault, WritingWalker};
 
 use super::{LEAST, PROGRAMS, found, found_in};
 
@@ -23,18 +22,18 @@ type Meddle = dyn Fn(Opening, &Chain);
 
 /// Our walker, which does something to the files of each image before it opens it.
 struct Meddling {
-    walker: Walker,
+    walker: WritingWalker,
     meddle: Box<Meddle>,
 }
 
 impl Meddling {
     fn new(meddle: impl Fn(Opening, &Chain) + 'static) -> Self {
-        Self { walker: Walker::default(), meddle: Box::new(meddle) }
+        Self { walker: WritingWalker::default(), meddle: Box::new(meddle) }
     }
 
     /// Creates an engine that clears the bit for bitmaps when it opens an image for writing, as a writer does that does
     /// not support bitmaps.
-    fn dropping_bitmaps(walker: Walker) -> Self {
+    fn dropping_bitmaps(walker: WritingWalker) -> Self {
         let dropped = |opening, chain: &Chain| {
             if opening == Opening::ToWrite {
                 chain.image().write_at(HostOffset::new(AUTOCLEAR_LOW_BYTE), &[0]).unwrap();
@@ -202,13 +201,13 @@ fn wrong_counts_beside_dropped_bitmaps_are_found() {
                 sync kind=flush choice=0\nwrite at=start+100 clusters=2\ndiscard at=start+1 clusters=2\n";
     let program = assemble(text).unwrap();
     for (walker, expected) in [
-        (Walker::default(), None),
+        (WritingWalker::default(), None),
         (
-            Walker::default().with_fault(WriterFault::CountNotLowered),
+            WritingWalker::default().with_fault(WriterFault::CountNotLowered),
             Some("refcounts: unreferenced cluster, free → counted"),
         ),
         (
-            Walker::default().with_fault(WriterFault::CopiedNotSet),
+            WritingWalker::default().with_fault(WriterFault::CopiedNotSet),
             Some("refcounts: data, copied → not copied"),
         ),
     ] {

@@ -1,9 +1,10 @@
 //! Engines to which the harness cannot give an image.
 
+use qcowfuzz::harness::Checks;
 use qcowfuzz::harness::questions::QuestionKind;
 use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, Walker};
 use qcowfuzz::prelude::{Answer, Chain, Engine, EngineError, Facts, NewImage, Opened};
+use small_writer::WritingWalker;
 
 use super::{PROGRAMS, program};
 
@@ -17,7 +18,7 @@ enum Use {
 
 /// Our walker, which fails to use images for one purpose.
 struct NotUsed {
-    walker: Walker,
+    walker: WritingWalker,
     purpose: Use,
     error: fn() -> EngineError,
 }
@@ -59,7 +60,7 @@ fn a_program_whose_image_cannot_be_given_is_not_judged() {
         (Use::Create, not_given, false),
         (Use::Write, || EngineError::NoAnswer, true),
     ] {
-        let engine = NotUsed { walker: Walker::default(), purpose, error };
+        let engine = NotUsed { walker: WritingWalker::default(), purpose, error };
         let mut target = TargetKind::Writes.judging(engine);
         let (mut unsupported, mut unanswered) = (0, 0);
         for program in (0..PROGRAMS / 6).map(program) {

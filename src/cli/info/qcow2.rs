@@ -6,7 +6,7 @@ use crate::formats::error::MapError;
 use crate::formats::qcow2::bitmap_list::{ListedBitmap, bitmap_list};
 use crate::formats::qcow2::constants::{
     AUTOCLEAR_RAW_DATA_FILE, BITMAP_AUTO, BITMAP_IN_USE, COMPATIBLE_LAZY_REFCOUNTS,
-    INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY, SNAPSHOT_FIXED_BYTES,
+    INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY,
 };
 use crate::formats::qcow2::geometry::{Compression, Geometry, Version};
 use crate::formats::qcow2::head::{Field, Head};
@@ -142,9 +142,7 @@ fn snapshot<S: Storage + ?Sized>(
 ) -> Result<SnapshotInfo, MapError> {
     let extra = extra_of(image, at, entry)?;
     let vm_state_bytes = extra.vm_state_bytes.unwrap_or(entry.vm_state_bytes.into());
-    // `each_entry` has checked that the entry ends before 2^63.
-    let id_at = at.saturating_add(SNAPSHOT_FIXED_BYTES as u64 + u64::from(entry.extra_bytes));
-    let name_at = id_at.saturating_add(entry.id_bytes.into());
+    let [id_at, name_at] = entry.strings_at(at);
     let second = 1_000_000_000;
     Ok(SnapshotInfo {
         // The largest number means that there is none.

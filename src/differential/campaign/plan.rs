@@ -1,13 +1,13 @@
 //! The task of a campaign, and the iterations that it selects.
 
-use crate::differential::claims::features_of;
-use crate::differential::draw;
 use crate::differential::iteration::format_of;
 use crate::differential::quirks::Quirk;
-use crate::differential::recipe::{DiskOperation, Recipe};
 use crate::differential::sides::Sides;
 use crate::disk::features::FeatureSet;
 use crate::disk::image_format::ImageFormat;
+use crate::recipes::claims::features_of;
+use crate::recipes::draw;
+use crate::recipes::recipe::{DiskOperation, Recipe};
 
 /// The maximum number of consecutive iterations that a plan skips. A plan that skips more matches no iteration.
 pub(in crate::differential) const MAX_LEFT_OUT: u64 = 10_000;

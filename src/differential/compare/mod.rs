@@ -8,10 +8,11 @@ mod replies;
 mod text;
 mod versions;
 
-use super::divergence::{Divergence, DivergenceKind, without_numbers};
+use super::divergence::{Divergence, DivergenceKind};
 use super::reason::{self, Comparison, ReasonClass, class_of};
-use super::recipe::{DiskQuestion, OutputForm};
 use crate::processes::Reply;
+use crate::recipes::recipe::{DiskQuestion, OutputForm};
+use crate::recipes::without_numbers;
 
 pub(in crate::differential) use data::read_part;
 pub use map::parse as parse_map;
@@ -49,6 +50,32 @@ pub fn compare(
         return reasons(question, answers);
     }
     Ok(())
+}
+
+/// Compares the answers of QEMU about two disks that different programs have made: about QEMU's own, and about that of
+/// the program under test. The same bytes may lie in other places of the files.
+///
+/// # Errors
+/// The disks differ.
+pub(super) fn compare_results(
+    question: &DiskQuestion,
+    (theirs, ours): (&Reply, &Reply),
+    files: RawFiles<'_>,
+) -> Result<(), Divergence> {
+    if theirs.end != ours.end {
+        let what = format!("{} → {}", theirs.end.brief(), ours.end.brief());
+        let detail = format!(
+            "QEMU's disk: {}the copy: {}",
+            lines(&theirs.message()),
+            lines(&ours.message())
+        );
+        return Err(Divergence::new(DivergenceKind::ExitCodeDivergence, what, detail));
+    }
+    match question {
+        DiskQuestion::Map { .. } => map::compare_elsewhere(theirs, ours),
+        DiskQuestion::Read if theirs.is_success() => data::compare(files),
+        DiskQuestion::Read | DiskQuestion::Check(_) | DiskQuestion::Info(_) => Ok(()),
+    }
 }
 
 /// Compares how both sides ended. Death by a signal and a timeout are never agreement.

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use crate::differential::recipe::{DiskQuestion, OutputForm};
 use crate::processes::Reply;
+use crate::recipes::recipe::{DiskQuestion, OutputForm};
 
 /// A field of JSON, and the first version of QEMU that prints it.
 const FIELDS: [(&str, &str, (u32, u32)); 1] = [("info", "children", (8, 0))];

@@ -1,8 +1,8 @@
 //! Removes images from a backing chain: one between two others, the top one, or all that lie below one.
 
 use super::search::{RecipeSearch, command, command_mut, each_command};
-use crate::differential::names::{named_by, relative_to};
-use crate::differential::recipe::{Command, Recipe, value_of, verb_of};
+use crate::recipes::names::{named_by, relative_to};
+use crate::recipes::recipe::{Command, Recipe, value_of, verb_of};
 
 /// Removes images.
 pub(super) fn reduce(search: &mut RecipeSearch<'_>) {
@@ -128,7 +128,7 @@ fn backing_of(words: &[String]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::differential::recipe::{AskedDisk, DiskOperation, DiskQuestion, RecipeStep};
+    use crate::recipes::recipe::{AskedDisk, DiskOperation, DiskQuestion, RecipeStep};
 
     fn create(line: &str) -> Command {
         Command::QemuImg(line.split(' ').map(str::to_string).collect())

@@ -1,7 +1,7 @@
 //! Makes numbers smaller: sizes of disks, offsets and lengths of requests.
 
 use super::search::{RecipeSearch, command, command_mut, each_command};
-use crate::differential::recipe::{Command, Recipe};
+use crate::recipes::recipe::{Command, Recipe};
 
 /// The values that are tried before a number is halved.
 const PLAIN: [u64; 8] = [0, 1, 512, 4096, 65_536, 1 << 20, 2 << 20, 4 << 20];

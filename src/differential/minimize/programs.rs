@@ -4,10 +4,10 @@ use std::convert::Infallible;
 use std::ops::ControlFlow;
 
 use super::search::{MAX_RECIPES, RecipeSearch, command, command_mut, each_command};
-use crate::differential::recipe::Command;
 use crate::findings::minimizer::{self, MinimizeSettings};
 use crate::harness::target::Inputs;
 use crate::images::limits::Limits;
+use crate::recipes::recipe::Command;
 
 /// Minimizes programs.
 pub(super) fn reduce(search: &mut RecipeSearch<'_>) {

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::time::Instant;
 
 use crate::differential::iteration::{Met, RecipeRunner};
-use crate::differential::perform::IterationError;
 use crate::differential::quirks::Quirk;
-use crate::differential::recipe::{Command, Recipe};
 use crate::differential::sides::Sides;
+use crate::recipes::RecipeError;
+use crate::recipes::recipe::{Command, Recipe};
 
 /// The maximum number of recipes that are tried for a divergence.
 pub(super) const MAX_RECIPES: usize = 600;
@@ -30,13 +30,13 @@ impl Tries<'_> {
     ///
     /// # Errors
     /// The folder cannot be emptied.
-    pub fn met(&self, recipe: &Recipe) -> Result<Option<Met>, IterationError> {
+    pub fn met(&self, recipe: &Recipe) -> Result<Option<Met>, RecipeError> {
         let emptied = std::fs::remove_dir_all(self.folder);
         let made = match emptied {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
             _ => std::fs::create_dir_all(self.folder),
         };
-        made.map_err(|error| IterationError::File { path: self.folder.to_path_buf(), error })?;
+        made.map_err(|error| RecipeError::File { path: self.folder.to_path_buf(), error })?;
         let Self { sides, quirks, folder, .. } = *self;
         Ok(RecipeRunner { sides, quirks, folder }.run(recipe).met)
     }

@@ -1,7 +1,7 @@
 //! Drops options of qemu-img, and options of formats.
 
 use super::search::{RecipeSearch, command, command_mut, each_command};
-use crate::differential::recipe::Command;
+use crate::recipes::recipe::Command;
 
 /// The options that take a value, which goes with them.
 const WITH_VALUE: [&str; 6] = ["-o", "-S", "-t", "-l", "-g", "-p"];

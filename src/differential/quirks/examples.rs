@@ -1,6 +1,6 @@
 //! The recipes that show the known divergences.
 
-use crate::differential::recipe::{
+use crate::recipes::recipe::{
     AskedDisk, Command, DiskOperation, DiskQuestion, FOLDER, OutputForm, Recipe, RecipeStep,
 };
 

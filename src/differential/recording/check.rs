@@ -11,13 +11,12 @@ use super::layout::{
     ANSWERS_FILE, END_FILE, HEAD_FILE, READ_FILE, RECORDING_VERSION, RecordedAnswer,
     RecordedIteration, RecordingError, RecordingHead,
 };
+use crate::differential::command_findings::remove;
 use crate::differential::compare::{RawFiles, Replies, compare};
 use crate::differential::divergence::Divergence;
 use crate::differential::iteration::{Course, DISK_FOLDER, Met, meet};
 use crate::differential::minimize::MinimizedRecipe;
-use crate::differential::perform::{IterationError, file_error, remove};
 use crate::differential::quirks::{Quirk, known};
-use crate::differential::recipe::RecipeStep;
 use crate::differential::reports::{ReportOrigin, Reports};
 use crate::differential::sides::Sides;
 use crate::differential::stamps::{settle, stamps, unchanged};
@@ -25,6 +24,8 @@ use crate::differential::summary::{FoundDivergence, Summary};
 use crate::differential::workdir::WorkFolder;
 use crate::disk::error::Error;
 use crate::processes::Reply;
+use crate::recipes::RecipeError;
+use crate::recipes::recipe::RecipeStep;
 
 /// Has the program under test answer the questions of a recording, and compares its answers with QEMU's. Divergences
 /// are reported, and not minimized. `sides` gets the version of QEMU that the recording names.
@@ -156,13 +157,13 @@ impl Checker<'_> {
         recorded: &RecordedAnswer,
         step: &RecipeStep,
         job: &Path,
-    ) -> Result<Result<(), (Divergence, Reply)>, IterationError> {
+    ) -> Result<Result<(), (Divergence, Reply)>, RecipeError> {
         let (disk, output) = (job.join(DISK_FOLDER), job.join("tested.raw"));
-        settle(&disk).map_err(|error| file_error(&disk, error))?;
+        settle(&disk).map_err(|error| RecipeError::file(&disk, error))?;
         let before = stamps(&disk)?;
         let asked =
             self.sides.ask_tested(&recorded.question, &step.disk, &disk, &output.to_string_lossy());
-        let tested = asked.map_err(IterationError::Process)?;
+        let tested = asked.map_err(RecipeError::Process)?;
         let after = stamps(&disk)?;
         let [qemu, ours] = [recorded.reply(), tested.clone()].map(without_disk_size);
         let answers = Replies::new(self.sides, &qemu, &ours);

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::differential::campaign::NoIteration;
-use crate::differential::perform::IterationError;
-use crate::differential::recipe::{DiskQuestion, Recipe};
 use crate::disk::error::Error;
 use crate::processes::{ProcessEnd, Reply};
+use crate::recipes::RecipeError;
+use crate::recipes::recipe::{DiskQuestion, Recipe};
 
 /// The version of the layout of recordings.
 pub(super) const RECORDING_VERSION: u32 = 1;
@@ -74,7 +74,7 @@ pub enum RecordingError {
         /// The number of the iteration.
         number: u64,
         /// The reason.
-        error: IterationError,
+        error: RecipeError,
     },
     /// A process could not be started, or a file could not be read or written, while an iteration was carried out.
     #[error("iteration {number}: {what}")]
@@ -96,6 +96,6 @@ pub enum RecordingError {
 
 impl RecordingError {
     pub(super) fn iteration(number: u64) -> impl Fn(io::Error) -> Self {
-        move |error| Self::Iteration { number, error: IterationError::Process(error) }
+        move |error| Self::Iteration { number, error: RecipeError::Process(error) }
     }
 }

@@ -14,13 +14,13 @@ use super::layout::{
 };
 use crate::differential::campaign::{MAX_LEFT_OUT, NoIteration, Plan};
 use crate::differential::iteration::RecipeRunner;
-use crate::differential::names::files_below;
-use crate::differential::recipe::Recipe;
 use crate::differential::stamps::settle;
 use crate::differential::workdir::WorkFolder;
 use crate::disk::error::Error;
 use crate::disk::files::{Existing, create};
 use crate::disk::storage::{FileStorage, Storage};
+use crate::recipes::names::files_below;
+use crate::recipes::recipe::Recipe;
 
 /// The most stored bytes of the files of an iteration. Larger ones are left out.
 const MAX_RECORDED_BYTES: u64 = 8 << 20;
@@ -174,8 +174,8 @@ impl Recipe {
 
 #[cfg(test)]
 mod tests {
-    use crate::differential::draw;
-    use crate::differential::recipe::DiskQuestion;
+    use crate::recipes::draw;
+    use crate::recipes::recipe::DiskQuestion;
 
     #[test]
     fn a_recording_asks_the_questions_of_the_last_step_only() {

@@ -4,10 +4,10 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::differential::names::files_below;
 use crate::disk::error::Error;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{FileStorage, Storage};
+use crate::recipes::names::files_below;
 
 /// The most bytes of an image that a report keeps. Holes do not count.
 const MAX_IMAGE_BYTES: u64 = 64 << 20;

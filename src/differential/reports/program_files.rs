@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use crate::differential::recipe::Command;
 use crate::disk::limits::MAX_INPUT_BYTES;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::findings::explain::explain;
-use crate::harness::export;
 use crate::images::image::Image;
 use crate::images::limits::Limits;
+use crate::programs::export;
+use crate::recipes::recipe::Command;
 
 /// The most commands for the files of a program.
 const MAX_COMMANDS: usize = 64;

@@ -3,8 +3,8 @@
 use crate::differential::issue::{Issue, outputs};
 use crate::differential::iteration::Met;
 use crate::differential::minimize::MinimizedRecipe;
-use crate::differential::recipe::quoted;
 use crate::differential::sides::Sides;
+use crate::recipes::recipe::quoted;
 
 use super::program_files::lines;
 

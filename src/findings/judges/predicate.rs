@@ -9,10 +9,10 @@ use crate::disk::error::Error;
 use crate::disk::files::{Existing, replace};
 use crate::findings::explain::explain;
 use crate::findings::panics::{PanicNote, caught};
-use crate::harness::export;
 use crate::images::limits::Limits;
 use crate::processes::{Executable, ProcessEnd};
 use crate::programs::Program;
+use crate::programs::export;
 
 use super::judge::{CandidateJudge, JudgeError};
 

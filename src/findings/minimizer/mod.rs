@@ -84,7 +84,7 @@ pub fn minimize<E>(
     };
     let minimized = match settings.inputs {
         Inputs::Programs => search(Search::new(input, settings, &mut shows, watch)),
-        Inputs::Files => file::search(input, settings.tries, &mut shows, watch),
+        Inputs::Files | Inputs::Recipes => file::search(input, settings.tries, &mut shows, watch),
     };
     match failure {
         Some(error) => Err(error),

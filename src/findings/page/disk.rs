@@ -66,6 +66,9 @@ fn expected(report: &Report) -> ReaderExtents<'_> {
         (Expectation::Unknown, _) => {
             Some("no program built the file, so it has no expected extents.".to_string())
         }
+        (Expectation::Bytes, _) => {
+            Some("QEMU made the disk, so it has no expected extents.".to_string())
+        }
         (_, true) => Some("no extents.".to_string()),
         (Expectation::UntouchedExtents, false)
             if cut || damaged.into_iter().any(|entry| entry.damaged.is_some()) =>

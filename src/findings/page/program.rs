@@ -19,6 +19,10 @@ pub fn section(report: &Report) -> Markup {
         section #program aria-labelledby="program-h" {
             h2 #program-h { "The program" }
             @match (&report.program, steps.is_empty()) {
+                (None, _) if !report.recipe.is_empty() => {
+                    p { "There is none: these commands made and changed the disk." }
+                    pre { (report.recipe.join("\n")) }
+                },
                 (None, _) => p { "There is none: the input is the file itself." },
                 (Some(program), true) if report.operations.is_some_and(|count| count > 0) => {
                     p { "The effects of the operations are unknown: running them panicked." }

@@ -41,6 +41,10 @@ impl Report {
                 false => steps(program, &evidence.steps, out)?,
             }
         }
+        if !self.recipe.is_empty() {
+            writeln!(out)?;
+            self.recipe.iter().try_for_each(|line| writeln!(out, "{line}"))?;
+        }
         differences(self, out)?;
         for file in &evidence.files {
             layout(file, out)?;

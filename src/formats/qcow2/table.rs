@@ -1,9 +1,10 @@
 //! The tables of an image: where each of them lies, and its entries. Code that looks at a whole image reads its tables
-//! with this module: the anatomy, the check of entries and the recount. They differ in the order of the tables, in how
-//! often they look at a shared table and in what they make of an entry, so each follows the references by itself.
+//! with this module: the anatomy, the check of qcow2 images and the recount. They differ in the order of the tables, in
+//! how often they look at a shared table and in what they make of an entry, so each follows the references by itself.
 //!
-//! The walker does not use this module. It is the code under test, so the recount must not share its way through the
-//! tables.
+//! The walks of the walker do not use this module. They are the code under test, so the recount must not share their
+//! way through the tables. The walker's check of qcow2 images uses it: the oracle `info` judges its result by the
+//! program, and not by the recount.
 //!
 //! # Arithmetic
 //! An entry of a damaged table may name any offset. A table that passes 2^64 ends there, because no file has bytes

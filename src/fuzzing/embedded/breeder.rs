@@ -1,5 +1,5 @@
 //! Makes the inputs of a campaign: children of kept ones, generated ones, and those with which a campaign without a
-//! corpus begins. Inputs are programs or files.
+//! corpus begins. Inputs are programs, files, or choices of recipes.
 
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
@@ -25,6 +25,12 @@ const GENERATED_OPERATIONS: usize = 12;
 const MAX_MADE_FILE_BYTES: u64 = 256 << 10;
 /// The number of programs that are tried until one builds a file that is short enough.
 const FILE_TRIES: usize = 16;
+/// The number of recipes with which a campaign begins.
+const FIRST_RECIPES: usize = 8;
+/// The number of bytes that choose a generated recipe: most recipes use fewer.
+const GENERATED_CHOICE_BYTES: usize = 384;
+/// The most bytes that a child has for the choices of a recipe.
+const MAX_CHOICE_BYTES: usize = 1024;
 /// The formats of the files with which a campaign begins. A VHDX image of a program has some MiB, so that such files
 /// come only from the corpus.
 const BASES: [Base; 3] = [Base::Qcow2, Base::Vpc, Base::Vmdk];
@@ -63,9 +69,13 @@ impl Breeder {
                 let used = breed(program, &breeding, trace, rng_seed);
                 (program.encode(), used)
             }
-            Inputs::Files => {
+            Inputs::Files | Inputs::Recipes => {
                 let mut file = parent.input.clone();
-                let max_bytes = file.len().max(MAX_MADE_FILE_BYTES as usize);
+                let most = match settings.inputs {
+                    Inputs::Recipes => MAX_CHOICE_BYTES,
+                    _ => MAX_MADE_FILE_BYTES as usize,
+                };
+                let max_bytes = file.len().max(most);
                 let sound = parent.sound;
                 let breeding = FileBreeding { other: &other.input, weights, max_bytes, sound };
                 let used = breed_file(&mut file, &breeding, trace, rng_seed);
@@ -82,6 +92,7 @@ impl Breeder {
                 let mut files = (0..FILE_TRIES).map(|_| self.file(&program(settings, entropy)));
                 files.find_map(|file| file).unwrap_or_default()
             }
+            (_, Inputs::Recipes) => choices(entropy),
             (false, inputs) => {
                 let operations = 4 + entropy.below(40) as usize;
                 let length = PROLOGUE_BYTES + operations * OPERATION_BYTES;
@@ -105,6 +116,10 @@ impl Breeder {
                 programs.map(|program| program.encode()).collect()
             }
             Inputs::Files => BASES.into_iter().filter_map(|base| self.first_of(base)).collect(),
+            Inputs::Recipes => {
+                let mut entropy = Entropy::new(0);
+                (0..FIRST_RECIPES).map(|_| choices(&mut entropy)).collect()
+            }
         }
     }
 
@@ -134,6 +149,11 @@ fn new_image() -> Option<Program> {
     build_nothing(&mut program);
     program.operations.push(writing_begins());
     Some(program)
+}
+
+/// Returns random bytes that choose a recipe.
+fn choices(entropy: &mut Entropy) -> Vec<u8> {
+    (0..GENERATED_CHOICE_BYTES).map(|_| entropy.next_u64() as u8).collect()
 }
 
 /// Generates a program, with requests if the target has them.

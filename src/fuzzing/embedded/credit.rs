@@ -59,7 +59,7 @@ impl Credit {
     /// Returns the worth of each mutation of these inputs, the one that is worth most first.
     pub fn worth(&self, inputs: Inputs) -> Vec<MutationWorth> {
         let weights = self.weights();
-        let of_inputs = |place: &(usize, u64)| MUTATIONS[place.0].inputs() == inputs;
+        let of_inputs = |place: &(usize, u64)| MUTATIONS[place.0].changes(inputs);
         let all: u64 = weights.into_iter().enumerate().filter(of_inputs).map(|(_, it)| it).sum();
         let worth = |(place, weight): (usize, u64)| MutationWorth {
             mutation: MUTATIONS[place].name,

@@ -73,11 +73,11 @@ impl MutationChange {
 }
 
 impl Mutation {
-    /// Returns the kind of inputs that it changes.
-    pub fn inputs(&self) -> Inputs {
-        match self.change {
-            MutationChange::Program(_) => Inputs::Programs,
-            MutationChange::File(_) => Inputs::Files,
+    /// Reports whether it changes such inputs.
+    pub fn changes(&self, inputs: Inputs) -> bool {
+        match inputs {
+            Inputs::Programs => self.change.is_of_programs(),
+            Inputs::Files | Inputs::Recipes => self.change.is_of_files(),
         }
     }
 

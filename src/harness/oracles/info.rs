@@ -1,7 +1,7 @@
 //! The report of an engine about an image agrees with the program: the names of the files below it and of the data
 //! file, and the number of snapshots and bitmaps; and an engine's own check finds nothing wrong with a valid image.
 //! Does not check fields that the engine does not state, nor the check of an image whose refcounts are out of date or
-//! that is marked as dirty or corrupt.
+//! that is marked as dirty or corrupt; and it asks for a check in a share of the runs.
 
 use crate::disk::features::{Feature, FeatureSet};
 use crate::harness::case::Case;
@@ -10,7 +10,7 @@ use crate::harness::info::{CheckCounts, ImageInfo};
 use crate::harness::tested::TestedDisk;
 use crate::images::files::Images;
 
-use super::{OracleResult, SetAside, unexpected_error, violation};
+use super::{OracleResult, SetAside, Violation, unexpected_error, violation};
 
 const ORACLE: &str = "info";
 
@@ -22,20 +22,31 @@ const UNCHECKED: FeatureSet =
 ///
 /// # Errors
 /// The oracle found a violation that is not known.
-pub fn check(disk: &mut TestedDisk, case: &Case, set_aside: &mut SetAside) -> OracleResult {
-    let judged = |asked, answer: Answer<OracleResult>| match answer {
+pub fn check_info(disk: &mut TestedDisk, case: &Case, set_aside: &mut SetAside) -> OracleResult {
+    let judged = judge("image", disk.info().map(|info| info_as_meant(&info, case.images)));
+    judged.or_else(set_aside)
+}
+
+/// Judges the engine's check of the image at the top of `case`.
+///
+/// # Errors
+/// As for [`check_info`].
+pub fn check_counts(disk: &mut TestedDisk, case: &Case, set_aside: &mut SetAside) -> OracleResult {
+    let counts = disk.check().map(|counts| nothing_found(counts, case.features));
+    judge("check", counts).map_err(Violation::into_drawn).or_else(set_aside)
+}
+
+/// Returns the verdict about an answer. An engine without an answer is not judged.
+fn judge(asked: &'static str, judged: Answer<OracleResult>) -> OracleResult {
+    match judged {
         Ok(judged) => judged,
         Err(EngineError::NoAnswer) => Ok(()),
         Err(error) => Err(unexpected_error(ORACLE, asked, &error)),
-    };
-    let info = disk.info().map(|info| check_info(&info, case.images));
-    judged("image", info).or_else(&mut *set_aside)?;
-    let counts = disk.check().map(|counts| check_counts(counts, case.features));
-    judged("check", counts).or_else(set_aside)
+    }
 }
 
 /// Compares the fields that an engine states with those that the program meant.
-fn check_info(info: &ImageInfo, images: &Images) -> OracleResult {
+fn info_as_meant(info: &ImageInfo, images: &Images) -> OracleResult {
     let top = &images.top().declarations;
     let named = || {
         let names = images.layers().map(|files| &files.declarations.backing_name);
@@ -58,7 +69,7 @@ fn check_info(info: &ImageInfo, images: &Images) -> OracleResult {
 }
 
 /// Judges the result of a check of a valid image.
-fn check_counts(counts: CheckCounts, features: FeatureSet) -> OracleResult {
+fn nothing_found(counts: CheckCounts, features: FeatureSet) -> OracleResult {
     let found = match counts {
         CheckCounts { errors: 0, leaks: 0 } => return Ok(()),
         _ if features.meets(UNCHECKED) => return Ok(()),

@@ -12,6 +12,7 @@ pub mod info;
 pub mod io;
 pub mod killed;
 pub mod known;
+pub(super) mod known_bytes;
 pub mod layout;
 pub mod lookup;
 pub mod maximal;

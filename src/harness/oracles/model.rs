@@ -100,7 +100,7 @@ pub fn check_outside(
 }
 
 /// Puts the part of `extents` that lies in `range` into `into`. `extents` tile the beginning of a disk.
-fn clip(extents: &[Extent], range: &Range<u64>, into: &mut Vec<Extent>) {
+pub(in crate::harness) fn clip(extents: &[Extent], range: &Range<u64>, into: &mut Vec<Extent>) {
     into.clear();
     let first =
         extents.partition_point(|extent| extent.end().is_some_and(|end| end.get() <= range.start));
@@ -113,8 +113,9 @@ fn clip(extents: &[Extent], range: &Range<u64>, into: &mut Vec<Extent>) {
         // `partition` has checked the ends of the walk's extents, and those of the model end with its disk.
         let until = start.saturating_add(extent.length_bytes).min(range.end);
         let Some(mapping) = extent.mapping.advanced(from - start) else { continue };
-        let start = GuestOffset::new(from);
-        into.push(Extent { start, length_bytes: until - from, mapping });
+        // Extents that do not tile may end before the range.
+        let Some(length_bytes) = until.checked_sub(from) else { continue };
+        into.push(Extent { start: GuestOffset::new(from), length_bytes, mapping });
     }
 }
 

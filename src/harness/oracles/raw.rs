@@ -7,9 +7,9 @@
 //! (`partition`).
 
 use crate::disk::extent::{Extent, Window};
+use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Event, Observer, State, Vital};
 use crate::disk::offsets::GuestOffset;
-use crate::disk::storage::Storage;
 use crate::harness::case::Case;
 use crate::harness::chain::Chain;
 use crate::harness::engine::{EngineError, EngineQuestion, ErrorKind};
@@ -79,15 +79,20 @@ impl RawJudge {
         let Self { whole, other } = self;
         let files = case.images.top();
         let chain = Chain::metered(case.images, run.meter);
-        let (span_bits, table_bytes) = (case.table_span_bits, files.image.length_bytes());
+        let layers = chain.layers().len();
+        let (span_bits, table_bytes) = (case.table_span_bits, case.images.written_bytes());
         let measured = MeasuredChain { chain: &chain, span_bits, table_bytes };
         let answers = Answers {
             whole,
             other,
             expected: &[],
             questions: &[],
-            fuel: Fuel::of_file(table_bytes),
-            may_fail_to_read: false,
+            fuel: if layers > 1 {
+                Fuel::of_chain(table_bytes, layers)
+            } else {
+                Fuel::of_file(table_bytes)
+            },
+            may_fail_to_read: may_change_identities(&chain),
             untouched: None,
             may_split_grains,
         };
@@ -96,6 +101,13 @@ impl RawJudge {
             None => answers.judge(engine, run, &measured),
         }
     }
+}
+
+/// Reports whether a parent may be another one than its child names: then the child maps it, and does not read it. Only
+/// VMDK images name the identity of their parent.
+fn may_change_identities(chain: &Chain) -> bool {
+    let above = chain.layers().split_last().map_or(&[][..], |(_, above)| above);
+    above.iter().any(|layer| layer.format == ImageFormat::Vmdk)
 }
 
 /// Returns the number of steps that a walk of a file with `bytes` written bytes may take.

@@ -9,8 +9,9 @@ use crate::formats::qcow2::constants::BITMAP_FIXED_BYTES;
 use crate::formats::qcow2::head::Head;
 use crate::harness::chain::ChainFile;
 use crate::harness::engine::{Answer, BitmapChange, EngineError};
+use crate::harness::image_program::is_plain;
 
-use super::image_tool::{self, ToolAnswer, is_plain, new_name};
+use super::image_tool::{self, ToolAnswer, new_name};
 use super::recorded::ImageOptions;
 
 /// Returns the names of the bitmaps of an image, in the order of its directory.

@@ -4,6 +4,7 @@ use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::qcow2::header::Header;
+use crate::formats::qcow2::layout::Layout;
 use crate::harness::chain::{Chain, ChainFile, ChainLayer};
 use crate::harness::second_opinion::{JudgedDisk, JudgedImage};
 
@@ -15,9 +16,13 @@ const SNAPSHOTS_AT: HostOffset = HostOffset::new(60);
 const MAX_COUNTED_CELLS: u64 = 1 << 21;
 /// A disk with more tables is costly: QEMU reads the whole table at the top when it opens the image.
 const MAX_CHEAP_TABLES: u64 = 1 << 16;
+/// The largest disk of which an engine maps all, in bytes.
+const MAX_ENGINE_DISK_BYTES: u64 = 1 << 47;
+/// The highest number of tables of such a disk.
+const MAX_ENGINE_DISK_TABLES: u64 = 1 << 17;
 
 /// Reports whether QEMU would open a layer in seconds.
-pub(super) fn has_many_snapshots(layer: &ChainLayer) -> bool {
+pub(in crate::harness) fn has_many_snapshots(layer: &ChainLayer) -> bool {
     let mut snapshots = [0; 4];
     layer.format == ImageFormat::Qcow2
         && layer.image.read_at(SNAPSHOTS_AT, &mut snapshots).is_ok()
@@ -35,6 +40,24 @@ pub(super) fn is_long_to_check(files: &Chain) -> bool {
     let image = files.image();
     let is_long = |header: Header| has_many_cells(image, header.geometry.cluster_size.bytes());
     Header::read(image).is_ok_and(is_long)
+}
+
+/// Reports whether `qemu-img map` or `qemu-img convert` would take seconds for the disk at the top of `chain`: they
+/// visit each table, also a missing one, and each GiB. Nothing is known about an image without a sound header.
+pub(in crate::harness) fn is_slow_to_map(chain: &Chain) -> bool {
+    let is_slow = |layer: &ChainLayer| match layer.format {
+        ImageFormat::Qcow2 => Header::read(&layer.image).is_ok_and(|header| {
+            let Header { geometry, size_bytes, .. } = header;
+            let span_bits = geometry.l2_bits() + geometry.cluster_size.bits();
+            let files = [Some(&layer.image), layer.data_file.as_ref()].into_iter().flatten();
+            let mut files = files.map(|file| has_many_cells(file, geometry.cluster_size.bytes()));
+            size_bytes > MAX_ENGINE_DISK_BYTES
+                || size_bytes >> span_bits > MAX_ENGINE_DISK_TABLES
+                || files.any(|is_long| is_long)
+        }),
+        _ => layer.image.length_bytes() > MAX_ENGINE_DISK_BYTES,
+    };
+    chain.layers().iter().any(|layer| has_many_snapshots(layer) || is_slow(layer))
 }
 
 fn has_many_cells(file: &ChainFile, cell_bytes: u64) -> bool {

@@ -12,18 +12,19 @@ use std::path::Path;
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::formats::qcow2::header::Header;
 use crate::harness::ChainFiles;
-use crate::harness::chain::{Chain, ChainFile};
+use crate::harness::chain::{Chain, ChainFile, ChainFolder};
 use crate::harness::engine::{
-    AccessFeedback, Answer, BitmapChange, Engine, EngineError, Facts, NewImage, OpenDisk, Opened,
-    Request,
+    AccessFeedback, Answer, BitmapChange, Engine, EngineError, Facts, ImageReport, NewImage,
+    OpenDisk, Opened, ReportKind, Request,
 };
+use crate::harness::image_program::{self, ImageCommands, NamedSnapshot};
 
 use super::bitmap_tool;
 use super::failure::fail;
-use super::image_tool;
-use super::image_tool::{NamedSnapshot, SnapshotChange, ToolAnswer};
+use super::image_tool::{self, SnapshotChange, ToolAnswer, answer_of};
 use super::recorded::{ImageOptions, RecordedFiles, WriteRecords, data_file_options};
 use super::session::QemuIo;
+use super::snapshot;
 use super::write_record::unreadable;
 
 /// The number of bytes in a line of a dump.
@@ -56,6 +57,8 @@ pub struct QemuDisk<'s> {
     cluster_bits: u32,
     /// The files to which QEMU writes.
     written: Option<RecordedFiles>,
+    /// The chain, for the reports of qemu-img. They are about an image that is open for reading only.
+    chain: Option<&'s Chain>,
     is_open: bool,
 }
 
@@ -71,7 +74,7 @@ impl Engine for QemuEngine {
         let data_files = data_file_options(chain, &path, 0);
         let path = path.display();
         self.open_with(format_args!("-r -o driver=qcow2{data_files} {path}"))?;
-        self.opened(&header, None)
+        self.opened(&header, None, Some(chain))
     }
 
     fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
@@ -81,7 +84,12 @@ impl Engine for QemuEngine {
         self.files.forget();
         let files = RecordedFiles::new(chain, path);
         self.open_recorded(&files).map_err(not_given_without_room)?;
-        self.opened(&header, Some(files))
+        self.opened(&header, Some(files), None)
+    }
+
+    fn open_snapshot<'s>(&'s mut self, chain: &'s Chain, index: u32) -> Opened<'s> {
+        let path = self.files.write(chain)?;
+        snapshot::open(chain, &path, index)
     }
 
     fn create(&mut self, chain: &Chain, image: &NewImage) -> Answer {
@@ -113,11 +121,6 @@ fn unsupported_if(error: EngineError, text: &str) -> EngineError {
         true => EngineError::unsupported(error),
         false => error,
     }
-}
-
-/// Returns the answer of qemu-img, or the end of its process.
-fn answer_of(answer: ToolAnswer) -> Answer {
-    answer.unwrap_or_else(|end| Err(EngineError::Ended(end)))
 }
 
 /// Copies the file at `path` to a file of a chain that has its length, or is shorter. Holes stay holes.
@@ -160,10 +163,16 @@ impl QemuEngine {
 
     /// Returns the disk that qemu-io has just opened. qemu-io prints rounded sizes only. So the header states the size,
     /// and QEMU must read the last byte and none behind it.
-    fn opened(&mut self, header: &Header, written: Option<RecordedFiles>) -> Opened<'_> {
+    fn opened<'s>(
+        &'s mut self,
+        header: &Header,
+        written: Option<RecordedFiles>,
+        chain: Option<&'s Chain>,
+    ) -> Opened<'s> {
         let size_bytes = header.virtual_size_bytes();
         let cluster_bits = header.geometry.cluster_size.bits();
-        let disk = QemuDisk { engine: self, size_bytes, cluster_bits, written, is_open: true };
+        let disk =
+            QemuDisk { engine: self, size_bytes, cluster_bits, written, chain, is_open: true };
         if let Some(last) = size_bytes.checked_sub(1) {
             disk.engine.say(format_args!("read -q {last} 1"), "")?;
         }
@@ -231,7 +240,7 @@ impl QemuDisk<'_> {
     fn snapshots(&self) -> Answer<Vec<NamedSnapshot>> {
         let Some(files) = &self.written else { return Err(EngineError::NoAnswer) };
         let file = files.image();
-        image_tool::snapshots(file, &Header::read(file)?)
+        image_program::snapshots(file, &Header::read(file)?)
     }
 
     /// Reports whether QEMU would cut many clusters off for this size. It visits each of them, and writes and flushes
@@ -338,6 +347,18 @@ impl OpenDisk for QemuDisk<'_> {
         match parse_dump(dump, into) {
             Some(()) => Ok(()),
             None => Err(EngineError::untyped(dump.trim().to_string())),
+        }
+    }
+
+    fn report(&mut self, about: ReportKind) -> Answer<ImageReport> {
+        let folder = self.engine.files.folder().map(ChainFolder::path);
+        let (Some(chain), Some(folder)) = (self.chain, folder) else {
+            return Err(EngineError::NoAnswer);
+        };
+        let commands = ImageCommands { line: "qemu-img", folder };
+        match about {
+            ReportKind::Info => Ok(ImageReport::Info(image_program::info(&commands, chain)?)),
+            ReportKind::Check => Ok(ImageReport::Check(image_program::check(&commands, chain)?)),
         }
     }
 

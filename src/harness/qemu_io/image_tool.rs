@@ -1,26 +1,14 @@
 //! qemu-img, for changes that qemu-io has no command for: new images, and snapshots.
-//!
-//! # Arithmetic
-//! A string that would lie past 2^64 lies past the end of every file.
 
 use std::path::Path;
 
-use crate::disk::offsets::HostOffset;
-use crate::disk::storage::Storage;
-use crate::formats::qcow2::constants::SNAPSHOT_FIXED_BYTES;
-use crate::formats::qcow2::header::Header;
-use crate::formats::qcow2::snapshot_table;
-use crate::harness::chain::ChainFile;
 use crate::harness::engine::{Answer, EngineEnd, EngineError, NewImage};
+use crate::harness::image_program::NamedSnapshot;
 use crate::processes::ProcessEnd;
 
 use super::failure::fail;
 use super::recorded::ImageOptions;
 use super::session;
-
-/// The longest id and the longest name of a snapshot that qemu-img finds (`QEMUSnapshotInfo`).
-const MAX_FOUND_ID_BYTES: usize = 127;
-const MAX_FOUND_NAME_BYTES: usize = 255;
 
 /// A change of the snapshots of an image.
 #[derive(Clone, Debug)]
@@ -33,32 +21,15 @@ pub(super) enum SnapshotChange {
     Delete(String),
 }
 
-/// A snapshot of an image, as far as qemu-img names it.
-#[derive(Clone, Debug)]
-pub(super) struct NamedSnapshot {
-    id: String,
-    name: String,
-    /// The size of its disk in bytes.
-    pub(super) size_bytes: u64,
-}
-
 impl SnapshotChange {
-    /// Returns the change that applies the snapshot at `index`. QEMU looks for ids first, then for names.
+    /// Returns the change that applies the snapshot at `index`.
     pub(super) fn apply(snapshots: &[NamedSnapshot], index: usize) -> Answer<Self> {
-        let snapshot = named(snapshots, index)?;
-        let with_id = |id: &str| snapshots.iter().position(|other| other.id == id);
-        let with_name = |name: &str| snapshots.iter().position(|other| other.name == name);
-        let string = match (with_id(&snapshot.id), with_id(&snapshot.name)) {
-            (Some(first), _) if first == index && !snapshot.id.is_empty() => &snapshot.id,
-            (_, None) if with_name(&snapshot.name) == Some(index) => &snapshot.name,
-            _ => return Err(EngineError::unsupported("another snapshot has the same name")),
-        };
-        Ok(Self::Apply(string.clone()))
+        Ok(Self::Apply(NamedSnapshot::string_of(snapshots, index)?.to_string()))
     }
 
     /// Returns the change that deletes the snapshot at `index`.
     pub(super) fn delete(snapshots: &[NamedSnapshot], index: usize) -> Answer<Self> {
-        let snapshot = named(snapshots, index)?;
+        let snapshot = NamedSnapshot::nth(snapshots, index)?;
         match snapshots.iter().position(|other| other.name == snapshot.name) == Some(index) {
             true => Ok(Self::Delete(snapshot.name.clone())),
             false => Err(EngineError::unsupported("another snapshot has the same name")),
@@ -84,6 +55,11 @@ impl SnapshotChange {
 
 /// The answer of qemu-img: the end of its process, if it has not ended by itself.
 pub(super) type ToolAnswer = Result<Answer, Box<EngineEnd>>;
+
+/// Returns the answer of qemu-img, or the end of its process.
+pub(super) fn answer_of(answer: ToolAnswer) -> Answer {
+    answer.unwrap_or_else(|end| Err(EngineError::Ended(end)))
+}
 
 /// Creates an image at `path`.
 pub(super) fn create(path: &Path, image: &NewImage) -> ToolAnswer {
@@ -114,55 +90,12 @@ pub(super) fn run(command: &str) -> ToolAnswer {
     }
 }
 
-/// Returns the snapshots of an image, in the order of its table.
-pub(super) fn snapshots(file: &ChainFile, header: &Header) -> Answer<Vec<NamedSnapshot>> {
-    let mut snapshots = Vec::new();
-    snapshot_table::each_entry(file, header, |_, at, entry| {
-        let id_at = at
-            .saturating_add(SNAPSHOT_FIXED_BYTES as u64)
-            .saturating_add(u64::from(entry.extra_bytes));
-        let name_at = id_at.saturating_add(u64::from(entry.id_bytes));
-        let extra = snapshot_table::extra_of(file, at, entry)?;
-        snapshots.push(NamedSnapshot {
-            id: string(file, id_at, entry.id_bytes)?,
-            name: string(file, name_at, entry.name_bytes)?,
-            size_bytes: extra.disk_bytes.unwrap_or(header.size_bytes),
-        });
-        Ok(())
-    })?;
-    Ok(snapshots)
-}
-
-fn string(
-    file: &ChainFile,
-    at: HostOffset,
-    length: u16,
-) -> Result<String, crate::formats::error::MapError> {
-    let mut bytes = vec![0; usize::from(length)];
-    file.read_at(at, &mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
 /// Returns a name that is not among `taken`.
 pub(super) fn new_name<'n>(taken: impl Iterator<Item = &'n [u8]> + Clone) -> String {
     // There are fewer taken names than numbers.
     let mut names = (0u64..).map(|number| format!("new-{number}"));
     let is_free = |name: &String| taken.clone().all(|other| other != name.as_bytes());
     names.find(is_free).unwrap_or_default()
-}
-
-/// Reports whether a command can have a name without quotes.
-pub(super) fn is_plain(name: &[u8]) -> bool {
-    name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-')
-}
-
-/// Returns a snapshot whose strings a command can have.
-fn named(snapshots: &[NamedSnapshot], index: usize) -> Answer<&NamedSnapshot> {
-    let is_found = |string: &str, most| string.len() <= most && is_plain(string.as_bytes());
-    let snapshot = snapshots.get(index).filter(|it| {
-        is_found(&it.id, MAX_FOUND_ID_BYTES) && is_found(&it.name, MAX_FOUND_NAME_BYTES)
-    });
-    snapshot.ok_or_else(|| EngineError::unsupported("such a snapshot"))
 }
 
 #[cfg(test)]

@@ -1,15 +1,17 @@
 //! QEMU in the loop: a long-running qemu-io judges the images of a run. It opens each image, reports its size and what
 //! the image at the top allocates, and compares the data that it reads with the engine's. A whole `qemu-img map`
-//! compares all fields of a share of the runs, and `qemu-img check` judges files that an engine has left.
+//! compares all fields of a share of the runs, which also compares the bytes of snapshots with those of
+//! `qemu-img convert -l`; and `qemu-img check` judges files that an engine has left.
 //! `docs/fuzz.md` describes the comparison and the named differences.
 //!
 //! Does not check the text of an error, data beyond 4 MiB of an image and inside of large holes, extents behind the
-//! first tables of a very large disk, snapshots, and images whose bytes change during reads.
+//! first tables of a very large disk, snapshots behind the fourth, their extents, and images whose bytes change during
+//! reads.
 
 mod answers;
 mod bitmap_tool;
 mod compare;
-mod costs;
+pub(super) mod costs;
 mod engine;
 mod engine_data;
 mod failure;
@@ -17,11 +19,11 @@ mod files;
 mod findings;
 mod image_tool;
 mod left_files;
-mod map_record;
 mod misread;
 mod recorded;
 mod runs;
 mod session;
+mod snapshot;
 mod whole_map;
 mod write_record;
 
@@ -33,14 +35,14 @@ use crate::disk::observer::{Observer, SecondAnswer};
 use super::chain::Chain;
 use super::engine::EngineError;
 use super::implementation::Implementation;
-use super::oracles::{SetAside, Violation, disagreement};
+use super::oracles::{OracleResult, SetAside, Violation, disagreement};
+use super::second_engine::SecondEngine;
 use super::second_opinion::{JudgedImage, ReadDisk, SecondOpinion};
-use super::tested::TestedDisk;
+use super::tested::{TestedDisk, TestedEngine};
 
 use compare::QemuComparison;
 pub use engine::{QemuDisk, QemuEngine};
 use findings::ORACLE;
-pub(crate) use map_record::QemuMapRecord;
 pub(crate) use session::printed_version;
 
 /// The runs that make costly comparisons.
@@ -82,16 +84,23 @@ impl Implementation {
     /// Returns the implementation, whose images `qemu` judges, too.
     pub fn against(self, qemu: &Qemu) -> Self {
         let costly = qemu.costly;
-        self.judged_by(move |observer| {
-            Box::new(QemuJudge {
-                costly,
-                compares_maps: false,
-                compares_large: false,
-                comparison: QemuComparison::default(),
-                observer: Rc::clone(observer),
-            })
-        })
+        self.judged_by(move |observer| opinion(costly, observer))
     }
+}
+
+/// Returns the opinion of QEMU, which starts with the first image. It reports its answers to `observer`.
+pub(super) fn opinion(
+    costly: CostlyComparisons,
+    observer: &Rc<dyn Observer>,
+) -> Box<dyn SecondOpinion> {
+    Box::new(QemuJudge {
+        costly,
+        compares_maps: false,
+        compares_large: false,
+        comparison: QemuComparison::default(),
+        snapshots: SecondEngine::new(&QemuEngine::default().into()),
+        observer: Rc::clone(observer),
+    })
 }
 
 /// Judges images by QEMU.
@@ -102,6 +111,8 @@ struct QemuJudge {
     /// This run compares images with many tables.
     compares_large: bool,
     comparison: QemuComparison,
+    /// Compares snapshots.
+    snapshots: SecondEngine,
     observer: Rc<dyn Observer>,
 }
 
@@ -116,6 +127,7 @@ impl SecondOpinion for QemuJudge {
         let always = self.costly == CostlyComparisons::Always;
         self.compares_maps = always || checksum.is_multiple_of(64);
         self.compares_large = always || (checksum >> 6).is_multiple_of(8);
+        self.snapshots.begin_run(checksum);
     }
 
     fn judge(
@@ -148,6 +160,18 @@ impl SecondOpinion for QemuJudge {
             set_aside(found)
         });
         judged.map(|()| true)
+    }
+
+    fn judge_snapshots(
+        &mut self,
+        engine: &mut TestedEngine,
+        image: &JudgedImage,
+        set_aside: &mut SetAside,
+    ) -> OracleResult {
+        match self.compares_maps {
+            true => self.snapshots.judge_snapshots(engine, image, set_aside),
+            false => Ok(()),
+        }
     }
 
     fn judge_left(&mut self, files: &Chain) -> Result<bool, Box<Violation>> {

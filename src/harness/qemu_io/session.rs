@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::harness::engine::EngineEnd;
-use crate::harness::engine_process::{EngineProcess, Silence};
+use crate::harness::engine_process::{EngineProcess, Silence, run_to_end};
 
 use super::failure::fail;
 
@@ -141,13 +141,6 @@ pub(crate) fn printed_version(tool: &str) -> Result<String, String> {
 /// # Errors
 /// Returns one line for the user: the command does not run.
 pub(super) fn run(command: &str, folder: Option<&Path>) -> Result<QemuEnd, String> {
-    let mut process = EngineProcess::start(command, folder).map_err(|error| error.to_string())?;
-    match process.exchange(b"", &mut |_| Ok((0, false))) {
-        Ok(()) => Err("it does not end".to_string()),
-        Err(Silence::Failed(what)) => Err(what),
-        Err(Silence::Ended(end)) => {
-            let output = String::from_utf8_lossy(process.unread()).into_owned();
-            Ok(QemuEnd { end, output })
-        }
-    }
+    let (end, output) = run_to_end(command, folder)?;
+    Ok(QemuEnd { end, output: String::from_utf8_lossy(&output).into_owned() })
 }

@@ -6,12 +6,11 @@
 //! # Arithmetic
 //! The end of a part that passes 2^64 lies past the end of every disk.
 
-use crate::disk::extent::{Extent, Mapping};
+use crate::disk::extent::Extent;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::SecondAnswer;
-use crate::harness::chain::{Chain, ChainLayer};
+use crate::harness::image_program::{parse_map, without_holes};
 use crate::harness::oracles::{OracleResult, violation};
-use crate::harness::second_opinion::findings::merged;
 use crate::harness::second_opinion::{JudgedDisk, JudgedImage, WalkEnd};
 use crate::processes::ProcessEnd;
 
@@ -19,7 +18,6 @@ use super::costs::is_long;
 use super::failure::fail;
 use super::files::ChainInMemory;
 use super::findings::{ORACLE, QEMU, RecordAnswer, ended};
-use super::map_record::QemuMapRecord;
 use super::{answers, session};
 
 /// The number of tables of the part of a disk that is mapped: qemu-img visits each table, also a missing one.
@@ -54,7 +52,7 @@ pub(super) fn compare(
     command.push('\'');
     let ran = session::run(&command, files.folder())
         .unwrap_or_else(|what| fail(&format!("qemu-img: {what}")));
-    let (theirs, is_complete) = parse(&ran.output);
+    let (theirs, is_complete) = parse_map(&ran.output);
     let is_clean = ran.end.process == ProcessEnd::Exit(0);
     if !is_clean && ran.end.process != ProcessEnd::Exit(1) {
         return Err(ended(Box::new(ran)).attributed_to("qemu-img"));
@@ -94,15 +92,6 @@ pub(super) fn compare(
     Ok(())
 }
 
-/// Parses the records, one in each line, and reports whether the list has an end.
-fn parse(printed: &str) -> (Vec<Extent>, bool) {
-    let lines =
-        printed.lines().map(|line| line.trim_start_matches('[').trim_end_matches([']', ',']));
-    let records = lines.filter_map(|line| serde_json::from_str::<QemuMapRecord>(line).ok());
-    let extents = records.map(Extent::from).filter(|extent| extent.length_bytes > 0);
-    (extents.collect(), printed.trim_end().ends_with(']'))
-}
-
 /// Returns the extents before the guest offset `end`.
 fn clipped(extents: &[Extent], end: u64) -> Vec<Extent> {
     let before = extents.iter().take_while(|extent| extent.start.get() < end);
@@ -111,22 +100,4 @@ fn clipped(extents: &[Extent], end: u64) -> Vec<Extent> {
         Extent { length_bytes, ..*extent }
     };
     before.map(clip).collect()
-}
-
-/// Returns the extents as if the files had no holes: the zero flag of data depends on them.
-fn without_holes(extents: &[Extent], chain: &Chain) -> Vec<Extent> {
-    let mut without = Vec::with_capacity(extents.len());
-    merged(extents, |mapping| without_file_holes(mapping, chain), &mut without);
-    without
-}
-
-/// Returns a mapping as if its file had no hole there. The holes of raw images and of fixed VHD images are zeros with
-/// an offset, and these formats have no others.
-fn without_file_holes(mapping: Mapping, chain: &Chain) -> Mapping {
-    let layer = usize::try_from(mapping.depth).ok().and_then(|depth| chain.layers().get(depth));
-    let has_no_zeros =
-        |layer: &ChainLayer| matches!(layer.format, ImageFormat::Raw | ImageFormat::Vpc);
-    let is_hole = mapping.offset.is_some() && layer.is_some_and(has_no_zeros);
-    let data = mapping.data || is_hole;
-    Mapping { data, zero: mapping.zero && !data, ..mapping }
 }

@@ -54,18 +54,12 @@ const WRITE_REQUESTS: QuestionKinds = QuestionKinds::of(&[
 impl Implementation {
     /// Returns the implementation, with whose answers those of `other` are compared.
     pub fn against_engine(self, other: Self) -> Self {
-        self.judged_by(move |_| {
-            // The events of the other implementation are no feedback.
-            let engine = other.tested(&no_observer());
-            let name = engine.facts().name.to_string();
-            let (buffers, extents, writer) = Default::default();
-            Box::new(SecondEngine { engine, name, buffers, extents, writer })
-        })
+        self.judged_by(move |_| Box::new(SecondEngine::new(&other)))
     }
 }
 
 /// An engine whose answers are compared with those of the engine under test.
-struct SecondEngine {
+pub(super) struct SecondEngine {
     engine: TestedEngine,
     name: String,
     buffers: DiskBuffers,
@@ -150,6 +144,15 @@ impl SecondOpinion for SecondEngine {
 }
 
 impl SecondEngine {
+    /// Creates an engine of `implementation`.
+    pub(super) fn new(implementation: &Implementation) -> Self {
+        // The events of the other implementation are no feedback.
+        let engine = implementation.tested(&no_observer());
+        let name = engine.facts().name.to_string();
+        let (buffers, extents, writer) = Default::default();
+        Self { engine, name, buffers, extents, writer }
+    }
+
     /// Returns the result of a comparison: the end of the other engine's process, if there is one, or `judged`. Returns
     /// `ended` if that end is set aside.
     fn ended<T>(

@@ -368,12 +368,11 @@ mod tests {
     }
 
     #[test]
-    fn our_walker_reads_and_writes_the_same_in_every_run() {
+    fn our_walker_reads_the_same_in_every_run() {
         let checks = check(&|| Box::new(Walker::default()));
-        let measured: Vec<_> = checks.iter().map(|it| (it.writing, it.measured)).collect();
-        let ordered = Some(AccessOrder::Ordered);
-        assert_eq!(measured, [(false, ordered), (true, ordered)]);
-        assert!(checks.iter().all(|it| !it.is_wrong() && it.fitting() == it.declared));
+        let [reader] = &checks[..] else { panic!("the walker does not write") };
+        assert_eq!((reader.writing, reader.measured), (false, Some(AccessOrder::Ordered)));
+        assert!(!reader.is_wrong() && reader.fitting() == reader.declared);
     }
 
     #[test]

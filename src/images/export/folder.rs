@@ -132,6 +132,10 @@ impl ChainFolder {
 
 impl HeldFile {
     fn create(path: &Path, name: &str) -> io::Result<Self> {
+        if let Some(folder) = path.parent() {
+            // Images of recipes may lie in a folder of their own.
+            std::fs::create_dir_all(folder)?;
+        }
         let file = OpenOptions::new().write(true).create_new(true).open(path)?;
         Ok(Self { name: name.to_string(), file, content: None })
     }

@@ -50,6 +50,10 @@ fn read_l2_entry<S: Storage + ?Sized>(
     let geometry = layer.geometry();
     let mut word = [0; 8];
     let l1_index = guest.get() >> geometry.l2_span_bits();
+    // The table of a snapshot may be too short for the disk; see `Qcow2::use_table_of_snapshot`.
+    if l1_index >= layer.header.l1_entries.into() {
+        return Ok(None);
+    }
     let table = layer.latest.l1.get_or_read(l1_index, || {
         layer.image.read_at(layer.header.l1_offset.saturating_add(l1_index * 8), &mut word)?;
         Ok(L1Entry(u64::from_be_bytes(word)).table())

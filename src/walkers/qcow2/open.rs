@@ -71,10 +71,35 @@ impl<'s, S: Storage + ?Sized> Qcow2<'s, S> {
     /// # Errors
     /// The snapshot does not exist, it is malformed, or a read failed.
     pub(in crate::walkers) fn go_to_snapshot(&mut self, index: u32) -> Result<(), MapError> {
+        self.change_header(index, |layer, at, entry| layer.snapshot_header(index, at, entry))
+    }
+
+    /// Changes to the L1 table of the snapshot at `index` of the snapshot table, and keeps the size of the disk. If
+    /// the table is too short for that size, the rest of the disk is unallocated.
+    ///
+    /// # Errors
+    /// The snapshot does not exist, its L1 table is malformed, or a read failed.
+    #[cfg(feature = "cli")]
+    pub(in crate::walkers) fn use_table_of_snapshot(&mut self, index: u32) -> Result<(), MapError> {
+        self.change_header(index, |layer, _, entry| {
+            let SnapshotEntry { l1_offset, l1_entries, .. } = *entry;
+            match entry.l1_fault(layer.geometry().cluster_size) {
+                Some(what) => Err(MapError::Snapshot { index, what }),
+                None => Ok(Header { l1_offset, l1_entries, ..layer.header.clone() }),
+            }
+        })
+    }
+
+    /// Changes to the header that `of` returns for the host offset and the fixed part of the snapshot at `index`.
+    fn change_header(
+        &mut self,
+        index: u32,
+        of: impl Fn(&Self, HostOffset, &SnapshotEntry) -> Result<Header, MapError>,
+    ) -> Result<(), MapError> {
         let mut found = Err(MapError::Snapshot { index, what: "there is no such snapshot" });
         snapshot_table::each_entry(self.image, &self.header, |at_index, at, entry| {
             if at_index == index {
-                found = self.snapshot_header(index, at, entry);
+                found = of(self, at, entry);
             }
             Ok(())
         })?;

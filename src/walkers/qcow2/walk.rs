@@ -50,17 +50,20 @@ impl<S: Storage + ?Sized, C: Cover> Walk<'_, '_, S, C> {
         let table = self.layer.header.l1_offset;
         // The first entry maps the beginning of the disk.
         let entries = entries_of(self.cover.position().get(), self.cover.end().get(), span_bits);
-        let range = table_range(table, entries, 8);
+        // The table of a snapshot may be too short for the disk; see `Qcow2::use_table_of_snapshot`.
+        let table_end = entries.end.min(self.layer.header.l1_entries.into());
+        let range = table_range(table, entries.start.min(table_end)..table_end, 8);
         go_on!(each_data(storage, range, l1_scratch, |data| -> Flow {
             go_on!(self.cover.step());
             self.cover.observer().event(State::WalkL1, Event::Piece);
             let skipped = data.offset.distance_from(table).unwrap_or(0) / 8;
             for (index, bytes) in (skipped..).zip(data.bytes.as_chunks::<8>().0) {
                 let start = GuestOffset::new(index.saturating_mul(span));
-                if start >= self.cover.end() {
+                // The entry after the table's last may be read as well: grains hold two.
+                if start >= self.cover.end() || index >= table_end {
                     break;
                 }
-                // The entry before the window's first may be read as well: grains hold two.
+                // The entry before the window's first may be read as well.
                 if start.saturating_add(span) <= self.cover.position() {
                     continue;
                 }

@@ -19,7 +19,7 @@ use crate::formats::qcow2::bitmap::{
 };
 use crate::formats::qcow2::constants::{
     AUTOCLEAR_BITMAPS, AUTOCLEAR_RAW_DATA_FILE, BITMAP_AUTO, BITMAP_FIXED_BYTES,
-    COMPATIBLE_LAZY_REFCOUNTS, SNAPSHOT_FIXED_BYTES,
+    COMPATIBLE_LAZY_REFCOUNTS,
 };
 use crate::formats::qcow2::extension::{HeaderExtension, each_extension};
 use crate::formats::qcow2::head::{Field, Head};
@@ -148,11 +148,8 @@ impl DeclarationReader {
             let extra = snapshot_table::extra_of(storage, at, entry)?;
             let in_fixed_part = u64::from(entry.vm_state_bytes);
             declared.vm_state_bytes.push(extra.vm_state_bytes.unwrap_or(in_fixed_part));
-            let before = SNAPSHOT_FIXED_BYTES as u64 + u64::from(entry.extra_bytes);
-            // No file is long enough that this saturates: the entry was read from it.
-            let id = at.saturating_add(before);
+            let [id, name] = entry.strings_at(at);
             ids.read(storage, id, entry.id_bytes)?;
-            let name = id.saturating_add(u64::from(entry.id_bytes));
             snapshot_names.read(storage, name, entry.name_bytes)?;
             Ok(())
         })?;

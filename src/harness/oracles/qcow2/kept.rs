@@ -13,7 +13,7 @@ use crate::disk::error::StorageError;
 use crate::disk::storage::Storage;
 use crate::formats::error::MapError;
 use crate::formats::qcow2::constants::{
-    COMPATIBLE_LAZY_REFCOUNTS, INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY, SNAPSHOT_FIXED_BYTES,
+    COMPATIBLE_LAZY_REFCOUNTS, INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY,
 };
 use crate::formats::qcow2::head::{Field, Head};
 use crate::formats::qcow2::header::Header;
@@ -140,10 +140,7 @@ fn snapshots<S: Storage + ?Sized>(file: &S, head: &Head) -> Result<Vec<SnapshotF
     let mut all = Vec::new();
     snapshot_table::each_entry(file, &head.header, |_, at, entry| {
         let extra = snapshot_table::extra_of(file, at, entry)?;
-        let strings = SNAPSHOT_FIXED_BYTES as u64 + u64::from(entry.extra_bytes);
-        // No file is long enough that this saturates: the entry was read from it.
-        let id = at.saturating_add(strings);
-        let name = id.saturating_add(u64::from(entry.id_bytes));
+        let [id, name] = entry.strings_at(at);
         let string = |offset, length: u16| {
             field(file, Some(Field { offset, length_bytes: u32::from(length) }))
         };

@@ -4,14 +4,11 @@
 //!
 //! The recount follows the references by itself, although the walker and the build do so too. It is there to find the
 //! errors of both, so it must not share their way through the tables. It shares the reading of tables with the anatomy
-//! and with `qcowfuzz check`, which judge neither.
+//! and with the check of qcow2 images, which judge neither.
 
 mod bitmaps;
-pub mod clusters;
-mod compare;
 mod counts;
 mod references;
-mod report;
 
 use std::ops::ControlFlow;
 
@@ -22,10 +19,9 @@ use crate::disk::storage::{PIECE_BYTES, Storage};
 use crate::formats::error::MapError;
 use crate::formats::qcow2::head::Head;
 use crate::formats::qcow2::table::HostTable;
+use crate::formats::references::ClusterCounts;
 
-use clusters::ClusterCounts;
-
-pub use report::{Occupied, RefcountFault, RefcountReport, Role};
+pub use crate::formats::references::{Occupied, RefcountFault, RefcountReport, Role};
 
 /// A recount of images. All buffers are reused.
 #[derive(Debug)]
@@ -144,7 +140,7 @@ impl Recount {
     /// missing; of compressed data, everything after the first cluster.
     pub fn past_end(&self) -> impl Iterator<Item = (Role, std::ops::Range<HostCluster>)> {
         let end = self.file_clusters;
-        self.clusters.references.iter().filter_map(move |reference| {
+        self.clusters.references().iter().filter_map(move |reference| {
             let past = match reference.role {
                 Role::Compressed => reference.first >= end,
                 _ => reference.end > end,

@@ -122,7 +122,7 @@ impl Recount {
     /// one guest cluster, so its entry must be COPIED.
     fn in_data_file(&mut self, geometry: &Geometry, at: HostOffset, entry: L2Entry, checked: bool) {
         if checked && !entry.copied() {
-            self.clusters.reports.push(RefcountReport {
+            self.clusters.report(RefcountReport {
                 finding: RefcountFault::Copied,
                 cluster: geometry.cluster_size.host_cluster(at),
                 clusters: 1,

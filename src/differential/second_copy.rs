@@ -1,0 +1,202 @@
+//! The program under test as a tool: it performs the commands of qemu-img on a copy of the disk of its own. QEMU
+//! describes both disks: their maps, without offsets, the codes of their checks, and their bytes are the same. At the
+//! end, both programs measure the copy.
+//!
+//! The requests of qemu-io, and the files of guest data, are QEMU's on both disks. Does not compare the disks after
+//! damage, which meets other structures in an image that another program has made.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::command_findings::remove;
+use super::compare::{self, RawFiles};
+use super::divergence::{Divergence, DivergenceKind};
+use super::sides::Sides;
+use super::stamps::settle;
+use crate::processes::Reply;
+use crate::recipes::RecipeError;
+use crate::recipes::perform::{Performed, QemuTool, perform};
+use crate::recipes::recipe::{Command, DiskQuestion, OutputForm, RecipeStep, verb_of};
+
+/// The folder of the copy, in the folder of an iteration. Its name is as long as that of the first disk, so that
+/// absolute names in images have the same length.
+const COPY_FOLDER: &str = "copy";
+
+/// The command that measures a disk, without its file.
+const MEASURE: [&str; 4] = ["measure", "--output=json", "-O", "qcow2"];
+
+/// A difference between the two disks, or between the ends of two commands.
+pub(super) struct OtherResult {
+    pub(super) divergence: Divergence,
+    /// The question to QEMU about both disks; none about the ends of commands.
+    pub(super) question: Option<DiskQuestion>,
+    /// The replies about QEMU's disk, and about the copy.
+    pub(super) replies: (Reply, Reply),
+}
+
+/// The disk on which the program under test performs the commands.
+pub(super) struct SecondCopy<'r> {
+    sides: &'r Sides,
+    /// The folder of the iteration.
+    outer: PathBuf,
+    folder: PathBuf,
+    /// Nothing has damaged the disk.
+    is_sound: bool,
+}
+
+impl<'r> SecondCopy<'r> {
+    /// Creates an empty folder in `outer`.
+    pub(super) fn create(sides: &'r Sides, outer: &Path) -> Result<Self, RecipeError> {
+        let folder = outer.join(COPY_FOLDER);
+        fs::create_dir_all(&folder).map_err(|error| RecipeError::file(&folder, error))?;
+        Ok(Self { sides, outer: outer.to_path_buf(), folder, is_sound: true })
+    }
+
+    /// Performs a command, which has ended with `theirs` on QEMU's disk if it ran a tool. Returns the difference of the
+    /// ends.
+    pub(super) fn change(
+        &mut self,
+        command: &Command,
+        theirs: Option<&Reply>,
+    ) -> Result<Option<OtherResult>, RecipeError> {
+        self.is_sound &= !matches!(command, Command::Damage { .. });
+        if !self.is_sound {
+            return Ok(None);
+        }
+        let Self { sides, folder, .. } = self;
+        let run = &mut |tool, words: &[String]| match tool {
+            QemuTool::Img => sides.tested_tool(words, folder),
+            QemuTool::Io => sides.qemu(tool, words, folder),
+        };
+        let Performed::Reply(ours) = perform(command, run, folder)? else { return Ok(None) };
+        let Some(theirs) = theirs else { return Ok(None) };
+        if theirs.end.code().is_none() {
+            // QEMU has crashed, which is a finding of its own, and may have left anything.
+            self.is_sound = false;
+            return Ok(None);
+        }
+        let verb = match command {
+            Command::QemuImg(words) => verb_of(words),
+            _ => "io",
+        };
+        Ok(ends_of_command(verb, theirs, &ours).map(|divergence| OtherResult {
+            divergence,
+            question: None,
+            replies: (theirs.clone(), ours),
+        }))
+    }
+
+    /// Compares the disks after a step. `disk` is the folder of QEMU's.
+    pub(super) fn compare(
+        &self,
+        step: &RecipeStep,
+        disk: &Path,
+    ) -> Result<Option<OtherResult>, RecipeError> {
+        if !self.is_sound {
+            return Ok(None);
+        }
+        let mut questions = vec![DiskQuestion::MAP, DiskQuestion::Check(OutputForm::Json)];
+        // Larger disks are never asked for.
+        if step.questions.contains(&DiskQuestion::Read) {
+            questions.push(DiskQuestion::Read);
+        }
+        for question in questions {
+            let mut other = self.ask(&question, step, disk)?;
+            if other.is_some() {
+                // Meanwhile, the file system may have turned holes into zeros.
+                for folder in [disk, &self.folder] {
+                    settle(folder).map_err(|error| RecipeError::file(folder, error))?;
+                }
+                other = self.ask(&question, step, disk)?;
+            }
+            if other.is_some() {
+                return Ok(other);
+            }
+        }
+        match step.questions.contains(&DiskQuestion::Read) {
+            true => self.measure(step),
+            false => Ok(None),
+        }
+    }
+
+    /// Compares the answers of both programs to `measure` about the copy.
+    fn measure(&self, step: &RecipeStep) -> Result<Option<OtherResult>, RecipeError> {
+        let mut words = MEASURE.map(str::to_string).to_vec();
+        words.extend(step.disk.format.iter().flat_map(|it| ["-f".to_string(), it.clone()]));
+        words.push(step.disk.file.clone());
+        let Self { sides, folder, .. } = self;
+        // The sizes depend on the holes of raw files.
+        settle(folder).map_err(|error| RecipeError::file(folder, error))?;
+        let theirs = sides.qemu(QemuTool::Img, &words, folder).map_err(RecipeError::Process)?;
+        let ours = sides.tested_tool(&words, folder).map_err(RecipeError::Process)?;
+        let other = match ends_of_command("measure", &theirs, &ours) {
+            None if theirs.is_success() => compare_sizes(&theirs, &ours).err(),
+            ended => ended,
+        };
+        Ok(other.map(|divergence| OtherResult {
+            divergence,
+            question: None,
+            replies: (theirs, ours),
+        }))
+    }
+
+    /// Asks QEMU a question about both disks, and compares the answers.
+    fn ask(
+        &self,
+        question: &DiskQuestion,
+        step: &RecipeStep,
+        disk: &Path,
+    ) -> Result<Option<OtherResult>, RecipeError> {
+        let outputs = ["qemu.raw", "copy.raw"].map(|name| self.outer.join(name));
+        let ask = |folder: &Path, output: &Path| {
+            let asked =
+                self.sides.ask_qemu(question, &step.disk, folder, &output.to_string_lossy());
+            asked.map_err(RecipeError::Process)
+        };
+        let theirs = ask(disk, &outputs[0])?;
+        let ours = ask(&self.folder, &outputs[1])?;
+        let files = RawFiles { qemu: &outputs[0], tested: &outputs[1] };
+        let compared = compare::compare_results(question, (&theirs, &ours), files);
+        outputs.iter().try_for_each(|output| remove(output))?;
+        let question = Some(question.clone());
+        Ok(compared.err().map(|divergence| OtherResult {
+            divergence,
+            question,
+            replies: (theirs, ours),
+        }))
+    }
+}
+
+/// Compares the sizes that both programs have measured.
+fn compare_sizes(theirs: &Reply, ours: &Reply) -> Result<(), Divergence> {
+    let parsed = |side: &str, reply: &Reply| {
+        serde_json::from_slice::<Map<String, Value>>(&reply.stdout).map_err(|error| {
+            Divergence::new(DivergenceKind::JsonParseFailure, format!("{side}, measure"), error)
+        })
+    };
+    let (theirs, ours) = (parsed("qemu", theirs)?, parsed("tested", ours)?);
+    let other = theirs.iter().find(|(name, size)| ours.get(*name) != Some(size));
+    other.map_or(Ok(()), |(name, size)| {
+        let found = ours.get(name).map_or("nothing".to_string(), Value::to_string);
+        let (what, detail) = (format!("measure, {name}"), format!("qemu {size}, tested {found}"));
+        Err(Divergence::new(DivergenceKind::FieldDivergence, what, detail))
+    })
+}
+
+/// Compares the ends of a command of both programs.
+fn ends_of_command(verb: &str, theirs: &Reply, ours: &Reply) -> Option<Divergence> {
+    if theirs.end == ours.end {
+        return None;
+    }
+    let detail = format!("qemu: {}\ntested: {}", theirs.message(), ours.message());
+    let (kind, what) = match DivergenceKind::of_end(ours.end) {
+        Some(kind) => (kind, format!("tested, {verb}, {}", ours.end.brief())),
+        None => {
+            let ends = format!("{verb}, {} → {}", theirs.end.brief(), ours.end.brief());
+            (DivergenceKind::ExitCodeDivergence, ends)
+        }
+    };
+    Some(Divergence::new(kind, what, detail))
+}

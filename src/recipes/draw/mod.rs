@@ -1,0 +1,171 @@
+//! Draws a recipe from choices: those of random numbers give the same recipe for the same seed and iteration, on any
+//! machine; those of bytes give a fuzzer a hold on each.
+
+mod changes;
+mod create;
+mod layers;
+mod options;
+mod programs;
+mod questions;
+mod writes;
+
+use crate::disk::image_format::ImageFormat;
+use crate::images::entropy::Entropy;
+use crate::programs::choices::{ByteChoices, Choices};
+
+use super::names::relative_to;
+use super::pattern::Pattern;
+use super::recipe::{AskedDisk, Command, DiskOperation, FOLDER, Recipe, RecipeStep};
+
+/// The number of operations after the creation: from the first number up to the second.
+const CHANGES: (u64, u64) = (1, 3);
+/// The folder in which some images lie.
+const SUBFOLDER: &str = "folder";
+
+/// Returns the recipe of an iteration.
+pub fn recipe(rng_seed: u64, iteration: u64) -> Recipe {
+    drawn(&mut Entropy::new(seed_of(rng_seed, iteration)))
+}
+
+/// Returns the recipe that `input` chooses. Choices for which no bytes are left are always the same.
+pub fn recipe_of_bytes(input: &[u8]) -> Recipe {
+    drawn(&mut ByteChoices::new(input, Entropy::new(0)))
+}
+
+fn drawn(choices: &mut dyn Choices) -> Recipe {
+    let mut draft = Draft::new(choices);
+    draft.create();
+    let (least, most) = CHANGES;
+    for _ in 0..least + draft.choices.below(most - least + 1) {
+        draft.change();
+    }
+    draft.ask_everything();
+    Recipe { steps: draft.steps }
+}
+
+/// Returns the seed of an iteration's own random numbers. Neighbouring iterations have nothing in common.
+fn seed_of(rng_seed: u64, iteration: u64) -> u64 {
+    let mut entropy = Entropy::new(rng_seed);
+    entropy.next_u64() ^ Entropy::new(iteration).next_u64().rotate_left(32)
+}
+
+/// A recipe that is being drawn, and what is known of the disk.
+struct Draft<'c> {
+    choices: &'c mut dyn Choices,
+    steps: Vec<RecipeStep>,
+    /// The commands of the step that is being drawn.
+    commands: Vec<Command>,
+    top: DraftImage,
+    /// The images below the top, the highest one first.
+    below: Vec<DraftImage>,
+    /// The number of files that have been named.
+    files: usize,
+    patterns: Vec<(Pattern, String)>,
+    /// The folder for images has been made.
+    has_folder: bool,
+}
+
+/// An image, as far as the commands let one know it. QEMU may have refused some of them.
+#[derive(Clone, Debug, Default)]
+struct DraftImage {
+    file: String,
+    format: ImageFormat,
+    /// The virtual size in bytes.
+    size: u64,
+    /// The cluster, grain or block size in bytes.
+    unit: u64,
+    has_data_file: bool,
+    /// The image takes compressed writes only, one behind the other.
+    is_stream: bool,
+    /// The first byte behind all compressed writes of a stream.
+    stream_end: u64,
+    snapshots: Vec<String>,
+    bitmaps: Vec<String>,
+}
+
+impl<'c> Draft<'c> {
+    fn new(choices: &'c mut dyn Choices) -> Self {
+        Self {
+            choices,
+            steps: Vec::new(),
+            commands: Vec::new(),
+            top: DraftImage::default(),
+            below: Vec::new(),
+            files: 0,
+            patterns: Vec::new(),
+            has_folder: false,
+        }
+    }
+
+    /// Ends the step with the commands that were drawn for it.
+    fn finish(&mut self, operation: DiskOperation) {
+        // Half of the qcow2, VHDX and VMDK images are probed. A raw image is not: guest data may look like a format.
+        let is_probed = self.top.format != ImageFormat::Raw
+            && !(self.top.format == ImageFormat::Vpc)
+            && self.choices.one_in(2);
+        let format = (!is_probed).then(|| self.top.format.name().to_string());
+        let disk = AskedDisk { file: self.top.file.clone(), format };
+        let commands = std::mem::take(&mut self.commands);
+        self.steps.push(RecipeStep { operation, commands, disk, questions: Vec::new() });
+        self.ask_two();
+    }
+
+    /// Returns a new file name in the iteration's folder.
+    fn name(&mut self, format: ImageFormat) -> String {
+        self.files += 1;
+        format!("disk{}.{}", self.files, format.name())
+    }
+
+    /// Returns a new file name. Some images lie in a folder of their own, so that others name them through it.
+    fn place_of(&mut self, format: ImageFormat) -> String {
+        let name = self.name(format);
+        if !self.percent(12) {
+            return name;
+        }
+        if !self.has_folder {
+            self.has_folder = true;
+            self.commands.push(Command::Folder { name: SUBFOLDER.to_string() });
+        }
+        format!("{SUBFOLDER}/{name}")
+    }
+
+    /// Returns the name by which the image `image` names another one: absolute in some draws.
+    fn backing_name(&mut self, image: &str, backing: &str) -> String {
+        match self.percent(30) {
+            true => format!("{FOLDER}/{backing}"),
+            false => relative_to(image, backing),
+        }
+    }
+
+    /// Returns a file with this content, and has it written if no earlier command did.
+    fn pattern(&mut self, content: Pattern) -> String {
+        if let Some((_, file)) = self.patterns.iter().find(|(known, _)| *known == content) {
+            return file.clone();
+        }
+        let file = format!("pattern{}", self.patterns.len());
+        self.patterns.push((content, file.clone()));
+        self.commands.push(Command::Pattern { content, file: file.clone() });
+        file
+    }
+
+    fn img<const N: usize>(&mut self, arguments: [&str; N]) {
+        self.commands.push(Command::QemuImg(arguments.map(str::to_string).to_vec()));
+    }
+
+    /// Returns true in `percent` of 100 draws.
+    fn percent(&mut self, percent: u64) -> bool {
+        self.choices.below(100) < percent
+    }
+
+    fn one_of<T: Copy>(&mut self, things: &[T]) -> Option<T> {
+        things.get(self.choices.below(things.len() as u64) as usize).copied()
+    }
+
+    /// Returns one of some words.
+    fn word(&mut self, words: &[&'static str]) -> &'static str {
+        self.one_of(words).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

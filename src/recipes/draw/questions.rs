@@ -1,0 +1,75 @@
+//! Draws the questions: which answers the two sides compare after a step.
+
+use crate::disk::image_format::ImageFormat;
+
+use crate::recipes::recipe::{DiskQuestion, OutputForm};
+
+use super::Draft;
+
+/// The unit of aligned windows in bytes, if the format's own is not larger.
+const WINDOW_UNIT_BYTES: u64 = 64 << 10;
+/// The largest disk whose data both sides write to a raw file, in bytes.
+const MAX_READ_BYTES: u64 = 4 << 30;
+
+impl Draft<'_> {
+    /// Adds the map and one other question to the last step.
+    pub(super) fn ask_two(&mut self) {
+        let map = self.map(OutputForm::Json);
+        let other = match self.one_of(&[0, 1, 2, 2, 3, 4, 4, 5, 6, 6]).unwrap_or(0) {
+            0 => self.map(OutputForm::Json),
+            1 => self.map(OutputForm::Human),
+            nth => DiskQuestion::KINDS.get(nth).cloned().unwrap_or(DiskQuestion::MAP),
+        };
+        let questions = [map, other].into_iter().filter(|question| self.can_ask(question));
+        let questions: Vec<_> = questions.collect();
+        if let Some(step) = self.steps.last_mut() {
+            step.questions.extend(questions);
+        }
+    }
+
+    /// Asks all questions after the last step. The map for people may be that of a window. `check` and `info` are asked
+    /// in one form: a second process would mostly repeat the first one's answer.
+    pub(super) fn ask_everything(&mut self) {
+        let check = DiskQuestion::Check(self.form());
+        let info = DiskQuestion::Info(self.form());
+        let human_map = self.map(OutputForm::Human);
+        let all = [DiskQuestion::MAP, human_map, check, info, DiskQuestion::Read];
+        let all = all.into_iter().filter(|question| self.can_ask(question)).collect();
+        if let Some(step) = self.steps.last_mut() {
+            step.questions = all;
+        }
+    }
+
+    fn form(&mut self) -> OutputForm {
+        self.one_of(&[OutputForm::Json, OutputForm::Human]).unwrap_or(OutputForm::Json)
+    }
+
+    fn can_ask(&self, question: &DiskQuestion) -> bool {
+        *question != DiskQuestion::Read || self.top.size <= MAX_READ_BYTES
+    }
+
+    /// Draws the map of a window: in a quarter of the draws it has a start, and in a quarter a length.
+    fn map(&mut self, form: OutputForm) -> DiskQuestion {
+        let size = self.top.size;
+        let start = self.percent(25).then(|| self.point(0, size / 2));
+        let length = self.percent(25).then(|| self.point(WINDOW_UNIT_BYTES, size));
+        DiskQuestion::Map { form, start, length }
+    }
+
+    /// Draws a number of bytes between two numbers. Half of them are aligned to 64 KiB, or to the format's unit if that
+    /// is larger. A few are zero or past the end.
+    fn point(&mut self, least: u64, most: u64) -> u64 {
+        let at = least.saturating_add(self.choices.below(most.saturating_sub(least).max(1)));
+        // The unit of a raw file is that of its file system.
+        let unit = match self.top.format {
+            ImageFormat::Raw => WINDOW_UNIT_BYTES,
+            _ => self.top.unit.max(WINDOW_UNIT_BYTES),
+        };
+        match self.choices.below(20) {
+            0 => 0,
+            1 => self.top.size.saturating_add(self.choices.below(3) * 512),
+            2..=10 => at / unit * unit,
+            _ => at,
+        }
+    }
+}

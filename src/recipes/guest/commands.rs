@@ -1,0 +1,192 @@
+//! The effect of each command on the bytes that a guest reads.
+
+use crate::processes::{ProcessEnd, Reply};
+use crate::recipes::names::named_by;
+use crate::recipes::pattern::Pattern;
+use crate::recipes::recipe::{Command, value_of};
+
+use super::data::{GuestContent, GuestData};
+use super::model::GuestModel;
+
+impl GuestModel {
+    /// Notes a command that wrote a file, and ran no tool of QEMU.
+    pub(crate) fn wrote(&mut self, command: &Command) {
+        match command {
+            Command::Pattern { content, file } => {
+                let mut data = GuestData::zeros(content.length());
+                let piece = GuestContent::File { name: file.clone(), origin: 0 };
+                data.write(0, Pattern::length(*content), piece);
+                self.disks.insert(file.clone(), data);
+            }
+            // The oracles judge the images of programs. Damage may have any effect.
+            Command::Program { file, .. } | Command::Damage { file, .. } => self.forget(file),
+            Command::Folder { .. } | Command::QemuImg(_) | Command::QemuIo { .. } => {}
+        }
+    }
+
+    /// Notes a command of QEMU and its end.
+    pub(crate) fn ran(&mut self, command: &Command, reply: &Reply) {
+        match command {
+            Command::QemuIo { requests, file, .. } => {
+                self.requests(requests, &file_of(file), reply)
+            }
+            Command::QemuImg(words) => {
+                let words: Vec<&str> = words.iter().map(String::as_str).collect();
+                self.image_command(&words, reply.is_success());
+            }
+            _ => {}
+        }
+    }
+
+    fn requests(&mut self, requests: &[String], file: &str, reply: &Reply) {
+        // A write to a damaged image may go anywhere. So a disk that is unknown stays so.
+        match self.disks.get_mut(file) {
+            Some(data) if matches!(reply.end, ProcessEnd::Exit(_)) => {
+                for request in requests {
+                    // If one request fails, the exit code does not say which one.
+                    perform(data, request, reply.is_success());
+                }
+                self.forget_above(file);
+            }
+            _ => self.forget(file),
+        }
+    }
+
+    fn image_command(&mut self, words: &[&str], succeeded: bool) {
+        let [verb, words @ ..] = words else { return };
+        // The files, and the size of `resize`, are the last words. A new image may have a size behind its file.
+        let [.., before, last] = words else { return };
+        let is_size = |word: &str| word.parse::<u64>().is_ok();
+        match *verb {
+            "create" if is_size(last) => self.create(words, before, last.parse().ok(), succeeded),
+            "create" => self.create(words, last, None, succeeded),
+            "convert" => {
+                let data = self.disk_or_unknown(&file_of(before));
+                self.made(&file_of(last), data, succeeded);
+            }
+            "resize" => self.resize(before, last.parse().ok(), succeeded),
+            "amend" => {
+                let size = value_of(words, "-o").and_then(|text| text.strip_prefix("size="));
+                let known = self.disks.get(*last).map(|data| data.size);
+                self.resize(last, size.map_or(known, |size| size.parse().ok()), succeeded);
+            }
+            "snapshot" => self.snapshot(words, last, succeeded),
+            "commit" => self.commit(last, succeeded),
+            "rebase" => self.rebase(words, last, succeeded),
+            // Bitmaps are no guest data; a repair of an image without damage changes counts only.
+            "bitmap" | "check" => {}
+            _ => self.forget(&file_of(last)),
+        }
+    }
+
+    /// Notes an image that a command made, or has failed to make.
+    fn made(&mut self, file: &str, data: GuestData, succeeded: bool) {
+        self.backing.remove(file);
+        self.forget(file);
+        if succeeded {
+            self.disks.insert(file.to_string(), data);
+        }
+    }
+
+    fn resize(&mut self, file: &str, size: Option<u64>, succeeded: bool) {
+        match (self.disks.get_mut(file), size) {
+            (Some(data), Some(size)) if succeeded => data.resize(size),
+            _ => self.forget(file),
+        }
+        self.forget_above(file);
+    }
+
+    fn create(&mut self, words: &[&str], file: &str, size: Option<u64>, succeeded: bool) {
+        let lower = value_of(words, "-b").map(|name| named_by(file, name));
+        let data = match (&lower, size) {
+            (Some(lower), size) => {
+                let data = self.disk_or_unknown(lower);
+                data.below(size.unwrap_or(data.size))
+            }
+            (None, Some(size)) => GuestData::zeros(size),
+            (None, None) => GuestData::unknown(),
+        };
+        self.made(file, data, succeeded);
+        if let Some(lower) = lower {
+            self.backing.insert(file.to_string(), lower);
+        }
+    }
+
+    fn snapshot(&mut self, words: &[&str], file: &str, succeeded: bool) {
+        let place = |name: &str| (file.to_string(), name.to_string());
+        if let Some(name) = value_of(words, "-c").filter(|_| succeeded) {
+            self.snapshots.insert(place(name), self.disk_or_unknown(file));
+        }
+        if let Some(name) = value_of(words, "-a") {
+            match self.snapshots.get(&place(name)).filter(|_| succeeded).cloned() {
+                Some(data) => {
+                    self.disks.insert(file.to_string(), data);
+                    self.forget_above(file);
+                }
+                None => self.forget(file),
+            }
+        }
+        if let Some(name) = value_of(words, "-d") {
+            self.snapshots.remove(&place(name));
+        }
+    }
+
+    /// After a commit, the lower image has the upper image's content. The upper image keeps it.
+    fn commit(&mut self, file: &str, succeeded: bool) {
+        let Some(lower) = self.backing.get(file).cloned() else { return self.forget(file) };
+        let upper = self.disks.get(file).cloned();
+        // The rest of a longer lower image is not tracked.
+        let is_covered = self
+            .disks
+            .get(&lower)
+            .is_some_and(|data| upper.as_ref().is_some_and(|upper| data.size <= upper.size));
+        self.disks.remove(&lower);
+        self.forget_above(&lower);
+        if let (Some(upper), true) = (upper, succeeded) {
+            if is_covered {
+                self.disks.insert(lower, upper.clone());
+            }
+            self.disks.insert(file.to_string(), upper);
+        }
+    }
+
+    /// A safe rebase keeps what a guest reads. An unsafe one does not.
+    fn rebase(&mut self, words: &[&str], file: &str, succeeded: bool) {
+        if words.contains(&"-u") || !succeeded {
+            self.forget(file);
+        } else {
+            self.forget_above(file);
+        }
+        match value_of(words, "-b").filter(|name| !name.is_empty()) {
+            Some(name) => self.backing.insert(file.to_string(), named_by(file, name)),
+            None => self.backing.remove(file),
+        };
+    }
+}
+
+/// Performs a request of qemu-io. Without success, its range is unknown.
+fn perform(data: &mut GuestData, request: &str, succeeded: bool) {
+    let words: Vec<&str> = request.split(' ').collect();
+    let [.., at, length] = words.as_slice() else { return };
+    let (Ok(at), Ok(length)) = (at.parse(), length.parse()) else {
+        *data = GuestData::unknown();
+        return;
+    };
+    let byte = value_of(&words, "-P").and_then(|byte| byte.parse().ok());
+    let content = match (words.first(), value_of(&words, "-s"), byte) {
+        _ if !succeeded => GuestContent::Unknown,
+        (Some(&"write"), Some(name), _) => {
+            GuestContent::File { name: name.to_string(), origin: at }
+        }
+        (Some(&"write"), None, Some(byte)) => GuestContent::Byte(byte),
+        (Some(&"write"), None, None) if words.contains(&"-z") => GuestContent::Byte(0),
+        // A discard may keep the bytes, show zeros, or show the layer below.
+        _ => GuestContent::Unknown,
+    };
+    data.write(at, length, content);
+}
+
+/// Returns the name of a file, also from the options of an image.
+fn file_of(word: &str) -> String {
+    word.rsplit_once("filename=").map_or(word, |(_, name)| name).to_string()
+}

@@ -1,0 +1,351 @@
+//! The recipe of an iteration: the commands that make a disk and change it, and the questions after each step. A recipe
+//! is plain data. It names no folder and no program of this machine, so the same recipe runs anywhere.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::pattern::Pattern;
+
+/// The text in a command that stands for the absolute path of the iteration's folder.
+pub const FOLDER: &str = "{folder}";
+
+/// The request that ends qemu-io by a signal, as a crash of QEMU would.
+pub const ABORT: &str = "abort";
+
+/// The beginning of a request that writes compressed data.
+pub const COMPRESSED_WRITE: &str = "write -q -c";
+
+/// The commands and questions of one iteration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recipe {
+    /// The steps, in their order. The first one creates the disk.
+    pub steps: Vec<RecipeStep>,
+}
+
+/// One operation of a chain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecipeStep {
+    /// The operation.
+    pub operation: DiskOperation,
+    /// The commands that perform it. QEMU may refuse each of them.
+    pub commands: Vec<Command>,
+    /// The disk that the questions are about.
+    pub disk: AskedDisk,
+    /// The questions, which are answered after the commands.
+    pub questions: Vec<DiskQuestion>,
+}
+
+/// The operations on disks.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum DiskOperation {
+    /// Makes the disk.
+    Create,
+    /// Writes data, also compressed data.
+    Write,
+    /// Writes zeros.
+    Zero,
+    /// Discards guest ranges.
+    Discard,
+    /// Makes the disk larger or smaller.
+    Resize,
+    /// Creates, applies or deletes an internal snapshot, or puts an overlay on top.
+    Snapshot,
+    /// Copies the disk to an image of another format or with other options.
+    Convert,
+    /// Changes the backing file.
+    Rebase,
+    /// Moves the content of the top image down.
+    Commit,
+    /// Changes options of the format.
+    Amend,
+    /// Adds, merges, clears or removes bitmaps.
+    Bitmap,
+    /// Damages an image. No repair follows, so that the questions are about the damaged image.
+    Damage,
+    /// Repairs an image, which may have been damaged before.
+    Repair,
+}
+
+impl DiskOperation {
+    /// All operations.
+    pub const ALL: [Self; 13] = [
+        Self::Create,
+        Self::Write,
+        Self::Zero,
+        Self::Discard,
+        Self::Resize,
+        Self::Snapshot,
+        Self::Convert,
+        Self::Rebase,
+        Self::Commit,
+        Self::Amend,
+        Self::Bitmap,
+        Self::Damage,
+        Self::Repair,
+    ];
+
+    /// Returns the name on the command line and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Write => "write",
+            Self::Zero => "zero",
+            Self::Discard => "discard",
+            Self::Resize => "resize",
+            Self::Snapshot => "snapshot",
+            Self::Convert => "convert",
+            Self::Rebase => "rebase",
+            Self::Commit => "commit",
+            Self::Amend => "amend",
+            Self::Bitmap => "bitmap",
+            Self::Damage => "damage",
+            Self::Repair => "repair",
+        }
+    }
+}
+
+impl DiskOperation {
+    /// Reports whether a command is the one that performs the operation, beside those that prepare it.
+    pub fn is_done_by(self, command: &Command) -> bool {
+        let verb = match command {
+            Command::QemuImg(words) => verb_of(words),
+            Command::QemuIo { .. } => "io",
+            Command::Program { .. } => "program",
+            Command::Damage { .. } => "damage",
+            Command::Folder { .. } | Command::Pattern { .. } => return false,
+        };
+        match self {
+            Self::Create => ["create", "convert", "program"].contains(&verb),
+            Self::Write | Self::Zero | Self::Discard => verb == "io",
+            Self::Snapshot => verb == "snapshot" || verb == "create",
+            Self::Repair => verb == "check",
+            Self::Resize
+            | Self::Convert
+            | Self::Rebase
+            | Self::Commit
+            | Self::Amend
+            | Self::Bitmap
+            | Self::Damage => verb == self.name(),
+        }
+    }
+}
+
+/// The disk that questions are about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AskedDisk {
+    /// The name of the top image, in the iteration's folder.
+    pub file: String,
+    /// The format that the questions name. Without one, both sides probe.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub format: Option<String>,
+}
+
+/// A command that makes or changes files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Command {
+    /// Runs qemu-img.
+    QemuImg(Vec<String>),
+    /// Runs qemu-io, which performs all requests on an image.
+    QemuIo {
+        /// The options, which name the format.
+        options: Vec<String>,
+        /// The requests, one for each `-c`.
+        requests: Vec<String>,
+        /// The image.
+        file: String,
+    },
+    /// Makes a folder, in which images may lie.
+    Folder {
+        /// The name.
+        name: String,
+    },
+    /// Writes the files that a program builds.
+    Program {
+        /// The program, in hexadecimal digits.
+        input: String,
+        /// The top image. The names of the other files begin with this one.
+        file: String,
+    },
+    /// Writes a file of guest data.
+    Pattern {
+        /// The content.
+        content: Pattern,
+        /// The file.
+        file: String,
+    },
+    /// Changes bytes of a file.
+    Damage {
+        /// The file.
+        file: String,
+        /// The offset of the first byte.
+        at: u64,
+        /// The new bytes, in hexadecimal digits.
+        bytes: String,
+    },
+}
+
+/// A question that both sides answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum DiskQuestion {
+    /// `map`.
+    Map {
+        /// The form of the output.
+        form: OutputForm,
+        /// `--start-offset`, in guest bytes.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        start: Option<u64>,
+        /// `--max-length`, in guest bytes.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        length: Option<u64>,
+    },
+    /// `check`.
+    Check(OutputForm),
+    /// `info`.
+    Info(OutputForm),
+    /// `convert -O raw`, and the bytes that it writes.
+    Read,
+}
+
+/// The form of an output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OutputForm {
+    /// JSON.
+    Json,
+    /// Text for people.
+    Human,
+}
+
+impl OutputForm {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Json => "json",
+            Self::Human => "human",
+        }
+    }
+}
+
+impl DiskQuestion {
+    /// The map of the whole disk.
+    pub const MAP: Self = Self::Map { form: OutputForm::Json, start: None, length: None };
+
+    /// All kinds of questions, each about the whole disk.
+    pub const KINDS: [Self; 7] = [
+        Self::MAP,
+        Self::Map { form: OutputForm::Human, start: None, length: None },
+        Self::Check(OutputForm::Json),
+        Self::Check(OutputForm::Human),
+        Self::Info(OutputForm::Json),
+        Self::Info(OutputForm::Human),
+        Self::Read,
+    ];
+
+    /// Returns the verb that answers the question.
+    pub fn verb(&self) -> &'static str {
+        match self {
+            Self::Map { .. } => "map",
+            Self::Check(_) => "check",
+            Self::Info(_) => "info",
+            Self::Read => "convert",
+        }
+    }
+
+    /// Returns the name in reports: the verb, `read` for data.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            _ => self.verb(),
+        }
+    }
+
+    /// Returns the form of the output.
+    pub fn form(&self) -> Option<OutputForm> {
+        match self {
+            Self::Map { form, .. } | Self::Check(form) | Self::Info(form) => Some(*form),
+            Self::Read => None,
+        }
+    }
+
+    /// Returns the command line without the program, which a program with the command line of qemu-img has, too.
+    /// `output` is the file to which [`DiskQuestion::Read`] writes.
+    pub fn arguments(&self, disk: &AskedDisk, output: &str) -> Vec<String> {
+        let mut arguments = vec![self.verb().to_string()];
+        if let Some(form) = self.form() {
+            arguments.push(format!("--output={}", form.name()));
+        }
+        if let Some(format) = &disk.format {
+            arguments.extend(["-f".to_string(), format.clone()]);
+        }
+        match self {
+            Self::Map { start, length, .. } => {
+                arguments.extend(start.map(|start| format!("--start-offset={start}")));
+                arguments.extend(length.map(|length| format!("--max-length={length}")));
+            }
+            Self::Read => arguments.extend(["-O", "raw"].map(str::to_string)),
+            Self::Check(_) | Self::Info(_) => {}
+        }
+        arguments.push(disk.file.clone());
+        if *self == Self::Read {
+            arguments.push(output.to_string());
+        }
+        arguments
+    }
+}
+
+impl fmt::Display for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::QemuImg(arguments) => write!(f, "qemu-img {}", quoted(arguments)),
+            Self::QemuIo { options, requests, file } => {
+                write!(f, "qemu-io {}", quoted(options))?;
+                for request in requests {
+                    write!(f, " -c '{request}'")?;
+                }
+                write!(f, " {file}")
+            }
+            Self::Program { input, file } => {
+                write!(
+                    f,
+                    "printf {input} | xxd -r -p | qcowfuzz export --target hostile - -o {file}"
+                )
+            }
+            Self::Folder { name } => write!(f, "mkdir -p {name}"),
+            Self::Pattern { content, file } => f.write_str(&content.command(file)),
+            Self::Damage { file, at, bytes } => {
+                write!(
+                    f,
+                    "printf {bytes} | xxd -r -p | dd of={file} bs=1 seek={at} conv=notrunc status=none"
+                )
+            }
+        }
+    }
+}
+
+/// Returns arguments as a shell reads them.
+pub fn quoted(arguments: &[String]) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_=,.:/+@%".contains(&byte);
+    let word = |argument: &String| match !argument.is_empty() && argument.bytes().all(plain) {
+        true => argument.clone(),
+        // The commands run in the folder.
+        false if argument.contains(FOLDER) => format!("\"{}\"", argument.replace(FOLDER, "$PWD")),
+        false => format!("'{}'", argument.replace('\'', "'\\''")),
+    };
+    arguments.iter().map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// Returns the verb of a command line of qemu-img: the first word.
+pub fn verb_of(words: &[String]) -> &str {
+    words.first().map_or("", String::as_str)
+}
+
+/// Returns the word behind an option.
+pub fn value_of<'w, W: AsRef<str>>(words: &'w [W], option: &str) -> Option<&'w str> {
+    let at = words.iter().position(|word| word.as_ref() == option)?;
+    words.get(at.checked_add(1)?).map(AsRef::as_ref)
+}
