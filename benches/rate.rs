@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use qcowfuzz::fuzzing::embedded::Subject;
 use qcowfuzz::fuzzing::feedback::Recorder;
-use qcowfuzz::harness::implementation::{Implementation, no_observer};
-use qcowfuzz::harness::qemu_io::{CostlyComparisons, Qemu};
+use qcowfuzz::harness::against::qemu_io::{CostlyComparisons, Qemu};
+use qcowfuzz::harness::cases::implementation::{Implementation, no_observer};
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::images::FileNames;

@@ -16,7 +16,7 @@ use qcowfuzz::findings::PanicNote;
 use qcowfuzz::fuzzing::corpus::Folder;
 use qcowfuzz::fuzzing::embedded::{FuzzSettings, Fuzzer, RunReply, Subject};
 use qcowfuzz::fuzzing::feedback::Recorder;
-use qcowfuzz::harness::claims::Claims;
+use qcowfuzz::harness::engine::claims::Claims;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Harness};
 use qcowfuzz::images::FileNames;

@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use std::process::ExitCode;
 
 use qcowfuzz::findings::minimizer::{MinimizeProgress, MinimizeSettings, minimize};
-use qcowfuzz::harness::target::Inputs;
+use qcowfuzz::harness::cases::target::Inputs;
 use qcowfuzz::harness::{Checks, Harness};
 use qcowfuzz::images::Limits;
 use qcowfuzz::prelude::*;

@@ -80,14 +80,18 @@ pub mod fuzzing {
     }
 }
 pub mod harness {
-    pub mod case {
-        pub use crate::harness::case::*;
+    pub mod cases {
+        pub mod case {
+            pub use crate::harness::cases::case::*;
+        }
+    }
+    pub mod engine {
+        pub mod tested {
+            pub use crate::harness::engine::tested::TestedEngine;
+        }
     }
     pub mod model {
         pub use crate::harness::model::*;
-    }
-    pub mod tested {
-        pub use crate::harness::tested::TestedEngine;
     }
     pub mod oracles {
         // One by one: the compiler reports an oracle that is not in this list and that the harness does not call.

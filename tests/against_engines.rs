@@ -8,8 +8,8 @@ mod faulty;
 
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::harness::implementation::{Implementation, no_observer};
-use qcowfuzz::harness::questions::QuestionKind;
+use qcowfuzz::harness::cases::implementation::{Implementation, no_observer};
+use qcowfuzz::harness::engine::questions::QuestionKind;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, KnownFinding, KnownFindings, Outcome};
 use qcowfuzz::images::FileNames;

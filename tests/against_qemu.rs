@@ -14,12 +14,12 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use qcowfuzz::disk::offsets::HostOffset;
-use qcowfuzz::harness::chain::Chain;
+use qcowfuzz::harness::against::qemu_io::{CostlyComparisons, Qemu, QemuEngine};
+use qcowfuzz::harness::cases::implementation::{Implementation, no_observer};
+use qcowfuzz::harness::engine::info::CheckCounts;
 use qcowfuzz::harness::engine::{Engine, ImageReport, ReportKind};
-use qcowfuzz::harness::image_program::ImageProgram;
-use qcowfuzz::harness::implementation::{Implementation, no_observer};
-use qcowfuzz::harness::info::CheckCounts;
-use qcowfuzz::harness::qemu_io::{CostlyComparisons, Qemu, QemuEngine};
+use qcowfuzz::harness::engines::image_program::ImageProgram;
+use qcowfuzz::harness::files::chain::Chain;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::images::FileNames;

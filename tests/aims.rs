@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use qcowfuzz::harness::claims::Claims;
-use qcowfuzz::harness::implementation::Implementation;
+use qcowfuzz::harness::cases::implementation::Implementation;
+use qcowfuzz::harness::cases::tracer::{AccessedRange, Tracer};
+use qcowfuzz::harness::engine::claims::Claims;
 use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::tracer::{AccessedRange, Tracer};
 use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::images::Limits;
 use qcowfuzz::internal::formats::anatomy::Part;

@@ -14,9 +14,9 @@ mod qemu;
 mod seen;
 mod tally;
 
-use qcowfuzz::harness::chain::{Chain, ChainFolder};
-use qcowfuzz::harness::implementation::{Implementation, no_observer};
-use qcowfuzz::harness::qemu_io::QemuEngine;
+use qcowfuzz::harness::against::qemu_io::QemuEngine;
+use qcowfuzz::harness::cases::implementation::{Implementation, no_observer};
+use qcowfuzz::harness::files::chain::{Chain, ChainFolder};
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Harness, KnownFindings, Walker};
 use qcowfuzz::images::FileNames;

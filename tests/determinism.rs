@@ -124,9 +124,9 @@ mod liar {
     use qcowfuzz::disk::extent::{Visitor, Window};
     use qcowfuzz::disk::offsets::GuestOffset;
     use qcowfuzz::harness::Walker;
-    use qcowfuzz::harness::chain::Chain;
+    use qcowfuzz::harness::engine::status::GuestRun;
     use qcowfuzz::harness::engine::{Engine, EngineError, Facts, OpenDisk, Opened};
-    use qcowfuzz::harness::status::GuestRun;
+    use qcowfuzz::harness::files::chain::Chain;
 
     #[derive(Default)]
     pub struct Liar(Walker);

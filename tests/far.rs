@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::findings::minimizer::{MinimizeProgress, MinimizeSettings, minimize};
-use qcowfuzz::harness::target::Inputs;
+use qcowfuzz::harness::cases::target::Inputs;
 use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::images::{Image, Limits};
 use qcowfuzz::internal::formats::qcow2::constants::MAX_REFCOUNT_TABLE_BYTES;

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::fuzzing::feedback::Recorder;
-use qcowfuzz::harness::chain::Chain;
-use qcowfuzz::harness::claims::{EnginePolicy, SizePolicy};
+use qcowfuzz::harness::cases::implementation::Implementation;
+use qcowfuzz::harness::engine::claims::{EnginePolicy, SizePolicy};
 use qcowfuzz::harness::engine::{Engine, EngineError, Facts, OpenDisk, Opened};
-use qcowfuzz::harness::implementation::Implementation;
+use qcowfuzz::harness::files::chain::Chain;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::images::FileNames;

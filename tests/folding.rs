@@ -5,7 +5,7 @@
 mod lines;
 
 use qcowfuzz::disk::features::{Feature, FeatureSet};
-use qcowfuzz::harness::claims::Claims;
+use qcowfuzz::harness::engine::claims::Claims;
 use qcowfuzz::harness::{Checks, Pipeline};
 use qcowfuzz::images::{Image, Limits};
 use qcowfuzz::internal::images::entropy::Entropy;
@@ -40,7 +40,7 @@ fn random_program(entropy: &mut Entropy) -> Vec<u8> {
 fn run(pipeline: &mut Pipeline, input: &[u8], claims: &Claims) -> (FeatureSet, u32, Vec<u8>) {
     let ran = pipeline.load(input, claims).into_owned();
     let mut features = FeatureSet::EMPTY;
-    let mut judge = |case: &qcowfuzz::internal::harness::case::Case| {
+    let mut judge = |case: &qcowfuzz::internal::harness::cases::case::Case| {
         features = features.with(case.features);
         Ok(())
     };

@@ -4,10 +4,10 @@
 use qcowfuzz::disk::extent::{Visitor, Window};
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::harness::chain::Chain;
+use qcowfuzz::harness::cases::implementation::{Implementation, no_observer};
+use qcowfuzz::harness::engine::status::{GuestRun, GuestStatus};
 use qcowfuzz::harness::engine::{Engine, EngineError, Facts, OpenDisk, Opened};
-use qcowfuzz::harness::implementation::{Implementation, no_observer};
-use qcowfuzz::harness::status::{GuestRun, GuestStatus};
+use qcowfuzz::harness::files::chain::Chain;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Harness, KnownFinding, KnownFindings, MetFinding, Walker};
 use qcowfuzz::images::FileNames;

@@ -47,18 +47,30 @@ const APART: &[(&str, &[&str], &str)] = &[
         &["formats", "images::qcow2"],
         "the judge knows cases, and no format",
     ),
-    ("harness::case", &["formats", "images::qcow2"], "a case belongs to no format"),
+    ("harness::cases::case", &["formats", "images::qcow2"], "a case belongs to no format"),
     ("harness::engine", &["formats", "images"], "engines read any format"),
-    ("harness::run", &["formats", "images::qcow2"], "the harness knows cases, and no format"),
-    ("harness::pipeline", &["formats", "images::qcow2"], "the harness knows cases, and no format"),
+    (
+        "harness::cases::run",
+        &["formats", "images::qcow2"],
+        "the harness knows cases, and no format",
+    ),
+    (
+        "harness::cases::pipeline",
+        &["formats", "images::qcow2"],
+        "the harness knows cases, and no format",
+    ),
     ("images::files", &["formats", "images::qcow2"], "the files of a case belong to no format"),
     (
         "images::declarations",
         &["formats", "images::qcow2"],
         "the files of a case belong to no format",
     ),
-    ("harness::pipeline", &["walkers"], "the harness reaches every engine through its interface"),
-    ("harness::run", &["walkers"], "the harness reaches every engine through its interface"),
+    (
+        "harness::cases::pipeline",
+        &["walkers"],
+        "the harness reaches every engine through its interface",
+    ),
+    ("harness::cases::run", &["walkers"], "the harness reaches every engine through its interface"),
     ("harness::targets", &["walkers"], "the targets reach every engine through its interface"),
     ("formats", &["processes"], "decoding starts no process"),
     ("walkers", &["processes"], "the walker starts no process"),
@@ -98,12 +110,12 @@ const FILES: &[&str] = &[
     "walkers::chain",
     "images::export",
     "recipes",
-    "harness::chain_files",
-    "harness::image_program::converted",
-    "harness::qemu_io::engine",
-    "harness::qemu_io::files",
-    "harness::qemu_io::snapshot",
-    "harness::qemu_io::write_record",
+    "harness::engines::chain_files",
+    "harness::engines::image_program::converted",
+    "harness::against::qemu_io::engine",
+    "harness::against::qemu_io::files",
+    "harness::against::qemu_io::snapshot",
+    "harness::against::qemu_io::write_record",
     "findings::isolation",
     "findings::bundle",
     "fuzzing::campaign",
@@ -133,7 +145,7 @@ const PROCESSES: &[&str] = &["processes"];
 
 /// The modules that may read the environment.
 const ENVIRONMENT: &[&str] =
-    &["findings::bundle", "fuzzing::known_file", "harness::chain_files", "cli"];
+    &["findings::bundle", "fuzzing::known_file", "harness::engines::chain_files", "cli"];
 
 /// The paths that touch the system: each path, the modules that may import it, and its effect.
 const SYSTEM: &[(&[&str], &[&str], &str)] = &[
@@ -167,7 +179,7 @@ const PANIC_FREE: &[&str] = &[
     "formats",
     "walkers",
     "harness::engine",
-    "harness::walker",
+    "harness::engines::walker",
     "harness::oracles::qcow2",
     // `qcowfuzz check` reads untrusted files.
     "cli::check",
@@ -341,7 +353,7 @@ fn upward_imports_are_found() {
     assert_eq!(planted("fuzzing/feedback/edges.rs", "use crate::images::content::f;"), 1);
     // A file without a room, and a path to a room that does not exist.
     assert_eq!(planted("attic.rs", ""), 1);
-    assert_eq!(planted("harness/run.rs", "use crate::attic::Box;"), 1);
+    assert_eq!(planted("harness/cases/run.rs", "use crate::attic::Box;"), 1);
     // Not an import: comments, text, tests.
     let harmless = "// crate::walkers::qcow2\n/* crate::walkers::qcow2 */ const A: &str = \"crate::walkers::qcow2\";\n\
                     #[cfg(test)]\nmod tests { use crate::walkers::qcow2::lookup; }";

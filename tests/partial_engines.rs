@@ -11,11 +11,11 @@ use qcowfuzz::disk::features::Feature;
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::harness::chain::{Chain, ChainFile};
-use qcowfuzz::harness::claims::{Claims, CostPolicy, EnginePolicy, SizePolicy};
+use qcowfuzz::harness::engine::claims::{Claims, CostPolicy, EnginePolicy, SizePolicy};
+use qcowfuzz::harness::engine::questions::QuestionKind;
+use qcowfuzz::harness::engine::status::{GuestRun, GuestStatus};
 use qcowfuzz::harness::engine::{Engine, EngineError, Facts, OpenDisk, Opened};
-use qcowfuzz::harness::questions::QuestionKind;
-use qcowfuzz::harness::status::{GuestRun, GuestStatus};
+use qcowfuzz::harness::files::chain::{Chain, ChainFile};
 use qcowfuzz::harness::{Checks, Harness, Walker};
 
 type Answered = Result<(), EngineError>;

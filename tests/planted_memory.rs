@@ -3,9 +3,9 @@
 
 use std::hint::black_box;
 
-use qcowfuzz::harness::chain::Chain;
-use qcowfuzz::harness::claims::{EnginePolicy, MemoryPolicy};
+use qcowfuzz::harness::engine::claims::{EnginePolicy, MemoryPolicy};
 use qcowfuzz::harness::engine::{Engine, Facts, Opened};
+use qcowfuzz::harness::files::chain::Chain;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, PeakAlloc, Walker};
 use qcowfuzz::programs::text::assemble;

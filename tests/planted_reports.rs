@@ -3,11 +3,11 @@
 
 use qcowfuzz::disk::extent::{Visitor, Window};
 use qcowfuzz::disk::offsets::GuestOffset;
-use qcowfuzz::harness::chain::Chain;
+use qcowfuzz::harness::engine::info::{CheckCounts, ImageInfo};
 use qcowfuzz::harness::engine::{
     Engine, EngineError, Facts, ImageReport, OpenDisk, Opened, ReportKind,
 };
-use qcowfuzz::harness::info::{CheckCounts, ImageInfo};
+use qcowfuzz::harness::files::chain::Chain;
 use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::programs::text::assemble;
 

@@ -12,9 +12,9 @@ mod not_given;
 #[allow(dead_code)]
 mod qemu;
 
-use qcowfuzz::harness::chain::ChainFolder;
-use qcowfuzz::harness::implementation::{Implementation, no_observer};
-use qcowfuzz::harness::questions::QuestionKind;
+use qcowfuzz::harness::cases::implementation::{Implementation, no_observer};
+use qcowfuzz::harness::engine::questions::QuestionKind;
+use qcowfuzz::harness::files::chain::ChainFolder;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Harness, KnownFindings};
 use qcowfuzz::images::FileNames;

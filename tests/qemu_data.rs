@@ -6,8 +6,8 @@ mod qemu;
 
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::GuestOffset;
-use qcowfuzz::harness::chain::{Chain, ChainFolder};
 use qcowfuzz::harness::engine::Engine;
+use qcowfuzz::harness::files::chain::{Chain, ChainFolder};
 use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::programs::text::assemble;
 use qemu::compare;

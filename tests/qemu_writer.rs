@@ -6,8 +6,8 @@ mod qemu;
 
 use std::process::Command;
 
-use qcowfuzz::harness::qemu_io::QemuEngine;
-use qcowfuzz::harness::questions::QuestionKind;
+use qcowfuzz::harness::against::qemu_io::QemuEngine;
+use qcowfuzz::harness::engine::questions::QuestionKind;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Harness};
 use qcowfuzz::internal::programs::operand::DataIn;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use qcowfuzz::findings::regression::Regression;
-use qcowfuzz::harness::implementation::no_observer;
+use qcowfuzz::harness::cases::implementation::no_observer;
 use qcowfuzz::harness::{Checks, Failure, Outcome};
 use qcowfuzz::images::FileNames;
 

@@ -15,8 +15,8 @@ use std::{env, fs, panic};
 
 use qcowfuzz::disk::features::{Feature, FeatureSet};
 use qcowfuzz::disk::image_format::ImageFormat;
-use qcowfuzz::harness::claims::Claim;
 use qcowfuzz::harness::engine::ErrorKind;
+use qcowfuzz::harness::engine::claims::Claim;
 use qcowfuzz::internal::findings::panics::PanicNote;
 use qcowfuzz::internal::images::files::Images;
 use qcowfuzz::prelude::*;

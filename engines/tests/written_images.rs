@@ -13,8 +13,8 @@ use std::rc::Rc;
 
 use qcowfuzz::disk::features::{Feature, FeatureSet};
 use qcowfuzz::harness::Checks;
-use qcowfuzz::harness::chain::{ChainFile, ChainFolder};
-use qcowfuzz::harness::implementation::Implementation;
+use qcowfuzz::harness::cases::implementation::Implementation;
+use qcowfuzz::harness::files::chain::{ChainFile, ChainFolder};
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::images::FileNames;
 use qcowfuzz::internal::disk::observer::{Event, Observer, State};

@@ -1,4 +1,7 @@
 //! Damaged images: the target `hostile` of `qcowfuzz::harness::targets`.
 #![no_main]
 
-qcowfuzz::fuzz_target!(Hostile, qcowfuzz::harness::implementation::Implementation::our_walker());
+qcowfuzz::fuzz_target!(
+    Hostile,
+    qcowfuzz::harness::cases::implementation::Implementation::our_walker()
+);

@@ -1,4 +1,7 @@
 //! Valid images, walked: the target `map_extents` of `qcowfuzz::harness::targets`.
 #![no_main]
 
-qcowfuzz::fuzz_target!(MapExtents, qcowfuzz::harness::implementation::Implementation::our_walker());
+qcowfuzz::fuzz_target!(
+    MapExtents,
+    qcowfuzz::harness::cases::implementation::Implementation::our_walker()
+);

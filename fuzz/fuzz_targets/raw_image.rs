@@ -1,4 +1,7 @@
 //! Any bytes as a file: the target `raw_image` of `qcowfuzz::harness::targets`.
 #![no_main]
 
-qcowfuzz::fuzz_target!(RawImage, qcowfuzz::harness::implementation::Implementation::our_walker());
+qcowfuzz::fuzz_target!(
+    RawImage,
+    qcowfuzz::harness::cases::implementation::Implementation::our_walker()
+);

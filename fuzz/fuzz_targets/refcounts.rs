@@ -1,4 +1,7 @@
 //! The allocator alone: the target `refcounts` of `qcowfuzz::harness::targets`.
 #![no_main]
 
-qcowfuzz::fuzz_target!(Refcounts, qcowfuzz::harness::implementation::Implementation::our_walker());
+qcowfuzz::fuzz_target!(
+    Refcounts,
+    qcowfuzz::harness::cases::implementation::Implementation::our_walker()
+);

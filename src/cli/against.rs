@@ -2,9 +2,9 @@
 
 use std::ffi::OsString;
 
-use crate::harness::command_engine::EngineCommand;
-use crate::harness::implementation::Implementation;
-use crate::harness::qemu_io::{CostlyComparisons, Qemu};
+use crate::harness::against::qemu_io::{CostlyComparisons, Qemu};
+use crate::harness::cases::implementation::Implementation;
+use crate::harness::engines::command::EngineCommand;
 
 use super::exit::CommandError;
 

@@ -3,10 +3,10 @@
 use std::ffi::OsString;
 use std::sync::OnceLock;
 
-use crate::harness::command_engine::EngineCommand;
-use crate::harness::engine_failure;
-use crate::harness::image_program::ImageProgram;
-use crate::harness::implementation::Implementation;
+use crate::harness::cases::implementation::Implementation;
+use crate::harness::engine::engine_failure;
+use crate::harness::engines::command::EngineCommand;
+use crate::harness::engines::image_program::ImageProgram;
 
 use super::exit::{CommandError, ExitResult};
 

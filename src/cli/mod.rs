@@ -39,8 +39,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::harness::implementation::Implementation;
-use crate::harness::qemu_io::CostlyComparisons;
+use crate::harness::against::qemu_io::CostlyComparisons;
+use crate::harness::cases::implementation::Implementation;
 
 use against::AgainstOption;
 use engine::EngineOption;
@@ -126,8 +126,8 @@ Commands that write output from a crash (minimize, report, regress, bundle) exit
 /// ```no_run
 /// # use qcowfuzz::harness::Walker;
 /// # struct MyEngine;
-/// # impl MyEngine { fn default() -> qcowfuzz::harness::implementation::Implementation {
-/// #     qcowfuzz::harness::implementation::Implementation::our_walker()
+/// # impl MyEngine { fn default() -> qcowfuzz::harness::cases::implementation::Implementation {
+/// #     qcowfuzz::harness::cases::implementation::Implementation::our_walker()
 /// # } }
 /// fn main() -> std::process::ExitCode {
 ///     qcowfuzz::cli::main_with(MyEngine::default())

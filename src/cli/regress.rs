@@ -8,7 +8,7 @@ use crate::findings::examiner::Examiner;
 use crate::findings::regression::Regression;
 use crate::findings::runner::showing;
 use crate::harness::Checks;
-use crate::harness::implementation::Implementation;
+use crate::harness::cases::implementation::Implementation;
 use crate::images::FileNames;
 use crate::programs::Program;
 

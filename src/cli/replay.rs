@@ -7,7 +7,7 @@ use crate::disk::files::Existing;
 use crate::findings::PanicNotes;
 use crate::findings::examiner::Examiner;
 use crate::findings::report::Verdict;
-use crate::harness::implementation::Implementation;
+use crate::harness::cases::implementation::Implementation;
 use crate::harness::{Checks, Pipeline};
 use crate::images::FileNames;
 use crate::images::files::LayerFiles;

@@ -1,7 +1,7 @@
 //! `run-inputs`: runs the inputs that another process sends.
 
 use crate::findings::isolation::{Repeat, run_inputs};
-use crate::harness::implementation::Implementation;
+use crate::harness::cases::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 
 use super::exit::{CommandError, Exit, ExitResult};

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use crate::findings::PanicNotes;
-use crate::harness::implementation::{Implementation, no_observer};
+use crate::harness::cases::implementation::{Implementation, no_observer};
 use crate::harness::selftest::{SelfTest, SelfTestAnswer, SelfTestRow, self_test};
 
 use super::exit::{Exit, ExitResult};

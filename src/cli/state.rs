@@ -13,7 +13,7 @@ use crate::disk::files::Existing;
 use crate::findings::PanicNotes;
 use crate::fuzzing::corpus::inputs::{Corpus, Pruned};
 use crate::fuzzing::corpus::merge::Merged;
-use crate::harness::implementation::Implementation;
+use crate::harness::cases::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 
 use super::exit::{Exit, ExitResult};

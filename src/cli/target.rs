@@ -2,9 +2,9 @@
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
-use crate::harness::implementation::Implementation;
-use crate::harness::questions::QuestionKind;
-use crate::harness::target::Inputs;
+use crate::harness::cases::implementation::Implementation;
+use crate::harness::cases::target::Inputs;
+use crate::harness::engine::questions::QuestionKind;
 use crate::harness::targets::TargetKind;
 
 use super::exit::CommandError;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::disk::features::{Feature, FeatureSet};
 use crate::disk::files;
 use crate::harness::KnownFindings;
-use crate::harness::implementation::Implementation;
+use crate::harness::cases::implementation::Implementation;
 use crate::processes::Executable;
 
 use super::against::Against;

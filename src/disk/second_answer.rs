@@ -4,7 +4,8 @@ use super::closed::closed;
 
 closed! {
     /// An answer of another implementation about an image: see
-    /// [`SecondOpinion`](crate::harness::second_opinion::SecondOpinion). Only runs with a second opinion have them.
+    /// [`SecondOpinion`](crate::harness::against::second_opinion::SecondOpinion). Only runs with a second opinion have
+    /// them.
     SecondAnswer {
         /// It opens the image.
         Opened = "opened",

@@ -7,7 +7,7 @@ use tar::{Builder, Header};
 
 use crate::disk::files::Existing;
 use crate::disk::storage::Storage;
-use crate::harness::target::Expectation;
+use crate::harness::cases::target::Expectation;
 use crate::harness::targets::TargetKind;
 use crate::images::export::Holes;
 use crate::images::files::FileNames;
@@ -169,7 +169,7 @@ mod tests {
     use crate::findings::examiner::Examiner;
     use crate::findings::report::Verdict;
     use crate::harness::Checks;
-    use crate::harness::implementation::Implementation;
+    use crate::harness::cases::implementation::Implementation;
     use crate::programs::generate::{GenerateSettings, generate};
 
     /// Returns a report of a sound program with a made-up fingerprint.

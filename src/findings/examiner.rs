@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::rc::Rc;
 
-use crate::harness::implementation::{Implementation, no_observer};
+use crate::harness::cases::implementation::{Implementation, no_observer};
 use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, Pipeline};
 use crate::images::files::FileNames;
@@ -87,9 +87,9 @@ mod tests {
     use crate::disk::storage::Storage;
     use crate::findings::log::tests::Text;
     use crate::findings::report::Verdict;
-    use crate::harness::chain::Chain;
+    use crate::harness::cases::implementation::Implementation;
     use crate::harness::engine::{Engine, Facts, Opened};
-    use crate::harness::implementation::Implementation;
+    use crate::harness::files::chain::Chain;
     use crate::programs::generate::{GenerateSettings, generate};
 
     #[test]

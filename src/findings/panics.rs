@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 use std::path::Path;
 use std::sync::Mutex;
 
-use crate::harness::engine_failure;
+use crate::harness::engine::engine_failure;
 
 /// The place and the message of a panic.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::harness::target::{Expectation, Inputs};
+use crate::harness::cases::target::{Expectation, Inputs};
 use crate::harness::targets::TargetKind;
 use crate::harness::{Outcome, Pipeline};
 

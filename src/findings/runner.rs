@@ -3,9 +3,9 @@
 use std::rc::Rc;
 
 use crate::disk::observer::Observer;
-use crate::harness::implementation::Implementation;
+use crate::harness::cases::implementation::Implementation;
 #[cfg(feature = "fuzzer")]
-use crate::harness::implementation::no_observer;
+use crate::harness::cases::implementation::no_observer;
 use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, Failure, Harness, KnownFindings, MetFinding, Outcome, Pipeline};
 use crate::images::files::FileNames;

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use crate::disk::extent::Extent;
-use crate::harness::target::Expectation;
+use crate::harness::cases::target::Expectation;
 use crate::images::files::FileNames;
 use crate::images::limits::Limits;
 use crate::programs::Program;

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::disk::error::Error;
 use crate::disk::files;
-use crate::harness::known::is_of;
+use crate::harness::engine::known::is_of;
 use crate::harness::targets::TargetKind;
 use crate::harness::{KnownFinding, KnownFindings};
 

@@ -18,7 +18,7 @@ use crate::disk::limits::{MAX_LAYERS, MAX_WATCHED_EXTENTS};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Data, Layer, Storage};
 use crate::formats::anatomy::{Element, Part};
-use crate::harness::tracer::AccessedRange;
+use crate::harness::cases::tracer::AccessedRange;
 use crate::images::files::{FileNames, Images, LayerFile};
 use crate::images::image::Image;
 use crate::images::layer_anatomy::LayerAnatomy;

@@ -34,8 +34,8 @@ use crate::fuzzing::corpus::Folder;
 use crate::fuzzing::feedback::Counter;
 use crate::fuzzing::feedback::coverage::CoverageFeatures;
 use crate::fuzzing::feedback::layout::tally;
+use crate::harness::cases::target::Inputs;
 use crate::harness::oracles::Violation;
-use crate::harness::target::Inputs;
 use crate::images::entropy::Entropy;
 
 use breeder::Breeder;

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 
 use crate::harness::KnownFindings;
-use crate::harness::implementation::Implementation;
+use crate::harness::cases::implementation::Implementation;
 
 /// The environment variable that names a file of known findings, which are set aside beside those of the
 /// implementation: libFuzzer's command line has no room for the option `--known`.

@@ -1,6 +1,14 @@
 //! The engine interface: to fuzz your own implementation, implement these two traits. The oracles call every
 //! implementation through them, our own walker included. `examples/engine.rs` implements them for a small reader.
 
+pub mod claims;
+pub(crate) mod engine_failure;
+pub mod info;
+pub(crate) mod known;
+pub mod questions;
+pub mod status;
+pub(crate) mod tested;
+
 use std::borrow::Cow;
 use std::error::Error;
 
@@ -8,15 +16,14 @@ use crate::disk::error::StorageError;
 use crate::disk::extent::{Visitor, Window};
 use crate::disk::features::FeatureSet;
 use crate::disk::offsets::GuestOffset;
+use crate::harness::engine::claims::{Claims, EnginePolicy};
+use crate::harness::engine::info::{CheckCounts, ImageInfo};
+use crate::harness::engine::known::KnownFindings;
+use crate::harness::engine::questions::{QuestionKind, QuestionKinds};
+use crate::harness::engine::status::GuestRun;
+use crate::harness::files::chain::Chain;
 use crate::processes::ProcessEnd;
 pub use crate::programs::{BitmapChange, NewImage};
-
-use super::chain::Chain;
-use super::claims::{Claims, EnginePolicy};
-use super::info::{CheckCounts, ImageInfo};
-use super::known::KnownFindings;
-use super::questions::{QuestionKind, QuestionKinds};
-use super::status::GuestRun;
 
 /// The statement of an implementation about itself. The harness asks for it once, before the first image.
 #[derive(Clone, Debug)]
@@ -115,7 +122,8 @@ pub trait Engine {
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s>;
 
     /// Opens the image at the top of `chain` for reading and writing. Only its file and its data file can be written
-    /// ([`ChainFile::write_at`](super::chain::ChainFile::write_at)). By default, the engine does not write.
+    /// ([`ChainFile::write_at`](crate::harness::files::chain::ChainFile::write_at)). By default, the engine does not
+    /// write.
     ///
     /// # Errors
     /// As for [`Engine::open`].
@@ -269,7 +277,7 @@ pub enum Request<'b> {
         change: BitmapChange,
     },
     /// Writes all changes to the file, and has it keep them in a power cut
-    /// ([`ChainFile::flush`](super::chain::ChainFile::flush)).
+    /// ([`ChainFile::flush`](crate::harness::files::chain::ChainFile::flush)).
     Flush,
 }
 

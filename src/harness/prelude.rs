@@ -7,14 +7,14 @@ pub use crate::disk::offsets::{GuestOffset, HostOffset};
 pub use crate::disk::storage::Storage;
 #[cfg(feature = "fuzzer")]
 pub use crate::harness::ChainFiles;
-pub use crate::harness::chain::{Chain, ChainFile, ChainLayer};
-pub use crate::harness::claims::{Claims, CostPolicy, EnginePolicy, SizePolicy};
+pub use crate::harness::engine::claims::{Claims, CostPolicy, EnginePolicy, SizePolicy};
+pub use crate::harness::engine::status::{GuestRun, GuestStatus};
 pub use crate::harness::engine::{
     AccessFeedback, Answer, BitmapChange, Engine, EngineError, Facts, ImageReport, NewImage,
     OpenDisk, Opened, ReportKind, Request,
 };
-pub use crate::harness::status::{GuestRun, GuestStatus};
-pub use crate::harness::stream::ChainStream;
+pub use crate::harness::files::chain::{Chain, ChainFile, ChainLayer};
+pub use crate::harness::files::stream::ChainStream;
 
 // The name of the prelude is the only one that users see.
 #[doc(hidden)]
@@ -34,15 +34,15 @@ macro_rules! __describe {
         $(,)?
     ) => {
         fn facts(&self) -> $crate::harness::engine::Facts {
-            let claims = $crate::harness::claims::Claims::QCOW2;
+            let claims = $crate::harness::engine::claims::Claims::QCOW2;
             $(let claims = claims.yes(&[$($crate::disk::features::Feature::$known_too),*]);)?
             $(let claims = claims.refuse_or_be_right(&[
                 $($crate::disk::features::Feature::$refused),*
             ]);)?
             $(let claims = claims.no(&[$($crate::disk::features::Feature::$no),*]);)?
-            let policy = $crate::harness::claims::EnginePolicy {
-                $(size: $crate::harness::claims::SizePolicy::$size,)?
-                $(cost: $crate::harness::claims::CostPolicy::$cost,)?
+            let policy = $crate::harness::engine::claims::EnginePolicy {
+                $(size: $crate::harness::engine::claims::SizePolicy::$size,)?
+                $(cost: $crate::harness::engine::claims::CostPolicy::$cost,)?
                 ..Default::default()
             };
             $crate::harness::engine::Facts {

@@ -8,11 +8,10 @@ mod recipes;
 mod refcounts;
 mod writes;
 
+use crate::harness::cases::target::{Definition, Inputs, JudgeCase};
+use crate::harness::engine::Facts;
+use crate::harness::engine::claims::Claims;
 use crate::images::limits::Limits;
-
-use super::claims::Claims;
-use super::engine::Facts;
-use super::target::{Definition, Inputs, JudgeCase};
 
 macro_rules! targets {
     ($($(#[$attribute:meta])* $kind:ident in $module:ident,)+) => {

@@ -5,9 +5,9 @@ use std::ops::ControlFlow;
 use qcowfuzz::disk::extent::{Extent, Visitor, Window};
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::harness::Walker;
-use qcowfuzz::harness::chain::Chain;
+use qcowfuzz::harness::engine::status::GuestRun;
 use qcowfuzz::harness::engine::{Engine, EngineError, Facts, OpenDisk, Opened};
-use qcowfuzz::harness::status::GuestRun;
+use qcowfuzz::harness::files::chain::Chain;
 use qcowfuzz::internal::disk::image_format::ImageFormat;
 
 /// The first guest offset that needs more than 32 bits.

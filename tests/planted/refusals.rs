@@ -1,8 +1,8 @@
 //! An engine that reads through damage.
 
-use qcowfuzz::harness::chain::Chain;
-use qcowfuzz::harness::claims::Claims;
+use qcowfuzz::harness::engine::claims::Claims;
 use qcowfuzz::harness::engine::{Engine, Facts, Opened};
+use qcowfuzz::harness::files::chain::Chain;
 use qcowfuzz::harness::{Harness, Walker};
 use qcowfuzz::programs::Program;
 

@@ -1,7 +1,7 @@
 //! Engines to which the harness cannot give an image.
 
 use qcowfuzz::harness::Checks;
-use qcowfuzz::harness::questions::QuestionKind;
+use qcowfuzz::harness::engine::questions::QuestionKind;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::prelude::{Answer, Chain, Engine, EngineError, Facts, NewImage, Opened};
 use small_writer::WritingWalker;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::fuzzing::campaign::worker;
 use crate::fuzzing::campaign::worker::WorkerJob;
 use crate::harness::Checks;
-use crate::harness::implementation::Implementation;
+use crate::harness::cases::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 
 use crate::cli::exit::{CommandError, Exit, ExitResult};

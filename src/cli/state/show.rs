@@ -16,7 +16,7 @@ use crate::fuzzing::feedback::coverage::Covered;
 use crate::fuzzing::feedback::layout::Counter;
 use crate::fuzzing::feedback::layout::schema_hash;
 use crate::fuzzing::feedback::layout::values;
-use crate::harness::implementation::Implementation;
+use crate::harness::cases::implementation::Implementation;
 
 use crate::cli::print::counted;
 

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use super::search::{MAX_RECIPES, RecipeSearch, command, command_mut, each_command};
 use crate::findings::minimizer::{self, MinimizeSettings};
-use crate::harness::target::Inputs;
+use crate::harness::cases::target::Inputs;
 use crate::images::limits::Limits;
 use crate::recipes::recipe::Command;
 

@@ -7,7 +7,7 @@ use std::sync::mpsc::Receiver;
 use crate::findings::panics::PanicNotes;
 use crate::findings::runner::{Runner, finding_of_two};
 use crate::harness::Checks;
-use crate::harness::implementation::{Implementation, no_observer};
+use crate::harness::cases::implementation::{Implementation, no_observer};
 use crate::harness::targets::TargetKind;
 use crate::images::files::FileNames;
 use crate::processes::RunCounter;

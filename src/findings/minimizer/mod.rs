@@ -30,7 +30,7 @@ mod trials;
 use std::ops::ControlFlow;
 
 use crate::disk::limits::MAX_MINIMIZE_ROUNDS;
-use crate::harness::target::Inputs;
+use crate::harness::cases::target::Inputs;
 
 pub use measure::Measure;
 pub use search::MinimizeSettings;

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use crate::findings::panics::caught;
-use crate::harness::target::Inputs;
+use crate::harness::cases::target::Inputs;
 use crate::programs::framing::{fit_data, reframe};
 use crate::programs::{Operation, Program, Vm};
 

@@ -4,7 +4,7 @@
 mod answer;
 mod picture;
 
-use crate::harness::target::Expectation;
+use crate::harness::cases::target::Expectation;
 use std::iter;
 use std::ops::Range;
 

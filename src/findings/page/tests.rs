@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::harness::Failure;
-use crate::harness::implementation::Implementation;
+use crate::harness::cases::implementation::Implementation;
 use crate::harness::oracles::Violation;
 use crate::programs::text::assemble;
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::*;
 use crate::findings::log::Log;
 use crate::findings::panics::PanicNote;
-use crate::harness::implementation::Implementation;
+use crate::harness::cases::implementation::Implementation;
 use crate::harness::oracles::Violation;
 use crate::harness::{Checks, Failure};
 use crate::images::files::FileNames;

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use crate::findings::evidence::{EntryJson, FileJson, RunJson, StepJson};
 use crate::findings::explain::FileKind;
 use crate::findings::records::MapRecord;
-use crate::harness::target::Expectation;
+use crate::harness::cases::target::Expectation;
 use crate::programs::Effect;
 
 use super::Report;

@@ -11,9 +11,9 @@ use crate::images::files::FileNames;
 use crate::programs::Program;
 
 use crate::findings::runner::{Ran, Runner};
-use crate::harness::implementation::Implementation;
+use crate::harness::cases::implementation::Implementation;
+use crate::harness::cases::tracer::{AccessedRange, Tracer};
 use crate::harness::targets::TargetKind;
-use crate::harness::tracer::{AccessedRange, Tracer};
 use crate::processes::RunCounter;
 
 use super::slot::Slot;

@@ -10,7 +10,7 @@ use crate::fuzzing::embedded::FuzzProgress;
 use crate::fuzzing::feedback::Counter;
 use crate::fuzzing::feedback::layout::tally;
 
-use crate::harness::questions::QuestionKind;
+use crate::harness::engine::questions::QuestionKind;
 use crate::harness::targets::TargetKind;
 
 use super::plan::CampaignPlan;

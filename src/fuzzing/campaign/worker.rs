@@ -19,8 +19,8 @@ use crate::fuzzing::embedded::state::CampaignState;
 use crate::fuzzing::embedded::{FuzzProgress, FuzzSettings, Fuzzer, SavedFindings};
 use crate::fuzzing::feedback::Counter;
 use crate::harness::Checks;
-use crate::harness::engine_failure;
-use crate::harness::implementation::Implementation;
+use crate::harness::cases::implementation::Implementation;
+use crate::harness::engine::engine_failure;
 use crate::harness::targets::TargetKind;
 use crate::processes::RunCounter;
 

@@ -15,7 +15,7 @@ use crate::fuzzing::feedback::attribution::{Attributed, WalkId};
 use crate::fuzzing::feedback::coverage::{Coverage, CoverageFeatures, prune};
 use crate::fuzzing::feedback::layout::Counter;
 use crate::harness::Checks;
-use crate::harness::implementation::Implementation;
+use crate::harness::cases::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 use crate::images::files::FileNames;
 
@@ -151,7 +151,7 @@ pub(super) fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::harness::implementation::Implementation;
+    use crate::harness::cases::implementation::Implementation;
     use crate::programs::generate::{GenerateSettings, generate};
 
     fn program(rng_seed: u64) -> Vec<u8> {

@@ -15,7 +15,7 @@ use crate::findings::runner::Runner;
 use crate::fuzzing::feedback::Recorder;
 use crate::fuzzing::feedback::coverage::{CoverageFeatures, prune_around};
 use crate::harness::Checks;
-use crate::harness::implementation::Implementation;
+use crate::harness::cases::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 use crate::images::files::FileNames;
 

@@ -4,8 +4,8 @@
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::fuzzing::mutators::{Breeding, FileBreeding, Used, Weights, breed, breed_file};
-use crate::harness::target::Inputs;
-use crate::harness::tracer::TraceRun;
+use crate::harness::cases::target::Inputs;
+use crate::harness::cases::tracer::TraceRun;
 use crate::harness::{Harness, Walker};
 use crate::images::entropy::Entropy;
 use crate::images::limits::Limits;

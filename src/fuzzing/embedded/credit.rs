@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::fuzzing::mutators::{MUTATIONS, Used, Weights};
-use crate::harness::target::Inputs;
+use crate::harness::cases::target::Inputs;
 
 /// The number of children after which all earlier counts are halved.
 const HALF_LIFE: u64 = 1 << 13;

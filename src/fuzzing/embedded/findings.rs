@@ -9,9 +9,9 @@ use crate::fuzzing::corpus::Folder;
 
 use crate::findings::runner::Finding;
 use crate::harness::MetFinding;
-use crate::harness::known::MAX_SEEN;
-use crate::harness::questions::{QuestionKind, QuestionKinds};
-use crate::harness::second_opinion::ComparedImages;
+use crate::harness::against::second_opinion::ComparedImages;
+use crate::harness::engine::known::MAX_SEEN;
+use crate::harness::engine::questions::{QuestionKind, QuestionKinds};
 
 /// All findings with one fingerprint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::fuzzing::corpus::name;
-use crate::harness::target::Inputs;
+use crate::harness::cases::target::Inputs;
 
 use super::credit::MutationWorth;
 use super::measures::ParentChange;

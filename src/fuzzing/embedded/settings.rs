@@ -1,7 +1,7 @@
 //! The settings of a campaign.
 
-use crate::harness::claims::Claims;
-use crate::harness::target::Inputs;
+use crate::harness::cases::target::Inputs;
+use crate::harness::engine::claims::Claims;
 use crate::images::limits::Limits;
 
 /// The settings of a campaign, which do not change while it runs.

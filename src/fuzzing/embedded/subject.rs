@@ -2,7 +2,7 @@
 
 use crate::findings::runner::Finding;
 use crate::fuzzing::feedback::Recorder;
-use crate::harness::tracer::AccessedRange;
+use crate::harness::cases::tracer::AccessedRange;
 use crate::harness::{MetFinding, Outcome};
 
 /// The code that the embedded loop runs.
@@ -15,8 +15,8 @@ use crate::harness::{MetFinding, Outcome};
 /// use qcowfuzz::fuzzing::feedback::Recorder;
 /// use qcowfuzz::findings::runner::Finding;
 /// use qcowfuzz::fuzzing::embedded::{FuzzSettings, Fuzzer, RunReply, Subject};
-/// use qcowfuzz::harness::claims::Claims;
-/// use qcowfuzz::harness::target::Inputs;
+/// use qcowfuzz::harness::engine::claims::Claims;
+/// use qcowfuzz::harness::cases::target::Inputs;
 /// use qcowfuzz::images::Limits;
 ///
 /// struct Mine {

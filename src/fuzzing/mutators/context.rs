@@ -1,6 +1,6 @@
 //! The context of a mutation: random numbers, the limits of the target, another program.
 
-use crate::harness::tracer::TraceRun;
+use crate::harness::cases::tracer::TraceRun;
 use crate::images::entropy::Entropy;
 use crate::images::limits::Limits;
 use crate::programs::Program;

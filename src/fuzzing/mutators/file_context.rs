@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::harness::tracer::TraceRun;
+use crate::harness::cases::tracer::TraceRun;
 use crate::images::entropy::Entropy;
 
 /// The parameters of a mutation, except the file.

@@ -27,8 +27,8 @@ mod swap;
 mod tail;
 
 use crate::disk::limits::MAX_OPERATIONS;
-use crate::harness::target::Inputs;
-use crate::harness::tracer::TraceRun;
+use crate::harness::cases::target::Inputs;
+use crate::harness::cases::tracer::TraceRun;
 use crate::images::checksums;
 use crate::images::entropy::Entropy;
 use crate::images::limits::Limits;

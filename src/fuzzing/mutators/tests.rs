@@ -1,7 +1,7 @@
 //! Tests of all mutations.
 
 use super::*;
-use crate::harness::tracer::AccessedRange;
+use crate::harness::cases::tracer::AccessedRange;
 use crate::images::files::LayerFile;
 use crate::programs::Operation;
 use crate::programs::framing::data_of;

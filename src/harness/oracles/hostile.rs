@@ -8,12 +8,12 @@ pub(super) mod untouched;
 
 use crate::disk::extent::{Extent, Window};
 use crate::disk::observer::{Event, State};
-use crate::harness::case::Case;
-use crate::harness::chain::Chain;
+use crate::harness::cases::case::Case;
+use crate::harness::cases::target::{CaseEnd, CaseRun};
 use crate::harness::engine::EngineQuestion;
+use crate::harness::engine::tested::TestedEngine;
+use crate::harness::files::chain::Chain;
 use crate::harness::model::Model;
-use crate::harness::target::{CaseEnd, CaseRun};
-use crate::harness::tested::TestedEngine;
 use crate::images::damage::{Damage, Refusal};
 
 use self::untouched::Untouched;

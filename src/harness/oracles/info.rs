@@ -4,10 +4,10 @@
 //! that is marked as dirty or corrupt; and it asks for a check in a share of the runs.
 
 use crate::disk::features::{Feature, FeatureSet};
-use crate::harness::case::Case;
+use crate::harness::cases::case::Case;
+use crate::harness::engine::info::{CheckCounts, ImageInfo};
+use crate::harness::engine::tested::TestedDisk;
 use crate::harness::engine::{Answer, EngineError};
-use crate::harness::info::{CheckCounts, ImageInfo};
-use crate::harness::tested::TestedDisk;
 use crate::images::files::Images;
 
 use super::{OracleResult, SetAside, Violation, unexpected_error, violation};

@@ -2,11 +2,11 @@
 //! not check reads of guest data, nor the error itself, except that it must not say that the image is malformed.
 
 use crate::disk::extent::{Extent, Window};
-use crate::harness::chain::Chain;
+use crate::harness::engine::tested::TestedEngine;
 use crate::harness::engine::{EngineError, ErrorKind};
-use crate::harness::meter::Meter;
+use crate::harness::files::chain::Chain;
+use crate::harness::files::meter::Meter;
 use crate::harness::model::Model;
-use crate::harness::tested::TestedEngine;
 
 use super::collector::Collector;
 use super::{Oracle, OracleResult, Violation, data, partition, unexpected_error, violation};

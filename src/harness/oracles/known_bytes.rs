@@ -6,7 +6,7 @@
 
 use crate::disk::known_bytes::KnownBytes;
 use crate::disk::offsets::GuestOffset;
-use crate::harness::tested::TestedDisk;
+use crate::harness::engine::tested::TestedDisk;
 
 use super::{OracleResult, violation};
 

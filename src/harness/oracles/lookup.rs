@@ -9,8 +9,8 @@
 
 use crate::disk::extent::Extent;
 use crate::disk::offsets::GuestOffset;
-use crate::harness::status::{GuestRun, GuestStatus};
-use crate::harness::tested::TestedDisk;
+use crate::harness::engine::status::{GuestRun, GuestStatus};
+use crate::harness::engine::tested::TestedDisk;
 
 use super::{OracleResult, SetAside, differing_field, go_on, unexpected_error, violation};
 

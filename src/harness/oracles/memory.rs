@@ -8,7 +8,7 @@
 
 use peak_alloc::PeakAlloc;
 
-use crate::harness::claims::MemoryPolicy;
+use crate::harness::engine::claims::MemoryPolicy;
 
 use super::{OracleResult, violation};
 

@@ -11,8 +11,8 @@ use std::ops::Range;
 
 use crate::disk::extent::{Extent, Window};
 use crate::disk::offsets::GuestOffset;
-use crate::harness::status::GuestStatus;
-use crate::harness::tested::TestedDisk;
+use crate::harness::engine::status::GuestStatus;
+use crate::harness::engine::tested::TestedDisk;
 use crate::images::damage::{BrokenRule, Damage, Refusal};
 
 use super::collector::{Collector, Fuel};

@@ -3,10 +3,10 @@
 //! check more than one window and two look-ups in it.
 
 use crate::disk::extent::{Extent, Window};
-use crate::harness::chain::Chain;
+use crate::harness::engine::tested::{TestedDisk, TestedEngine};
 use crate::harness::engine::{EngineError, EngineQuestion};
+use crate::harness::files::chain::Chain;
 use crate::harness::model::Model;
-use crate::harness::tested::{TestedDisk, TestedEngine};
 use crate::images::entropy::Entropy;
 
 use super::collector::Collector;

@@ -7,7 +7,7 @@
 use crate::disk::extent::Extent;
 use crate::disk::observer::{Event, Observer, State, Vital};
 use crate::disk::offsets::GuestOffset;
-use crate::harness::tested::TestedDisk;
+use crate::harness::engine::tested::TestedDisk;
 use crate::images::entropy::Entropy;
 use crate::programs::Question;
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 use crate::disk::extent::{Extent, Window};
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::ErrorKind;
-use crate::harness::tested::TestedDisk;
+use crate::harness::engine::tested::TestedDisk;
 
 use super::collector::Collector;
 use super::{
@@ -183,9 +183,9 @@ mod tests {
     use super::*;
     use crate::disk::extent::{Mapping, Visitor};
     use crate::disk::offsets::HostOffset;
-    use crate::harness::chain::Chain;
+    use crate::harness::engine::tested::TestedEngine;
     use crate::harness::engine::{Answer, Engine, Facts, OpenDisk, Opened};
-    use crate::harness::tested::TestedEngine;
+    use crate::harness::files::chain::Chain;
     use crate::images::image::Image;
 
     /// A disk of 12 bytes whose walks emit these extents in turn, for any window.

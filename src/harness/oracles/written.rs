@@ -23,7 +23,7 @@ use crate::disk::extent::{Extent, Mapping};
 use crate::disk::limits::MAX_INFLATED_BYTES;
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Data, Storage, each_data};
-use crate::harness::chain::{Chain, ChainFile};
+use crate::harness::files::chain::{Chain, ChainFile};
 use crate::harness::model::Model;
 use crate::images::entropy::Entropy;
 

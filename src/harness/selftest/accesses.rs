@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use crate::disk::extent::Window;
 use crate::disk::offsets::GuestOffset;
-use crate::harness::chain::Chain;
-use crate::harness::claims::{Claim, Claims};
+use crate::harness::engine::claims::{Claim, Claims};
+use crate::harness::engine::engine_failure;
+use crate::harness::engine::tested::TestedEngine;
 use crate::harness::engine::{AccessFeedback, Answer, Engine, EngineError, Request};
-use crate::harness::engine_failure;
-use crate::harness::meter::{FileAccess, MAX_ACCESSES, Meter};
+use crate::harness::files::chain::Chain;
+use crate::harness::files::meter::{FileAccess, MAX_ACCESSES, Meter};
 use crate::harness::oracles::collector::Collector;
-use crate::harness::tested::TestedEngine;
 use crate::harness::{Harness, Walker};
 use crate::images::files::Images;
 use crate::programs::generate::generate_any;

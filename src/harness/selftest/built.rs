@@ -1,6 +1,6 @@
 //! A plain image of the self-test, built, and the reference model of its disk.
 
-use crate::harness::chain::Chain;
+use crate::harness::files::chain::Chain;
 use crate::harness::model::Model;
 use crate::harness::{Harness, Walker};
 

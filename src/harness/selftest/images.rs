@@ -184,8 +184,8 @@ mod tests {
 
     use super::*;
     use crate::disk::features::{Feature, FeatureSet};
-    use crate::harness::claims::Claims;
-    use crate::harness::pipeline::{Checks, Pipeline};
+    use crate::harness::cases::pipeline::{Checks, Pipeline};
+    use crate::harness::engine::claims::Claims;
     use crate::images::limits::Limits;
     use crate::programs::text::assemble;
 

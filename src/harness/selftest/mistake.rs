@@ -188,7 +188,7 @@ fn of_status(
     plain: &BuiltImage,
     part: &Visible,
 ) -> Option<AdapterMistake> {
-    use crate::harness::status::GuestStatus::{Data, Exact, Hole, Zeros};
+    use crate::harness::engine::status::GuestStatus::{Data, Exact, Hole, Zeros};
 
     // Inside a cluster, if the part is longer than a byte.
     let inside = (part.end - part.start - 1).min(PROBE_BYTES + 1);

@@ -13,17 +13,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::disk::features::{Feature, FeatureSet};
 use crate::disk::offsets::GuestOffset;
+use crate::harness::cases::implementation::no_observer;
+use crate::harness::engine::claims::{Claim, Claims};
+use crate::harness::engine::engine_failure;
+use crate::harness::engine::known::{KnownFinding, KnownFindings};
+use crate::harness::engine::tested::TestedEngine;
+use crate::harness::engine::{Engine, ErrorKind, Facts};
+use crate::harness::oracles::{self, OracleResult, Violation};
+use crate::harness::targets::TargetKind;
+use crate::harness::{Checks, Harness, Walker};
 use crate::programs::text::assemble;
-
-use super::claims::{Claim, Claims};
-use super::engine::{Engine, ErrorKind, Facts};
-use super::engine_failure;
-use super::implementation::no_observer;
-use super::known::{KnownFinding, KnownFindings};
-use super::oracles::{self, OracleResult, Violation};
-use super::targets::TargetKind;
-use super::tested::TestedEngine;
-use super::{Checks, Harness};
 
 pub use accesses::{AccessCheck, AccessOrder};
 pub(crate) use images::IMAGES;
@@ -163,7 +162,7 @@ pub fn self_test(create: &dyn Fn() -> Box<dyn Engine>) -> SelfTest {
 
 /// Returns the features of the images that a program builds.
 fn features(program: &[u8]) -> FeatureSet {
-    let mut harness = Harness::new(super::Walker::default());
+    let mut harness = Harness::new(Walker::default());
     harness.build(program);
     harness.vm().features()
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::harness::questions::{QuestionKind, QuestionKinds};
+use crate::harness::engine::questions::{QuestionKind, QuestionKinds};
 
 /// A question of the self-test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

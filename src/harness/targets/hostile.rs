@@ -1,13 +1,13 @@
 //! The target `hostile`: programs that damage the images that they build.
 
 use crate::disk::extent::Extent;
-use crate::harness::case::Case;
+use crate::harness::against::second_opinion::Opinion;
+use crate::harness::cases::case::Case;
+use crate::harness::cases::target::{CaseEnd, CaseRun, Definition, Expectation, Inputs, JudgeCase};
+use crate::harness::engine::tested::TestedEngine;
 use crate::harness::model::Model;
 use crate::harness::oracles::hostile;
 use crate::harness::oracles::{OracleResult, Violation};
-use crate::harness::second_opinion::Opinion;
-use crate::harness::target::{CaseEnd, CaseRun, Definition, Expectation, Inputs, JudgeCase};
-use crate::harness::tested::TestedEngine;
 use crate::images::limits::Limits;
 
 /// The constant properties of the target.

@@ -1,6 +1,6 @@
 //! The target `map_extents`: programs that build valid images, with our walker as the first engine.
 
-use crate::harness::target::{Definition, Expectation, Inputs, JudgeCase};
+use crate::harness::cases::target::{Definition, Expectation, Inputs, JudgeCase};
 use crate::images::limits::Limits;
 
 use super::reading::ReadingJudge;

@@ -1,14 +1,14 @@
 //! The target `raw_image`: image files of any content.
 
 use crate::disk::image_format::ImageFormat;
-use crate::harness::case::Case;
-use crate::harness::file_input;
+use crate::harness::against::second_opinion::Opinion;
+use crate::harness::cases::case::Case;
+use crate::harness::cases::file_input;
+use crate::harness::cases::target::{CaseEnd, CaseRun, Definition, Expectation, Inputs, JudgeCase};
+use crate::harness::engine::tested::TestedEngine;
 use crate::harness::oracles::qcow2::recount::Recount;
 use crate::harness::oracles::raw::RawJudge;
 use crate::harness::oracles::{OracleResult, Violation};
-use crate::harness::second_opinion::Opinion;
-use crate::harness::target::{CaseEnd, CaseRun, Definition, Expectation, Inputs, JudgeCase};
-use crate::harness::tested::TestedEngine;
 use crate::images::limits::Limits;
 
 /// The constant properties of the target.

@@ -2,10 +2,14 @@
 
 use crate::disk::extent::{Extent, Window};
 use crate::disk::observer::{Event, State};
-use crate::harness::case::Case;
-use crate::harness::chain::Chain;
-use crate::harness::claims::CostPolicy;
+use crate::harness::against::second_opinion::Opinion;
+use crate::harness::cases::case::Case;
+use crate::harness::cases::target::{CaseEnd, CaseRun, JudgeCase};
+use crate::harness::engine::claims::CostPolicy;
+use crate::harness::engine::questions::QuestionKind;
+use crate::harness::engine::tested::{TestedDisk, TestedEngine};
 use crate::harness::engine::{AccessFeedback, EngineQuestion, Facts, ReportKind};
+use crate::harness::files::chain::Chain;
 use crate::harness::model::Model;
 use crate::harness::oracles;
 use crate::harness::oracles::collector::Collector;
@@ -14,10 +18,6 @@ use crate::harness::oracles::known::VerifiedParts;
 use crate::harness::oracles::observed;
 use crate::harness::oracles::observed::WalkWork;
 use crate::harness::oracles::{OracleResult, Violation};
-use crate::harness::questions::QuestionKind;
-use crate::harness::second_opinion::Opinion;
-use crate::harness::target::{CaseEnd, CaseRun, JudgeCase};
-use crate::harness::tested::{TestedDisk, TestedEngine};
 use crate::images::entropy::Entropy;
 use crate::programs::Question;
 

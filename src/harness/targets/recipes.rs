@@ -1,13 +1,13 @@
 //! The target `recipes`: disks that QEMU makes and changes.
 
-use crate::harness::case::Case;
-use crate::harness::chain::Chain;
-use crate::harness::file_input;
+use crate::harness::against::second_opinion::Opinion;
+use crate::harness::cases::case::Case;
+use crate::harness::cases::file_input;
+use crate::harness::cases::target::{CaseEnd, CaseRun, Definition, Expectation, Inputs, JudgeCase};
+use crate::harness::engine::tested::TestedEngine;
+use crate::harness::files::chain::Chain;
 use crate::harness::oracles::raw::RawJudge;
 use crate::harness::oracles::{OracleResult, Violation, known_bytes};
-use crate::harness::second_opinion::Opinion;
-use crate::harness::target::{CaseEnd, CaseRun, Definition, Expectation, Inputs, JudgeCase};
-use crate::harness::tested::TestedEngine;
 use crate::images::limits::Limits;
 
 /// The constant properties of the target.

@@ -1,12 +1,12 @@
 //! The target `refcounts`: the allocator alone, in geometries that are too large for a walk.
 
-use crate::harness::case::Case;
-use crate::harness::claims::Claims;
+use crate::harness::cases::case::Case;
+use crate::harness::cases::target::{CaseEnd, CaseRun, Definition, Expectation, Inputs, JudgeCase};
+use crate::harness::engine::claims::Claims;
+use crate::harness::engine::tested::TestedEngine;
 use crate::harness::oracles::Violation;
 use crate::harness::oracles::qcow2::recount::Recount;
 use crate::harness::oracles::qcow2::refcounts;
-use crate::harness::target::{CaseEnd, CaseRun, Definition, Expectation, Inputs, JudgeCase};
-use crate::harness::tested::TestedEngine;
 use crate::images::limits::Limits;
 
 /// The constant properties of the target.

@@ -3,14 +3,14 @@
 use crate::disk::features::Feature;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::State;
-use crate::harness::case::Case;
-use crate::harness::chain::Chain;
-use crate::harness::claims::Claims;
+use crate::harness::against::second_opinion::Opinion;
+use crate::harness::cases::case::Case;
+use crate::harness::cases::target::{CaseEnd, CaseRun, Definition, Expectation, Inputs, JudgeCase};
 use crate::harness::engine::Facts;
+use crate::harness::engine::claims::Claims;
+use crate::harness::engine::tested::TestedEngine;
+use crate::harness::files::chain::Chain;
 use crate::harness::oracles::{OracleResult, Violation};
-use crate::harness::second_opinion::Opinion;
-use crate::harness::target::{CaseEnd, CaseRun, Definition, Expectation, Inputs, JudgeCase};
-use crate::harness::tested::TestedEngine;
 use crate::harness::writing::WriterJudge;
 use crate::images::limits::Limits;
 

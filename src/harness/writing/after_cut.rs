@@ -4,13 +4,13 @@
 use crate::formats::qcow2::constants::INCOMPATIBLE_DIRTY;
 use crate::formats::qcow2::header::Header;
 use crate::harness::Walker;
-use crate::harness::chain::Chain;
+use crate::harness::cases::verdicts::Verdicts;
 use crate::harness::engine::ErrorKind;
+use crate::harness::engine::tested::TestedEngine;
+use crate::harness::files::chain::Chain;
 use crate::harness::oracles::qcow2::refcounts;
 use crate::harness::oracles::written::{self, BeyondEdges, Moment};
 use crate::harness::oracles::{self, OracleResult, Violation};
-use crate::harness::tested::TestedEngine;
-use crate::harness::verdicts::Verdicts;
 use crate::programs::CutKind;
 
 use super::cut::Cut;

@@ -9,7 +9,7 @@ use crate::formats::qcow2::bitmap_directory;
 use crate::formats::qcow2::constants::AUTOCLEAR_BITMAPS;
 use crate::formats::qcow2::head::Head;
 use crate::formats::qcow2::header::Header;
-use crate::harness::chain::{Chain, ChainFile};
+use crate::harness::files::chain::{Chain, ChainFile};
 use crate::harness::oracles::OracleResult;
 use crate::harness::oracles::qcow2::bitmaps::{self, ExpectedBitmap, FoundBitmap, OtherBits};
 use crate::programs::{BitmapChange, WriteRequest};

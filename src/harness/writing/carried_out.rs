@@ -1,10 +1,10 @@
 //! Has another engine carry out the requests of a program, and judges nothing.
 
 use crate::disk::features::{Feature, FeatureSet};
-use crate::harness::case::Case;
-use crate::harness::chain::Chain;
+use crate::harness::cases::case::Case;
 use crate::harness::engine::Answer;
-use crate::harness::tested::TestedEngine;
+use crate::harness::engine::tested::TestedEngine;
+use crate::harness::files::chain::Chain;
 use crate::programs::WriteRequest;
 
 use super::judge::WriterJudge;

@@ -3,13 +3,13 @@
 use crate::disk::observer::Observer;
 use crate::formats::qcow2::geometry::{Compression, Version};
 use crate::formats::qcow2::header::Header;
-use crate::harness::case::Case;
-use crate::harness::chain::Chain;
+use crate::harness::cases::case::Case;
+use crate::harness::cases::verdicts::Verdicts;
 use crate::harness::engine::EngineError;
+use crate::harness::engine::tested::TestedEngine;
+use crate::harness::files::chain::Chain;
 use crate::harness::oracles::written;
 use crate::harness::oracles::{self, OracleResult, Violation, observed};
-use crate::harness::tested::TestedEngine;
-use crate::harness::verdicts::Verdicts;
 use crate::programs::NewImage;
 
 use super::judge::WriterJudge;

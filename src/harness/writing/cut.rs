@@ -1,6 +1,6 @@
 //! The files and the guest's disk at a cut: the moment at which the power fails or the engine's process is killed.
 
-use crate::harness::chain::Chain;
+use crate::harness::files::chain::Chain;
 use crate::programs::CutKind;
 
 use super::guest::GuestDisk;

@@ -7,7 +7,7 @@ use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
 use crate::formats::qcow2::constants::AUTOCLEAR_RAW_DATA_FILE;
 use crate::formats::qcow2::header::Header;
-use crate::harness::chain::{Chain, ChainFile};
+use crate::harness::files::chain::{Chain, ChainFile};
 use crate::harness::oracles::OracleResult;
 use crate::harness::oracles::qcow2::raw_data_file;
 use crate::harness::oracles::written::{self, Moment};

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use crate::disk::offsets::GuestOffset;
 use crate::disk::ranges::RangeMap;
-use crate::harness::chain::Chain;
+use crate::harness::files::chain::Chain;
 use crate::harness::model::Model;
 use crate::harness::oracles::data::{self, GuestRead, InCompressed};
 use crate::harness::oracles::written::{ExpectedDisk, LastChange};

@@ -1,6 +1,6 @@
 //! Judges what a writer has to keep in a file.
 
-use crate::harness::chain::Chain;
+use crate::harness::files::chain::Chain;
 use crate::harness::oracles::OracleResult;
 use crate::harness::oracles::qcow2::kept;
 

@@ -1,13 +1,13 @@
 //! Passes the requests of a program to an open disk, and reads the disk around what they changed.
 
 use crate::disk::observer::{Event, Observer, State};
-use crate::harness::chain::Chain;
+use crate::harness::cases::verdicts::Verdicts;
+use crate::harness::engine::questions::QuestionKind;
+use crate::harness::engine::tested::TestedDisk;
 use crate::harness::engine::{Answer, EngineError, Request};
+use crate::harness::files::chain::Chain;
 use crate::harness::oracles::written::{self, Moment};
 use crate::harness::oracles::{self, OracleResult, observed};
-use crate::harness::questions::QuestionKind;
-use crate::harness::tested::TestedDisk;
-use crate::harness::verdicts::Verdicts;
 use crate::programs::WriteRequest;
 
 use super::cut::Cut;

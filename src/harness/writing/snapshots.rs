@@ -3,8 +3,8 @@
 
 use crate::formats::qcow2::header::Header;
 use crate::harness::Walker;
-use crate::harness::chain::Chain;
 use crate::harness::engine::{Engine, EngineError};
+use crate::harness::files::chain::Chain;
 use crate::harness::oracles::written::{self, BeyondEdges, Moment, WrittenBuffers};
 use crate::harness::oracles::{self, OracleResult, Violation};
 use crate::images::entropy::Entropy;

@@ -1,7 +1,7 @@
 //! The steps in which a file is judged: a known finding of one step does not hide those of the next.
 
+use crate::harness::cases::verdicts::Verdicts;
 use crate::harness::oracles::Violation;
-use crate::harness::verdicts::Verdicts;
 
 /// The verdicts on a file.
 pub(super) struct FileSteps<'v> {

@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use qcowfuzz::disk::features::Feature;
 use qcowfuzz::harness::Walker;
-use qcowfuzz::harness::implementation::Implementation;
-use qcowfuzz::harness::questions::QuestionKinds;
+use qcowfuzz::harness::cases::implementation::Implementation;
+use qcowfuzz::harness::engine::questions::QuestionKinds;
 use qcowfuzz::internal::disk::clusters::ClusterSize;
 use qcowfuzz::internal::disk::observer::Observer;
 use qcowfuzz::internal::formats::qcow2::geometry::{Compression, Geometry, Version};

@@ -10,8 +10,8 @@ use smallvec::SmallVec;
 
 use crate::formats::anatomy::{Anatomy, ByteOrder, Element, Part};
 use crate::fuzzing::mutators::file_context::FileContext;
-use crate::harness::file_input;
-use crate::harness::tracer::AccessedRange;
+use crate::harness::cases::file_input;
+use crate::harness::cases::tracer::AccessedRange;
 
 use super::word;
 

@@ -12,9 +12,9 @@
 use crate::disk::limits::MAX_INFLATED_BYTES;
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::EngineQuestion;
+use crate::harness::engine::tested::TestedDisk;
 use crate::harness::model::{Model, PieceState, Visible};
 use crate::harness::oracles::{OracleResult, SetAside, Violation, go_on};
-use crate::harness::tested::TestedDisk;
 use crate::images::content::WriteContent;
 use crate::images::deep::DeepCluster;
 use crate::images::entropy::Entropy;

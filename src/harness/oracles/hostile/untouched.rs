@@ -8,9 +8,8 @@ use std::ops::{ControlFlow, Range};
 use crate::disk::extent::Extent;
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::EngineQuestion;
+use crate::harness::engine::tested::TestedDisk;
 use crate::harness::model::Model;
-use crate::harness::tested::TestedDisk;
-
 use crate::harness::oracles::data::edges::{EdgeRead, each_edge};
 use crate::harness::oracles::{Oracle, OracleResult, SetAside, Violation, go_on, lookup};
 

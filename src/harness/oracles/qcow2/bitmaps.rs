@@ -22,7 +22,6 @@ use crate::formats::qcow2::bitmap::{BitmapEntry, bits_for};
 use crate::formats::qcow2::bitmap_bits::read_bits;
 use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::table::HostTable;
-
 use crate::harness::oracles::{OracleResult, Violation, disagreement, violation};
 
 const ORACLE: &str = "bitmaps";

@@ -8,8 +8,8 @@ use std::ops::RangeInclusive;
 
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::Storage;
-use crate::harness::chain::ChainFile;
 use crate::harness::engine::EngineError;
+use crate::harness::files::chain::ChainFile;
 use crate::harness::model::Model;
 use crate::harness::oracles::written::{self, BeyondEdges, ExpectedDisk, Moment, WrittenBuffers};
 use crate::harness::oracles::{OracleResult, data, violation};

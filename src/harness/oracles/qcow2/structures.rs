@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::limits::MAX_LAYERS;
 use crate::formats::qcow2::head::Head;
-use crate::harness::case::Case;
+use crate::harness::cases::case::Case;
 use crate::harness::model::Model;
 use crate::harness::oracles::OracleResult;
 use crate::harness::oracles::bounds::{self, TableBytes};

@@ -5,7 +5,7 @@
 
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::harness::chain::ChainFile;
+use qcowfuzz::harness::files::chain::ChainFile;
 use qcowfuzz::internal::formats::qcow2::entry::ClusterKind;
 use qcowfuzz::walkers::WalkScratch;
 

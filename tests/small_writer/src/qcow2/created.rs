@@ -4,7 +4,7 @@
 //! An image has fewer clusters than its L1 table has bytes, and that has 32 MiB at most: no length overflows.
 
 use qcowfuzz::disk::offsets::HostOffset;
-use qcowfuzz::harness::chain::ChainFile;
+use qcowfuzz::harness::files::chain::ChainFile;
 use qcowfuzz::internal::disk::clusters::ClusterSize;
 use qcowfuzz::internal::formats::qcow2::constants::{
     INCOMPATIBLE_COMPRESSION, INCOMPATIBLE_EXTENDED_L2, MAGIC, MAX_L1_ENTRIES,

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::harness::chain::ChainFile;
+use qcowfuzz::harness::files::chain::ChainFile;
 use qcowfuzz::internal::formats::qcow2::bitmap::{BitmapEntry, BitmapsExtension};
 use qcowfuzz::internal::formats::qcow2::bitmap_directory;
 use qcowfuzz::internal::formats::qcow2::constants::{AUTOCLEAR_BITMAPS, BITMAP_FIXED_BYTES};

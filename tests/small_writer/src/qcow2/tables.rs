@@ -4,7 +4,7 @@ use std::ops::{ControlFlow, Range};
 
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::{Data, Layer, Storage, each_data};
-use qcowfuzz::harness::chain::ChainFile;
+use qcowfuzz::harness::files::chain::ChainFile;
 use qcowfuzz::internal::disk::clusters::{ClusterSize, GuestCluster, HostCluster};
 use qcowfuzz::internal::formats::qcow2::constants::{
     AUTOCLEAR_RAW_DATA_FILE, COMPATIBLE_LAZY_REFCOUNTS, COPIED, EXTENSION_BACKING_FORMAT,

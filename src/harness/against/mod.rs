@@ -1,0 +1,7 @@
+//! Any engine against any engine: a second one answers about the same image, and the answers are compared.
+
+#[cfg(feature = "fuzzer")]
+pub mod qemu_io;
+#[cfg(feature = "fuzzer")]
+pub(crate) mod second_engine;
+pub mod second_opinion;

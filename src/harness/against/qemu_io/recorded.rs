@@ -1,0 +1,136 @@
+//! The files of an image that QEMU writes, the image and its data file: QEMU records its writes to copies on disk, and
+//! the engine repeats them in the files of the chain.
+
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::disk::storage::Storage;
+use crate::harness::engine::Answer;
+use crate::harness::files::chain::{Chain, ChainFile};
+
+use super::write_record::{SECTOR_BYTES, WriteRecord, unreadable};
+
+/// The records of the writes to both files, reused from image to image.
+#[derive(Debug, Default)]
+pub(super) struct WriteRecords {
+    image: Option<WriteRecord>,
+    data_file: Option<WriteRecord>,
+}
+
+/// The files of an image that is open for writing.
+#[derive(Clone, Debug)]
+pub(super) struct RecordedFiles {
+    image: RecordedFile,
+    data_file: Option<RecordedFile>,
+    /// The options that name the data files of the layers below.
+    below: String,
+}
+
+/// The options by which QEMU opens an image and records its writes.
+#[derive(Clone, Debug)]
+pub(super) struct ImageOptions {
+    /// For commands that open no layer below: they refuse options about one.
+    pub(super) alone: String,
+    /// For all others.
+    pub(super) with_layers_below: String,
+}
+
+/// A file of the chain, and its copy on disk.
+#[derive(Clone, Debug)]
+struct RecordedFile {
+    file: ChainFile,
+    path: PathBuf,
+}
+
+impl RecordedFiles {
+    /// Creates the files at the top of `chain`, whose image lies at `path`.
+    pub(super) fn new(chain: &Chain, path: PathBuf) -> Self {
+        let data_file = chain.data_file().map(|file| RecordedFile {
+            file: file.clone(),
+            path: path.with_file_name(file.name()),
+        });
+        let below = data_file_options(chain, &path, 1);
+        Self { image: RecordedFile { file: chain.image().clone(), path }, data_file, below }
+    }
+
+    /// Returns the image.
+    pub(super) fn image(&self) -> &ChainFile {
+        &self.image.file
+    }
+
+    /// Returns the path of a file beside the image.
+    pub(super) fn beside(&self, name: &str) -> PathBuf {
+        self.image.path.with_file_name(name)
+    }
+
+    /// Begins empty records. Returns the options by which QEMU opens the image and records its writes.
+    pub(super) fn begin(&self, records: &mut WriteRecords) -> ImageOptions {
+        let image = begin(&mut records.image, &self.beside("writes"));
+        let mut alone = format!("driver=qcow2,{}", self.image.options("file", image));
+        if let Some(file) = &self.data_file {
+            let record = begin(&mut records.data_file, &self.beside("data-writes"));
+            // A string takes everything.
+            let _ = write!(alone, ",{}", file.options("data-file", record));
+        }
+        ImageOptions { with_layers_below: format!("{alone}{}", self.below), alone }
+    }
+
+    /// Repeats the new writes of QEMU. The record does not show how the writes to one file follow those to the other
+    /// within a command. The data come first here: QEMU writes entries when it has written the data that they name.
+    pub(super) fn repeat(&self, records: &mut WriteRecords) -> Answer {
+        if let (Some(file), Some(record)) = (&self.data_file, &mut records.data_file) {
+            file.repeat(record)?;
+        }
+        match &mut records.image {
+            Some(record) => self.image.repeat(record),
+            None => Ok(()),
+        }
+    }
+}
+
+impl RecordedFile {
+    /// Returns the options of a child of QEMU's node, with the name `child`.
+    fn options(&self, child: &str, record: &WriteRecord) -> String {
+        format!(
+            "{child}.driver=blklogwrites,{child}.file.driver=file,{child}.file.filename={},\
+             {child}.log.driver=file,{child}.log.filename={},{child}.log-sector-size={SECTOR_BYTES}",
+            self.path.display(),
+            record.path().display()
+        )
+    }
+
+    fn repeat(&self, record: &mut WriteRecord) -> Answer {
+        record.repeat(&self.file)?;
+        // QEMU records no change of the length.
+        let length_bytes = self.path.metadata().unwrap_or_else(|error| unreadable(&error)).len();
+        if length_bytes != self.file.length_bytes() {
+            self.file.set_length(length_bytes)?;
+        }
+        Ok(())
+    }
+}
+
+/// Begins an empty record at `path`.
+fn begin<'r>(record: &'r mut Option<WriteRecord>, path: &Path) -> &'r WriteRecord {
+    let begun: io::Result<WriteRecord> = match record.take() {
+        Some(mut record) => record.begin().map(|()| record),
+        None => WriteRecord::create(path),
+    };
+    record.insert(begun.unwrap_or_else(|error| unreadable(&error)))
+}
+
+/// Returns the options that name the data files of `chain`, whose image lies at `path`, from the layer at `depth` on.
+/// QEMU would look for them in the current folder.
+pub(super) fn data_file_options(chain: &Chain, path: &Path, depth: usize) -> String {
+    let mut options = String::new();
+    for (depth, layer) in chain.layers().iter().enumerate().skip(depth) {
+        if let Some(file) = &layer.data_file {
+            let child = format!("{}data-file", "backing.".repeat(depth));
+            let path = path.with_file_name(file.name());
+            // A string takes everything.
+            let _ = write!(options, ",{child}.driver=file,{child}.filename={}", path.display());
+        }
+    }
+    options
+}

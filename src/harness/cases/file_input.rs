@@ -1,0 +1,49 @@
+//! Inputs that are image files of any content: the format in which an engine gets them, and the files beside them.
+
+use crate::disk::image_format::ImageFormat;
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::Storage;
+use crate::formats::probe::probe;
+use crate::formats::vmdk::constants::SPARSE_MAGIC;
+use crate::formats::vmdk::head::ImageLayout;
+use crate::formats::vpc::constants::{COOKIE, FOOTER_BYTES};
+use crate::harness::engine::claims::Claims;
+use crate::images::files::LayerFiles;
+
+/// Returns the format of a file among those that the engine opens, and the number of files beside it, which have the
+/// same bytes: a VMDK descriptor stands for the file of each extent. A file of any other format is given to the engine
+/// as a qcow2 image, which it must refuse.
+pub(crate) fn format_of(file: &[u8], claims: &Claims) -> (ImageFormat, usize) {
+    let format = format_of_any(file);
+    match claims.knows(format) {
+        true if format == ImageFormat::Vmdk => {
+            let layout = ImageLayout::read(file);
+            (format, layout.map_or(0, |layout| layout.extents().len()))
+        }
+        true => (format, 0),
+        false => (ImageFormat::Qcow2, 0),
+    }
+}
+
+/// Returns the format of a file, for an engine that opens all of them.
+pub(crate) fn format_of_any(file: &[u8]) -> ImageFormat {
+    match probe(file) {
+        // Every file is a raw image. A fixed VHD disk has a mark only at its end.
+        Ok(ImageFormat::Raw) if ends_like_vhd(file) => ImageFormat::Vpc,
+        Ok(format) if format != ImageFormat::Raw => format,
+        _ => ImageFormat::Qcow2,
+    }
+}
+
+/// Reports whether the files beside a file of any content may be sparse extents, which may end inside a grain. Such a
+/// file is a sparse extent only if it also begins like one.
+pub(crate) fn may_split_grains(files: &LayerFiles) -> bool {
+    let mut magic = [0; SPARSE_MAGIC.len()];
+    let begins_sparse = files.image.read_at(HostOffset::ZERO, &mut magic).is_ok();
+    !files.extents.all().is_empty() && begins_sparse && magic == SPARSE_MAGIC
+}
+
+fn ends_like_vhd(file: &[u8]) -> bool {
+    let last = file.len().checked_sub(FOOTER_BYTES).and_then(|at| file.get(at..));
+    last.is_some_and(|footer| footer.starts_with(&COOKIE))
+}

@@ -1,0 +1,108 @@
+//! An implementation under test: creates an engine whenever a target needs a new one.
+
+use std::fmt;
+use std::rc::Rc;
+
+use crate::disk::features::FeatureSet;
+use crate::disk::observer::Observer;
+use crate::harness::Walker;
+use crate::harness::against::second_opinion::SecondOpinion;
+use crate::harness::engine::known::KnownFindings;
+use crate::harness::engine::tested::TestedEngine;
+use crate::harness::engine::{Engine, Facts};
+
+/// An implementation under test, with the settings of its runs. Every engine that can be cloned is one.
+#[derive(Clone)]
+pub struct Implementation {
+    create: Rc<CreateEngine>,
+    /// The known findings in place of those of the engine.
+    known: Option<KnownFindings>,
+    /// The features about which the engine claims nothing in these runs.
+    unclaimed: FeatureSet,
+    /// Creates another implementation that judges the images of a run, too.
+    second: Option<Rc<CreateOpinion>>,
+}
+
+/// Creates an engine. Our walker reports its events to the observer; other engines report none.
+type CreateEngine = dyn Fn(&Rc<dyn Observer>) -> Box<dyn Engine>;
+/// Creates a second opinion, which reports its answers to the observer.
+type CreateOpinion = dyn Fn(&Rc<dyn Observer>) -> Box<dyn SecondOpinion>;
+
+impl Implementation {
+    /// Creates an implementation whose engines are those that `create` returns.
+    pub fn new(create: impl Fn(&Rc<dyn Observer>) -> Box<dyn Engine> + 'static) -> Self {
+        let unclaimed = FeatureSet::EMPTY;
+        Self { create: Rc::new(create), known: None, unclaimed, second: None }
+    }
+
+    /// Returns our walker as the implementation under test.
+    pub fn our_walker() -> Self {
+        Self::new(|observer| Box::new(Walker::observed(Rc::clone(observer))))
+    }
+
+    /// Returns the implementation with the known findings `known` in place of its own.
+    pub fn knowing(self, known: KnownFindings) -> Self {
+        Self { known: Some(known), ..self }
+    }
+
+    /// Returns the implementation without its claims about `features`.
+    pub fn without(self, features: FeatureSet) -> Self {
+        Self { unclaimed: features, ..self }
+    }
+
+    /// Returns the implementation, whose images another one judges, too: the one that `create` returns.
+    #[cfg(feature = "fuzzer")]
+    pub(crate) fn judged_by(
+        self,
+        create: impl Fn(&Rc<dyn Observer>) -> Box<dyn SecondOpinion> + 'static,
+    ) -> Self {
+        Self { second: Some(Rc::new(create)), ..self }
+    }
+
+    /// Returns the facts of an engine in these runs.
+    pub fn facts(&self) -> Facts {
+        self.facts_of(&*(self.create)(&no_observer()))
+    }
+
+    /// Creates an engine without the settings of these runs.
+    pub fn engine(&self, observer: &Rc<dyn Observer>) -> Box<dyn Engine> {
+        (self.create)(observer)
+    }
+
+    /// Creates an engine under test.
+    pub(crate) fn tested(&self, observer: &Rc<dyn Observer>) -> TestedEngine {
+        let engine = (self.create)(observer);
+        let facts = self.facts_of(&*engine);
+        TestedEngine::new(engine, facts)
+    }
+
+    /// Creates the second opinion, if there is one.
+    pub fn second_opinion(&self, observer: &Rc<dyn Observer>) -> Option<Box<dyn SecondOpinion>> {
+        self.second.as_ref().map(|create| create(observer))
+    }
+
+    fn facts_of(&self, engine: &dyn Engine) -> Facts {
+        let facts = engine.facts().without(self.unclaimed);
+        match &self.known {
+            Some(known) => Facts { known: known.clone(), ..facts },
+            None => facts,
+        }
+    }
+}
+
+/// Returns an observer that ignores all events.
+pub fn no_observer() -> Rc<dyn Observer> {
+    Rc::new(())
+}
+
+impl<E: Engine + Clone + 'static> From<E> for Implementation {
+    fn from(engine: E) -> Self {
+        Self::new(move |_| Box::new(engine.clone()))
+    }
+}
+
+impl fmt::Debug for Implementation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Implementation").field("facts", &self.facts()).finish_non_exhaustive()
+    }
+}

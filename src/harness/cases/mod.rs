@@ -1,0 +1,14 @@
+//! A run: an input becomes cases, the engine under test answers questions about each, and the verdicts are kept.
+
+pub(crate) mod accesses;
+pub(crate) mod case;
+pub(crate) mod file_input;
+pub mod implementation;
+mod origins;
+pub(crate) mod pipeline;
+#[cfg(feature = "cli")]
+mod recipe_source;
+pub(crate) mod run;
+pub mod target;
+pub mod tracer;
+pub(crate) mod verdicts;

@@ -1,0 +1,304 @@
+//! Questions and answers as lines. `docs/protocol.md` describes them.
+//!
+//! # Arithmetic
+//! A count that has no room in a `usize` is past the limit. A piece that is not there is empty.
+
+use std::fmt::{self, Write};
+
+use crate::disk::extent::{Extent, Mapping, Window};
+use crate::disk::offsets::{GuestOffset, HostOffset};
+use crate::harness::engine::status::{GuestRun, GuestStatus};
+use crate::harness::engine::{EngineError, EngineQuestion};
+
+/// The longest line of a command.
+pub(super) const MAX_LINE_BYTES: usize = 64 << 10;
+/// The largest number of extents in an answer: more than a disk of a program has cells.
+const MAX_ANSWER_EXTENTS: usize = 1 << 24;
+
+/// A question as a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LineQuestion(pub(super) EngineQuestion);
+
+/// An answer of a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ParsedAnswer {
+    /// The size of the disk in bytes.
+    Opened(u64),
+    /// The extents.
+    Extents(Vec<Extent>),
+    /// The status.
+    Status(GuestRun),
+    /// The bytes.
+    Bytes(Vec<u8>),
+    /// An error, of this kind and with this text.
+    Error(AnswerError, String),
+}
+
+/// The kind of an error, as the first word of its line names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AnswerError {
+    Unsupported,
+    Failed,
+    Io,
+    Untyped,
+}
+
+impl AnswerError {
+    /// Returns the error that the oracles get.
+    pub(super) fn with_text(self, text: String) -> EngineError {
+        match self {
+            Self::Unsupported => EngineError::unsupported(text),
+            Self::Failed => EngineError::Failed(text.into()),
+            Self::Io => EngineError::Io(text.into()),
+            Self::Untyped => EngineError::untyped(text),
+        }
+    }
+}
+
+/// Prints the line, without its end.
+impl fmt::Display for LineQuestion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            EngineQuestion::Open => f.write_str("open"),
+            EngineQuestion::OpenSnapshot(index) => write!(f, "snapshot {index}"),
+            EngineQuestion::Map(Window { start, length_bytes }) => {
+                write!(f, "map {} {length_bytes}", start.get())
+            }
+            EngineQuestion::Status(guest) => write!(f, "status {}", guest.get()),
+            EngineQuestion::Read(guest, length) => write!(f, "read {} {length}", guest.get()),
+            // No command declares that it answers these.
+            EngineQuestion::Report(kind) => write!(f, "report {kind:?}"),
+        }
+    }
+}
+
+impl LineQuestion {
+    /// Appends the line to `batch`.
+    pub(super) fn write_to(&self, batch: &mut String) {
+        // A string takes everything.
+        let _ = writeln!(batch, "{self}");
+    }
+
+    /// Parses the answer at the beginning of `bytes`. Returns it with its length; `None` if its end is not there yet.
+    ///
+    /// # Errors
+    /// The bytes are no answer to this question.
+    pub(super) fn parse(&self, bytes: &[u8]) -> Result<Option<(ParsedAnswer, usize)>, String> {
+        let mut lines = Lines { bytes, at: 0 };
+        let Some(line) = lines.next_line()? else { return Ok(None) };
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let error = match word {
+            "ok" => None,
+            "unsupported" => Some(AnswerError::Unsupported),
+            "failed" => Some(AnswerError::Failed),
+            "io" => Some(AnswerError::Io),
+            "error" => Some(AnswerError::Untyped),
+            _ => return Err(self.unexpected("ok, unsupported, failed, io or error", line)),
+        };
+        let answer = match error {
+            Some(kind) => Some(ParsedAnswer::Error(kind, rest.to_string())),
+            None => self.parse_ok(line, rest, &mut lines)?,
+        };
+        Ok(answer.map(|answer| (answer, lines.at)))
+    }
+
+    fn parse_ok(
+        &self,
+        line: &str,
+        rest: &str,
+        lines: &mut Lines<'_>,
+    ) -> Result<Option<ParsedAnswer>, String> {
+        let number = |what| rest.parse::<u64>().map_err(|_| self.unexpected(what, line));
+        Ok(match self.0 {
+            EngineQuestion::Open | EngineQuestion::OpenSnapshot(_) => {
+                Some(ParsedAnswer::Opened(number("ok SIZE")?))
+            }
+            EngineQuestion::Status(_) => {
+                let run = run(rest)
+                    .ok_or_else(|| self.unexpected("ok LENGTH STATUS HOST DEPTH", line))?;
+                Some(ParsedAnswer::Status(run))
+            }
+            EngineQuestion::Read(_, length) => match number("ok LENGTH")? == length as u64 {
+                true => lines.take(length).map(|bytes| ParsedAnswer::Bytes(bytes.to_vec())),
+                false => return Err(self.unexpected(&format!("ok {length}"), line)),
+            },
+            EngineQuestion::Map(_) => {
+                let count = usize::try_from(number("ok COUNT")?).unwrap_or(usize::MAX);
+                if count > MAX_ANSWER_EXTENTS {
+                    let most = format!("at most {MAX_ANSWER_EXTENTS} extents");
+                    return Err(self.unexpected(&most, line));
+                }
+                let mut extents = Vec::new();
+                for _ in 0..count {
+                    let Some(line) = lines.next_line()? else { return Ok(None) };
+                    let what = "START LENGTH STATUS HOST DEPTH";
+                    extents.push(extent(line).ok_or_else(|| self.unexpected(what, line))?);
+                }
+                Some(ParsedAnswer::Extents(extents))
+            }
+            EngineQuestion::Report(_) => return Err(self.unexpected("no report", line)),
+        })
+    }
+
+    fn unexpected(&self, expected: &str, line: &str) -> String {
+        let shown: String = line.chars().take(200).collect();
+        format!("the answer to '{self}': expected {expected}, found '{shown}'")
+    }
+}
+
+/// The bytes of a command, taken from the front.
+pub(super) struct Lines<'b> {
+    pub(super) bytes: &'b [u8],
+    pub(super) at: usize,
+}
+
+impl<'b> Lines<'b> {
+    /// Returns the next line without its end; `None` if its end is not there yet.
+    ///
+    /// # Errors
+    /// The line is too long, or is not UTF-8.
+    pub(super) fn next_line(&mut self) -> Result<Option<&'b str>, String> {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        let Some(length) = rest.iter().take(MAX_LINE_BYTES + 1).position(|byte| *byte == b'\n')
+        else {
+            return match rest.len() > MAX_LINE_BYTES {
+                true => Err(format!(
+                    "expected lines of at most {MAX_LINE_BYTES} bytes, found a longer one"
+                )),
+                false => Ok(None),
+            };
+        };
+        self.at += length + 1;
+        let text = rest.get(..length).unwrap_or_default();
+        let found = || {
+            format!("expected a line of text, found '{}'", text[..length.min(80)].escape_ascii())
+        };
+        std::str::from_utf8(text).map(Some).map_err(|_| found())
+    }
+
+    fn take(&mut self, length: usize) -> Option<&'b [u8]> {
+        let bytes = self.bytes.get(self.at..)?.get(..length)?;
+        self.at += length;
+        Some(bytes)
+    }
+}
+
+/// Parses `LENGTH STATUS HOST DEPTH`. Without a depth, the status is as coarse as the words say.
+fn run(text: &str) -> Option<GuestRun> {
+    let mut words = text.split(' ');
+    let length_bytes = words.next()?.parse().ok()?;
+    let (status, host, depth) = (words.next()?, words.next()?, words.next()?);
+    let host = optional(host)?.map(HostOffset::new);
+    let status = match (optional(depth)?, status) {
+        (Some(depth), _) => GuestStatus::Exact(mapping(status, host, depth)?),
+        (None, "data") => GuestStatus::Data(host),
+        (None, "compressed") => GuestStatus::Compressed,
+        (None, "stored") => GuestStatus::Stored,
+        (None, "zeros") => GuestStatus::Zeros(host),
+        (None, "hole") => GuestStatus::Hole,
+        (None, "below") => GuestStatus::Below,
+        _ => return None,
+    };
+    words.next().is_none().then_some(GuestRun { length_bytes, status })
+}
+
+/// Parses `START LENGTH STATUS HOST DEPTH`.
+fn extent(line: &str) -> Option<Extent> {
+    let mut words = line.split(' ');
+    let start = GuestOffset::new(words.next()?.parse().ok()?);
+    let length_bytes = words.next()?.parse().ok()?;
+    let (status, host, depth) = (words.next()?, words.next()?, words.next()?);
+    let mapping = mapping(status, optional(host)?.map(HostOffset::new), optional(depth)??)?;
+    words.next().is_none().then_some(Extent { start, length_bytes, mapping })
+}
+
+/// Parses a number, or `-` for none.
+fn optional(word: &str) -> Option<Option<u64>> {
+    match word {
+        "-" => Some(None),
+        word => word.parse().ok().map(Some),
+    }
+}
+
+fn mapping(status: &str, offset: Option<HostOffset>, depth: u64) -> Option<Mapping> {
+    let (present, zero, data, compressed) = match status {
+        "hole" => (false, true, false, false),
+        "zeros" => (true, true, false, false),
+        "data" => (true, false, true, false),
+        "compressed" => (true, false, true, true),
+        _ => return None,
+    };
+    let depth = u32::try_from(depth).ok()?;
+    Some(Mapping { depth, present, zero, data, compressed, offset })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const READ: LineQuestion = LineQuestion(EngineQuestion::Read(GuestOffset::new(512), 4));
+
+    #[test]
+    fn answers_are_taken_when_they_are_whole() {
+        let map = LineQuestion(EngineQuestion::Map(Window::ALL));
+        for (question, text) in [
+            (LineQuestion(EngineQuestion::Open), "ok 1024\n"),
+            (LineQuestion(EngineQuestion::OpenSnapshot(1)), "unsupported snapshots\n"),
+            (READ, "ok 4\na\nb\n"),
+            (map, "ok 2\n0 512 data 65536 0\n512 512 hole - 1\n"),
+            (LineQuestion(EngineQuestion::Status(GuestOffset::ZERO)), "ok 512 stored - -\n"),
+        ] {
+            let (_, length) = question.parse(text.as_bytes()).unwrap().unwrap();
+            assert_eq!(length, text.len());
+            for part in 0..text.len() {
+                assert_eq!(question.parse(&text.as_bytes()[..part]), Ok(None), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn extents_and_statuses_are_parsed() {
+        let offset = Some(HostOffset::new(65536));
+        let data = Mapping { present: true, zero: false, data: true, offset, ..Mapping::HOLE };
+        assert_eq!(extent("0 512 data 65536 0").unwrap().mapping, data);
+        assert_eq!(extent("0 512 hole - 0").unwrap().mapping, Mapping::HOLE);
+        let status = |text| run(text).unwrap().status;
+        assert_eq!(status("1 data 65536 0"), GuestStatus::Exact(data));
+        assert_eq!(status("1 data 65536 -"), GuestStatus::Data(offset));
+        assert_eq!(status("1 below - -"), GuestStatus::Below);
+        for wrong in ["1 stored - 0", "1 data", "x data - -", "1 data - - -", "1 map - -"] {
+            assert_eq!(run(wrong), None, "{wrong}");
+        }
+        assert_eq!(extent("0 512 data 65536 -"), None);
+    }
+
+    #[test]
+    fn mistakes_name_the_question_and_the_answer() {
+        let long = "x".repeat(MAX_LINE_BYTES + 1);
+        for (question, bytes, expected) in [
+            (READ, "ok 3\n", "the answer to 'read 512 4': expected ok 4, found 'ok 3'"),
+            (READ, "yes\n", "expected ok, unsupported, failed, io or error, found 'yes'"),
+            (LineQuestion(EngineQuestion::Open), "ok big\n", "expected ok SIZE, found 'ok big'"),
+            (LineQuestion(EngineQuestion::Open), &long, "expected lines of at most 65536 bytes"),
+            (
+                LineQuestion(EngineQuestion::Map(Window::ALL)),
+                "ok 99999999999\n",
+                "expected at most 16777216 extents",
+            ),
+            (
+                LineQuestion(EngineQuestion::Map(Window::ALL)),
+                "ok 1\n0 x\n",
+                "STATUS HOST DEPTH, found '0 x'",
+            ),
+        ] {
+            let error = question.parse(bytes.as_bytes()).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+        assert!(
+            LineQuestion(EngineQuestion::Open)
+                .parse(b"ok \xff\n")
+                .unwrap_err()
+                .contains("found 'ok \\xff'")
+        );
+    }
+}

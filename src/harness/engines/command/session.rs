@@ -1,0 +1,292 @@
+//! The questions about one image, the answers to them, and the processes that give them.
+//!
+//! # Arithmetic
+//! A missing line is an empty one.
+
+use std::cell::RefCell;
+use std::fmt::Write;
+use std::rc::Rc;
+
+use crate::harness::ChainFiles;
+use crate::harness::engine::engine_failure;
+use crate::harness::engine::{EngineEnd, EngineError, EngineQuestion};
+use crate::harness::engines::engine_process::{EngineProcess, Silence};
+use crate::harness::files::chain::Chain;
+
+use super::hello::{Hello, HelloParser};
+use super::question::{LineQuestion, Lines, ParsedAnswer};
+
+/// A command that is asked about one image at a time.
+#[derive(Debug)]
+pub(super) struct Session {
+    line: Rc<str>,
+    hello: Rc<Hello>,
+    /// A process for the first session that asks: many engines only state their claims.
+    first: Rc<RefCell<Option<EngineProcess>>>,
+    process: Option<EngineProcess>,
+    /// The files of the image.
+    chain: ChainFiles,
+    /// The lines that name the files.
+    files: String,
+    disks: Vec<DiskQuestions>,
+    /// The command has answered the questions in `disks`.
+    is_asked: bool,
+    /// The index of the disk that is open.
+    open: usize,
+    /// The image has ended two processes.
+    has_ended: bool,
+}
+
+/// The questions about a disk, in the order of the oracles, and the answers.
+#[derive(Debug)]
+struct DiskQuestions {
+    /// The questions; the first one opens the disk.
+    questions: Vec<EngineQuestion>,
+    /// The answers to the questions. Those that the oracles have got are gone.
+    answers: Vec<Option<ParsedAnswer>>,
+    /// The index of the next question.
+    next: usize,
+    /// The number of writes to the folder when the questions were planned: they belong to these files.
+    writes: u64,
+}
+
+/// Starts a process of the command, and reads its first lines.
+///
+/// # Errors
+/// Returns one line for the user.
+pub(super) fn started(line: &str) -> Result<(EngineProcess, Hello), String> {
+    let failed = |what: String| format!("--engine-command: {line}: {what}");
+    let (mut parser, mut hello) = (HelloParser::default(), None);
+    let started =
+        EngineProcess::start(line, None).map_err(Silence::from).and_then(|mut process| {
+            process.exchange(b"", &mut |bytes| {
+                let mut lines = Lines { bytes, at: 0 };
+                while hello.is_none()
+                    && let Some(line) = lines.next_line()?
+                {
+                    hello = parser.line(line)?;
+                }
+                Ok((lines.at, hello.is_some()))
+            })?;
+            Ok(process)
+        });
+    match (started, hello) {
+        (Ok(process), Some(hello)) => Ok((process, hello)),
+        (Ok(_), None) => Err(failed("expected first lines".to_string())),
+        (Err(Silence::Failed(what)), _) => Err(failed(what)),
+        (Err(Silence::Ended(EngineEnd { process, detail })), _) => {
+            let last = detail.lines().last().map(|last| format!(": {last}")).unwrap_or_default();
+            Err(failed(format!("expected the line 'ready', found the end ({process}){last}")))
+        }
+    }
+}
+
+impl Session {
+    /// Takes the process in `first`, or starts one, when it is needed.
+    pub(super) fn new(
+        line: Rc<str>,
+        hello: Rc<Hello>,
+        first: Rc<RefCell<Option<EngineProcess>>>,
+    ) -> Self {
+        let (process, held, files, disks) = Default::default();
+        Self {
+            line,
+            hello,
+            first,
+            process,
+            chain: held,
+            files,
+            disks,
+            is_asked: false,
+            open: 0,
+            has_ended: false,
+        }
+    }
+
+    /// Returns the statement of the command about itself.
+    pub(super) fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    /// Forgets the last image, and takes the questions about the next one, whose files are held.
+    pub(super) fn plan(&mut self, questions: &[EngineQuestion]) {
+        self.begin_image();
+        let writes = self.writes();
+        for question in questions {
+            match (question, self.disks.last_mut()) {
+                (EngineQuestion::Open | EngineQuestion::OpenSnapshot(_), _) | (_, None) => {
+                    self.disks.push(DiskQuestions::new(*question, writes));
+                }
+                (_, Some(disk)) => disk.questions.push(*question),
+            }
+        }
+    }
+
+    /// Forgets the last image.
+    pub(super) fn begin_image(&mut self) {
+        self.disks.clear();
+        self.is_asked = false;
+        self.has_ended = false;
+    }
+
+    /// Writes the files of `chain`.
+    pub(super) fn hold(&mut self, chain: &Chain) -> Result<(), EngineError> {
+        self.chain.write(chain)?;
+        let Some(folder) = self.chain.folder() else { return Ok(()) };
+        self.files.clear();
+        for layer in chain.layers() {
+            let path = folder.path_of(layer.name());
+            // A string takes everything.
+            let _ = writeln!(self.files, "image {} {}", layer.format.name(), path.display());
+            if let Some(file) = &layer.data_file {
+                let _ = writeln!(self.files, "data {}", folder.path_of(file.name()).display());
+            }
+            for file in &layer.extents {
+                let _ = writeln!(self.files, "extent {}", folder.path_of(file.name()).display());
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens a disk. Returns its size in bytes.
+    pub(super) fn open(&mut self, question: EngineQuestion) -> Result<u64, EngineError> {
+        let writes = self.writes();
+        if !self.is_asked {
+            self.is_asked = true;
+            self.disks.retain(|disk| disk.writes == writes);
+            self.send()?;
+        }
+        let planned = |disk: &DiskQuestions| {
+            disk.writes == writes && disk.next == 0 && disk.questions.first() == Some(&question)
+        };
+        self.open = match self.disks.iter().position(planned) {
+            Some(at) => at,
+            None => {
+                self.disks.push(DiskQuestions::new(question, writes));
+                self.disks.len() - 1
+            }
+        };
+        match self.ask(question)? {
+            ParsedAnswer::Opened(size_bytes) => Ok(size_bytes),
+            _ => Err(EngineError::NoAnswer),
+        }
+    }
+
+    /// Returns the answer about the disk that is open. It is not an error.
+    pub(super) fn ask(&mut self, question: EngineQuestion) -> Result<ParsedAnswer, EngineError> {
+        let Some(disk) = self.disks.get_mut(self.open) else { return Err(EngineError::NoAnswer) };
+        let answer = match disk.planned(question) {
+            Some(answer) => answer,
+            None => self.ask_alone(question)?,
+        };
+        match answer {
+            ParsedAnswer::Error(kind, text) => Err(kind.with_text(self.without_folder(&text))),
+            answer => Ok(answer),
+        }
+    }
+
+    /// Removes the path of the temporary folder from an error, because each process has another one.
+    fn without_folder(&self, text: &str) -> String {
+        let folder = self.chain.folder().map(|folder| folder.path_of(""));
+        folder.map_or_else(|| text.to_string(), |it| text.replace(&*it.to_string_lossy(), ""))
+    }
+
+    /// Asks a question that the harness has not announced.
+    fn ask_alone(&mut self, question: EngineQuestion) -> Result<ParsedAnswer, EngineError> {
+        let opening = self.disks.get(self.open).and_then(|disk| disk.questions.first().copied());
+        let both: Vec<_> =
+            opening.into_iter().filter(|it| *it != question).chain([question]).collect();
+        let mut answers = self.exchange(&both)?;
+        answers.pop().ok_or(EngineError::NoAnswer)
+    }
+
+    /// Sends all planned questions.
+    fn send(&mut self) -> Result<(), EngineError> {
+        let questions: Vec<_> =
+            self.disks.iter().flat_map(|disk| disk.questions.iter().copied()).collect();
+        if questions.is_empty() {
+            return Ok(());
+        }
+        let mut answers = self.exchange(&questions)?.into_iter().map(Some);
+        for disk in &mut self.disks {
+            disk.answers = answers.by_ref().take(disk.questions.len()).collect();
+        }
+        Ok(())
+    }
+
+    /// Sends questions and returns the answers. If the process ends, a new one is asked the same.
+    fn exchange(&mut self, questions: &[EngineQuestion]) -> Result<Vec<ParsedAnswer>, EngineError> {
+        if self.has_ended {
+            return Err(EngineError::untyped("the process has ended"));
+        }
+        let mut batch = self.files.clone();
+        questions.iter().for_each(|question| LineQuestion(*question).write_to(&mut batch));
+        batch.push_str("end\n");
+        let mut is_second = false;
+        loop {
+            let mut process = self.process.take().unwrap_or_else(|| self.start());
+            let mut answers = Vec::with_capacity(questions.len());
+            let exchanged = process.exchange(batch.as_bytes(), &mut |bytes| {
+                let mut at = 0;
+                while let Some(question) = questions.get(answers.len())
+                    && let Some((answer, length)) = LineQuestion(*question).parse(&bytes[at..])?
+                {
+                    answers.push(answer);
+                    at += length;
+                }
+                Ok((at, answers.len() == questions.len()))
+            });
+            match exchanged {
+                Ok(()) => {
+                    self.process = Some(process);
+                    return Ok(answers);
+                }
+                Err(Silence::Failed(what)) => self.fail(&what),
+                Err(Silence::Ended(ended)) => {
+                    let detail = self.without_folder(&ended.detail);
+                    if is_second {
+                        self.has_ended = true;
+                        return Err(EngineError::Ended(Box::new(EngineEnd { detail, ..ended })));
+                    }
+                    is_second = true;
+                }
+            }
+        }
+    }
+
+    fn start(&self) -> EngineProcess {
+        if let Some(first) = self.first.borrow_mut().take() {
+            return first;
+        }
+        let (process, hello) =
+            started(&self.line).unwrap_or_else(|line| engine_failure::fail(line));
+        if hello != *self.hello {
+            self.fail("expected the first lines of its first process, found others");
+        }
+        process
+    }
+
+    fn fail(&self, what: &str) -> ! {
+        engine_failure::fail(format!("--engine-command: {}: {what}", self.line))
+    }
+
+    fn writes(&self) -> u64 {
+        self.chain.folder().map_or(0, |folder| folder.writes())
+    }
+}
+
+impl DiskQuestions {
+    fn new(opening: EngineQuestion, writes: u64) -> Self {
+        Self { questions: vec![opening], answers: Vec::new(), next: 0, writes }
+    }
+
+    /// Takes the answer to a question of the plan, and skips the questions before it. Returns `None` if the plan does
+    /// not have it.
+    fn planned(&mut self, question: EngineQuestion) -> Option<ParsedAnswer> {
+        let rest = self.questions.get(self.next..)?;
+        let at = self.next + rest.iter().position(|it| *it == question)?;
+        let answer = self.answers.get_mut(at)?.take()?;
+        self.next = at + 1;
+        Some(answer)
+    }
+}

@@ -1,0 +1,12 @@
+//! Engines of this repository: our walker, a program behind the line protocol, and a program with the command line of
+//! qemu-img; and for engines that need paths, the files of a chain in a folder.
+
+#[cfg(feature = "fuzzer")]
+pub(crate) mod chain_files;
+#[cfg(feature = "fuzzer")]
+pub mod command;
+#[cfg(feature = "fuzzer")]
+pub(crate) mod engine_process;
+#[cfg(feature = "fuzzer")]
+pub mod image_program;
+pub(crate) mod walker;

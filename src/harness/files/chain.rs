@@ -1,0 +1,397 @@
+//! The files that an engine opens: an image, the images below it, and their data files. An engine may keep its files as
+//! long as it likes, and may read them from other threads.
+
+mod written;
+
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::disk::error::StorageError;
+use crate::disk::image_format::ImageFormat;
+use crate::disk::limits::MAX_LAYERS;
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::{Data, Layer, Storage, Stored};
+use crate::harness::files::meter::{FileAccess, Meter};
+use crate::harness::files::written_file::WrittenFile;
+use crate::images::damage::{Damage, ReadFaults};
+pub use crate::images::export::folder::{ChainFolder, ChainFolderError};
+use crate::images::files::{FileNames, Images, LayerFile, LayerFiles};
+use crate::images::image::Image;
+
+/// A chain of images. The first layer holds the files of the image to open; each next layer is the backing file of the
+/// layer before it.
+#[derive(Clone, Debug)]
+pub struct Chain {
+    layers: SmallVec<[ChainLayer; MAX_LAYERS]>,
+}
+
+/// The files of one layer of a chain.
+#[derive(Clone, Debug)]
+pub struct ChainLayer {
+    /// The image. For a raw layer: the guest data themselves.
+    pub image: ChainFile,
+    /// The external data file, if the image has one.
+    pub data_file: Option<ChainFile>,
+    /// The files of the extents that a VMDK image names, in its order. An image in one file has none.
+    pub extents: Vec<Arc<ChainFile>>,
+    /// The format of the image.
+    pub format: ImageFormat,
+    /// The image declares its data file a raw image of the disk.
+    pub data_file_is_raw: bool,
+}
+
+/// A file of a chain. A copy of it is the same file. Only the image at the top of a chain that an engine opens for
+/// writing can be written, and its data file.
+#[derive(Clone, Debug)]
+pub struct ChainFile {
+    files: Arc<LayerFiles>,
+    /// The layer, counted from the top.
+    depth: usize,
+    part: LayerFile,
+    meter: Arc<Meter>,
+    bytes: ByteSource,
+}
+
+/// The place in which the reads of a file find its bytes.
+#[derive(Clone, Debug)]
+enum ByteSource {
+    /// In the built file.
+    Built,
+    /// In the built file, and some reads meet faults.
+    Faulty(Arc<ReadFaults>),
+    /// In a copy of the built file that can be written.
+    Written(WrittenFile),
+}
+
+impl Chain {
+    /// Creates the chain of all layers of `images`.
+    pub fn new(images: &Images) -> Self {
+        Self::metered(images, &Arc::default())
+    }
+
+    /// Creates the chain of all layers of `images`. Counts reads on `meter`.
+    pub(crate) fn metered(images: &Images, meter: &Arc<Meter>) -> Self {
+        let layers = images.layers().enumerate();
+        let layers = layers.map(|(depth, files)| ChainLayer::new(depth, files, meter, |_| None));
+        Self { layers: layers.collect() }
+    }
+
+    /// Creates the chain of `images`, whose reads `damage` changes.
+    pub(crate) fn damaged(images: &Images, damage: &Damage, meter: &Arc<Meter>) -> Self {
+        let layers = images.layers().enumerate().map(|(depth, files)| {
+            let faults = |file| damage.read_faults(depth, file).map(Arc::new);
+            ChainLayer::new(depth, files, meter, faults)
+        });
+        Self { layers: layers.collect() }
+    }
+
+    /// Creates a chain of one image, which needs no other files.
+    pub fn alone(image: Image) -> Self {
+        let mut images = Images::default();
+        images.resize(1);
+        images.layer_mut(0).image = image;
+        images.layer_mut(0).set_names(&FileNames::default(), 0, ImageFormat::Qcow2);
+        Self::new(&images)
+    }
+
+    /// Returns the same files without the meter, and with the same faults.
+    #[cfg(feature = "fuzzer")]
+    pub(crate) fn unmetered(&self) -> Self {
+        let (mut chain, meter) = (self.clone(), Arc::default());
+        for layer in &mut chain.layers {
+            let extents = layer.extents.iter_mut().map(Arc::make_mut);
+            let files = [Some(&mut layer.image), layer.data_file.as_mut()];
+            let files = files.into_iter().flatten().chain(extents);
+            files.for_each(|file| file.meter = Arc::clone(&meter));
+        }
+        chain
+    }
+
+    /// Writes all files to `folder`, with their holes and with the names that the images have for each other. Returns
+    /// the path of the image to open. The folder keeps the files of the chain that was written last: only files that
+    /// differ are written.
+    ///
+    /// # Errors
+    /// A read of the chain fails, the files have more stored bytes than the folder takes, or the system refuses a file.
+    pub fn write_to(&self, folder: &mut ChainFolder) -> Result<PathBuf, ChainFolderError> {
+        let layers = self.layers.iter().rev();
+        let files = layers.flat_map(|layer| {
+            let extents = layer.extents.iter().map(AsRef::as_ref);
+            let files = layer.data_file.iter().chain(extents).chain([&layer.image]);
+            files.map(|file| (file.name(), file))
+        });
+        // The engine does not make these reads.
+        let meter = &self.image().meter;
+        let was_traced = meter.interrupt_trace();
+        let held = folder.hold(files);
+        meter.resume_trace(was_traced);
+        held?;
+        Ok(folder.path_of(self.layers[0].name()))
+    }
+
+    /// Returns the layers, the image to open first. There is at least one.
+    pub fn layers(&self) -> &[ChainLayer] {
+        &self.layers
+    }
+
+    /// Returns the format of the image to open.
+    pub fn format(&self) -> ImageFormat {
+        self.layers[0].format
+    }
+
+    /// Returns the image to open.
+    pub fn image(&self) -> &ChainFile {
+        &self.layers[0].image
+    }
+
+    /// Returns the files of the image to open. They are those that an engine has written only if the chain is for
+    /// reading, as [`Chain::as_written`] returns it.
+    pub(crate) fn top_files(&self) -> &LayerFiles {
+        &self.layers[0].image.files
+    }
+
+    /// Returns the external data file of the image to open, if it has one.
+    pub fn data_file(&self) -> Option<&ChainFile> {
+        self.layers[0].data_file.as_ref()
+    }
+
+    /// Reports whether the image to open has layers below it, or a layer has a data file.
+    #[cfg(feature = "fuzzer")]
+    pub(crate) fn has_other_files(&self) -> bool {
+        self.layers.len() > 1 || self.layers.iter().any(|layer| layer.data_file.is_some())
+    }
+
+    /// Begins an opening: faults that wait for a number of reads count from here.
+    pub(crate) fn rearm(&self) {
+        for layer in &self.layers {
+            let files = layer.extents.iter().map(AsRef::as_ref).chain([&layer.image]);
+            for file in files {
+                if let ByteSource::Faulty(faults) = &file.bytes {
+                    faults.rearm();
+                }
+            }
+        }
+    }
+}
+
+impl ChainLayer {
+    /// Creates the layer of `files` at `depth`. `faults` returns the faults that reads of a file meet.
+    fn new(
+        depth: usize,
+        files: &Arc<LayerFiles>,
+        meter: &Arc<Meter>,
+        faults: impl Fn(LayerFile) -> Option<Arc<ReadFaults>>,
+    ) -> Self {
+        let file = |part| {
+            let (files, meter) = (Arc::clone(files), Arc::clone(meter));
+            let bytes = faults(part).map_or(ByteSource::Built, ByteSource::Faulty);
+            ChainFile { files, depth, part, meter, bytes }
+        };
+        Self {
+            image: file(LayerFile::Image),
+            data_file: files.has_data_file.then(|| file(LayerFile::DataFile)),
+            extents: (0..files.extents.all().len())
+                .map(|index| Arc::new(file(LayerFile::Extent(index))))
+                .collect(),
+            format: files.format,
+            data_file_is_raw: files.data_file_is_raw,
+        }
+    }
+
+    /// Returns the name of the image's file, relative to the folder of the image that names it.
+    pub fn name(&self) -> &str {
+        self.image.name()
+    }
+
+    /// Returns the files as a layer that our walker opens.
+    pub(crate) fn borrowed(&self) -> Layer<'_, ChainFile> {
+        let data_file = self.data_file.as_ref();
+        Layer { image: &self.image, data_file, extents: &self.extents }
+    }
+}
+
+impl ChainFile {
+    /// Returns the name by which another file of the chain names this one.
+    pub fn name(&self) -> &str {
+        match self.part {
+            LayerFile::Image => &self.files.name,
+            LayerFile::DataFile => &self.files.data_file_name,
+            LayerFile::Extent(index) => &self.files.extent_names[index],
+        }
+    }
+
+    /// Writes `bytes` at `offset`. The file grows to their end.
+    ///
+    /// # Errors
+    /// The file is not open for writing, or an engine has written 256 MiB to the image and its data file.
+    pub fn write_at(&self, offset: HostOffset, bytes: &[u8]) -> Result<(), StorageError> {
+        let length_bytes = bytes.len() as u64;
+        self.meter.trace(FileAccess { length_bytes, is_write: true, ..self.read_of(offset) });
+        self.changeable(offset)?.write_at(offset, bytes)
+    }
+
+    /// Returns the access of a read that has not returned any bytes yet.
+    #[inline(always)]
+    fn read_of(&self, offset: HostOffset) -> FileAccess {
+        let (depth, file) = (self.depth, self.part);
+        FileAccess { depth, file, offset, length_bytes: 0, is_write: false }
+    }
+
+    /// Cuts the file to `length_bytes`, or appends a hole.
+    ///
+    /// # Errors
+    /// The file is not open for writing, or the length is 2^63 or more.
+    pub fn set_length(&self, length_bytes: u64) -> Result<(), StorageError> {
+        self.changeable(HostOffset::new(length_bytes))?.set_length(length_bytes)
+    }
+
+    /// Has the file keep all that was written to it so far in a power cut. A flush of an image does not flush its data
+    /// file.
+    ///
+    /// # Errors
+    /// The file is not open for writing.
+    pub fn flush(&self) -> Result<(), StorageError> {
+        self.writable(HostOffset::ZERO)?.flush();
+        Ok(())
+    }
+
+    /// Returns the file to change. Counts the attempt if the file is open for reading only.
+    fn changeable(&self, offset: HostOffset) -> Result<&WrittenFile, StorageError> {
+        let file = self.writable(offset);
+        if file.is_err() {
+            self.meter.count_refused_write();
+        }
+        file
+    }
+
+    fn writable(&self, offset: HostOffset) -> Result<&WrittenFile, StorageError> {
+        self.written().ok_or(StorageError { offset, kind: ErrorKind::PermissionDenied })
+    }
+
+    fn written(&self) -> Option<&WrittenFile> {
+        match &self.bytes {
+            ByteSource::Written(file) => Some(file),
+            _ => None,
+        }
+    }
+
+    /// Reads a file of which faults or an engine have changed bytes. It is not part of [`Storage::read_at`], so that
+    /// the compiler puts the read of a built file into its callers.
+    #[cold]
+    fn read_changed(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError> {
+        match &self.bytes {
+            ByteSource::Built => self.built().read_at(offset, into),
+            ByteSource::Faulty(faults) => faults.read_at(self.built(), offset, into),
+            ByteSource::Written(file) => file.read(|image| image.read_at(offset, into)),
+        }
+    }
+
+    /// Returns the file that the build made.
+    #[inline]
+    pub(crate) fn built(&self) -> &Image {
+        self.files.file(self.part)
+    }
+}
+
+impl Storage for ChainFile {
+    fn length_bytes(&self) -> u64 {
+        match &self.bytes {
+            ByteSource::Written(file) => file.read(Image::length_bytes),
+            _ => self.built().length_bytes(),
+        }
+    }
+
+    #[inline]
+    fn read_at(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError> {
+        self.meter.count_read(self.read_of(offset))?;
+        self.meter.count_bytes(offset, into.len());
+        match &self.bytes {
+            ByteSource::Built => self.built().read_at(offset, into),
+            _ => self.read_changed(offset, into),
+        }
+    }
+
+    fn stored(&self, from: HostOffset, until: HostOffset) -> Result<Stored, StorageError> {
+        self.meter.count_read(self.read_of(from))?;
+        match &self.bytes {
+            ByteSource::Written(file) => file.read(|image| image.stored(from, until)),
+            _ => self.built().stored(from, until),
+        }
+    }
+
+    #[inline]
+    fn next_data<'a>(
+        &'a self,
+        from: HostOffset,
+        until: HostOffset,
+        scratch: &'a mut [u8],
+    ) -> Result<Option<Data<'a>>, StorageError> {
+        self.meter.count_read(self.read_of(from))?;
+        let data = match &self.bytes {
+            ByteSource::Written(file) => file.next_data(from, until, scratch)?,
+            ByteSource::Faulty(faults) => faults.next_data(self.built(), from, until, scratch)?,
+            _ => self.built().next_data(from, until, scratch)?,
+        };
+        let (at, bytes) = data.map_or((from, 0), |data| (data.offset, data.bytes.len()));
+        self.meter.count_bytes(at, bytes);
+        Ok(data)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::formats::anatomy::Part;
+    use crate::images::Limits;
+    use crate::images::damage::{Attack, Spot, Transform};
+    use crate::images::layer_anatomy::LayerAnatomy;
+    use crate::programs::Vm;
+    use crate::programs::text::assemble;
+
+    /// Traps and failing reads reach the file of an extent, and spare all other files.
+    #[test]
+    fn reads_of_extents_meet_faults() {
+        let text = "image version=3 cluster_bits=12 refcount_order=4 features=none size=9<<12+0 \
+                    rng_seed=0 blocks=append table=append tolerance=0 base=vmdk
+                    extent kind=flat length=1<<0 lead=0
+                    extent kind=se_sparse length=1<<0 lead=0
+                    write at=start+1 clusters=2";
+        let (mut vm, mut images) = (Vm::new(), Images::default());
+        let program = assemble(text).unwrap();
+        vm.begin(&program.prologue, Limits::HOSTILE);
+        for operation in &program.operations {
+            vm.step(*operation);
+        }
+        vm.build(&FileNames::default(), &mut images, &());
+        let mut anatomy = LayerAnatomy::default();
+        anatomy.read(images.top()).unwrap();
+        let (_, element) = anatomy.element(Part::Table, 0).unwrap();
+        let trap = Attack::Trap {
+            spot: Spot { part: Part::Table, depth: 0, nth: 0, inside: 0 },
+            transform: Transform::Set,
+            value: 7,
+            reads: 1,
+        };
+        let fails = Attack::FailRead { part: Part::Table, depth: 0, reads: 3 };
+        let extent = images.top().file(LayerFile::Extent(1));
+        let whole = extent.number(element.at, 8).swap_bytes();
+        let mut damage = Damage::default();
+        damage.apply(&mut images, &[trap, fails]);
+        let chain = Chain::damaged(&images, &damage, &Arc::default());
+        for _ in 0..2 {
+            chain.rearm();
+            let answers = [(); 4].map(|()| {
+                let mut bytes = [0; 8];
+                let read = chain.layers()[0].extents[1].read_at(element.at, &mut bytes);
+                read.is_ok().then_some(u64::from_le_bytes(bytes))
+            });
+            assert_eq!(answers, [Some(whole), Some(7), Some(7), None]);
+        }
+        for file in [chain.image(), &chain.layers()[0].extents[0]] {
+            assert!((0..5).all(|_| file.read_at(element.at, &mut [0; 8]).is_ok()));
+        }
+    }
+}

@@ -1,0 +1,497 @@
+//! The changes to an image and to its data file since the last guest flush, and the files that a cut could leave. A
+//! *guest flush* is a flush that the guest has requested; opening and closing the image count as one. Both files share
+//! a log, because a cut happens at one moment for both.
+//!
+//! If the engine's process is killed, the files have everything that was written up to that moment.
+//!
+//! If the power is cut, a file has everything that was written before the engine's last flush of it. It has any
+//! sectors of 512 bytes of the later writes: a later write may survive although an earlier one is lost. Each file has
+//! the length that it had at the moment. Shortening a file counts as a guest flush of it. A write that does not fit
+//! into the log counts as a guest flush of both files.
+//!
+//! # Arithmetic
+//! An offset that saturates lies past the end of every file.
+
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::Storage;
+use crate::harness::files::top_files::{TopFile, TopFiles};
+use crate::images::entropy::Entropy;
+use crate::images::image::Image;
+use crate::programs::CutKind;
+
+/// The unit that a disk writes as a whole.
+const SECTOR_BYTES: u64 = 512;
+
+/// The most bytes of a log, with the old and the new ones of each write. A single write may be longer.
+const MAX_LOG_BYTES: usize = 16 << 20;
+/// The bytes for which a log has room at first. Most logs need no more, so that they do not move while they grow.
+const FIRST_LOG_BYTES: usize = 1 << 20;
+
+/// The changes of the files, in their order.
+#[derive(Debug, Default)]
+pub(crate) struct WriteLog {
+    changes: Vec<LoggedChange>,
+    /// The old bytes of each write, and its new ones.
+    bytes: Vec<u8>,
+    /// The number of changes before the last guest flush. No cut comes before it.
+    settled: usize,
+    /// The number of changes that the log has forgotten.
+    forgotten: usize,
+}
+
+/// A change of one of the files.
+#[derive(Clone, Copy, Debug)]
+struct LoggedChange {
+    file: TopFile,
+    change: FileChange,
+}
+
+/// A change of a file.
+#[derive(Clone, Copy, Debug)]
+enum FileChange {
+    /// A write.
+    Write {
+        offset: HostOffset,
+        length: usize,
+        /// The place of the old bytes in [`WriteLog::bytes`]. The new ones are behind them.
+        position: usize,
+        /// The length of the file before.
+        length_before: u64,
+    },
+    /// The file grows.
+    Growth {
+        /// The length of the file before.
+        length_before: u64,
+        /// The length of the file from now on.
+        length_bytes: u64,
+    },
+    /// A flush.
+    Flush,
+}
+
+/// The writes after the last flush that a disk has kept at the moment of a cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    None,
+    All,
+    /// Half of the writes.
+    Writes,
+    /// Half of the sectors.
+    Sectors,
+}
+
+impl WriteLog {
+    /// Notes a write to a file with the bytes of `image`. It has not happened yet.
+    pub(crate) fn note_write(
+        &mut self,
+        file: TopFile,
+        image: &Image,
+        offset: HostOffset,
+        new: &[u8],
+    ) {
+        if self.bytes.len().saturating_add(new.len().saturating_mul(2)) > MAX_LOG_BYTES {
+            self.clear();
+        }
+        if self.bytes.is_empty() {
+            self.bytes.reserve(FIRST_LOG_BYTES);
+        }
+        let (position, length) = (self.bytes.len(), new.len());
+        self.bytes.resize(position + length, 0);
+        // Reads from memory do not fail.
+        let _ = image.read_at(offset, &mut self.bytes[position..]);
+        self.bytes.extend_from_slice(new);
+        let length_before = image.length_bytes();
+        let change = FileChange::Write { offset, length, position, length_before };
+        self.changes.push(LoggedChange { file, change });
+    }
+
+    /// Notes another length of a file with the bytes of `image`, which has the old one still.
+    pub(crate) fn note_length(&mut self, file: TopFile, image: &Image, length_bytes: u64) {
+        let length_before = image.length_bytes();
+        match length_bytes < length_before {
+            true => self.forget(file),
+            false => {
+                let change = FileChange::Growth { length_before, length_bytes };
+                self.changes.push(LoggedChange { file, change });
+            }
+        }
+    }
+
+    /// Notes a flush of a file. It saves nothing of the other file.
+    pub(crate) fn note_flush(&mut self, file: TopFile) {
+        self.changes.push(LoggedChange { file, change: FileChange::Flush });
+    }
+
+    /// Notes that the guest relies on all that was written so far. It may not have been flushed.
+    pub(crate) fn settle(&mut self) {
+        self.settled = self.changes.len();
+    }
+
+    /// Forgets the changes of one file, which are on the disk. The log can no longer restore an earlier state of this
+    /// file, so no later cut goes back behind this moment in either file.
+    fn forget(&mut self, file: TopFile) {
+        let before = self.changes.len();
+        self.changes.retain(|logged| logged.file != file);
+        self.forgotten += before - self.changes.len();
+        match self.changes.is_empty() {
+            true => self.clear(),
+            false => self.settle(),
+        }
+    }
+
+    /// Forgets all changes: they are on the disk.
+    pub(crate) fn clear(&mut self) {
+        self.forgotten += self.changes.len();
+        self.changes.clear();
+        self.bytes.clear();
+        self.settled = 0;
+    }
+
+    /// Returns the number of changes so far.
+    pub(crate) fn changes(&self) -> usize {
+        self.forgotten + self.changes.len()
+    }
+
+    /// Returns files that a cut at some moment since the last guest flush could have left. `files` are the current
+    /// files. For half of all choices, the moment is now.
+    pub(crate) fn cut(&self, files: &TopFiles, kind: CutKind, choice: u16) -> TopFiles {
+        let mut entropy = Entropy::new(choice.into());
+        let latest = self.changes.len();
+        let moments = (latest - self.settled) as u64 + 1;
+        let moment = match entropy.one_in(2) {
+            true => latest,
+            false => self.settled + entropy.below(moments) as usize,
+        };
+        self.left(files, moment, kind, &mut entropy)
+    }
+
+    /// Returns files that a cut after at least one of the changes since the first `changes` could have left. Returns
+    /// `None` if there is no such change.
+    pub(crate) fn cut_since(
+        &self,
+        files: &TopFiles,
+        changes: usize,
+        kind: CutKind,
+        choice: u16,
+    ) -> Option<TopFiles> {
+        let latest = self.changes.len();
+        // If the log has forgotten changes in between, no cut comes before that.
+        let first = changes.saturating_sub(self.forgotten).max(self.settled);
+        let mut entropy = Entropy::new(choice.into());
+        let moments = (latest - first) as u64;
+        let moment = first + 1 + entropy.below(moments) as usize;
+        (moments > 0).then(|| self.left(files, moment, kind, &mut entropy))
+    }
+
+    /// Returns the files that a cut after the first `moment` changes could have left.
+    fn left(
+        &self,
+        files: &TopFiles,
+        moment: usize,
+        kind: CutKind,
+        entropy: &mut Entropy,
+    ) -> TopFiles {
+        let kept = match (kind, entropy.below(4)) {
+            (CutKind::Process, _) => Kept::All,
+            (CutKind::Power, 0) => Kept::None,
+            (CutKind::Power, 1) => Kept::Writes,
+            (CutKind::Power, _) => Kept::Sectors,
+        };
+        let flushed = FlushedChanges::before(&self.changes[..moment]);
+        let changes = || self.changes.iter().enumerate().filter(|it| flushed.is_behind(*it));
+        let mut left = files.clone();
+        for (_, LoggedChange { file, change }) in changes().rev() {
+            self.undo(change, left.get_mut(*file));
+        }
+        for (_, LoggedChange { file, change }) in changes().take_while(|(at, _)| *at < moment) {
+            let image = left.get_mut(*file);
+            image.set_length(image.length_bytes().max(change.end()));
+            self.redo(change, kept, entropy, image);
+        }
+        left
+    }
+
+    fn undo(&self, change: &FileChange, image: &mut Image) {
+        match *change {
+            FileChange::Write { offset, length, position, length_before } => {
+                image.overwrite(offset, &self.bytes[position..position + length]);
+                image.set_length(length_before);
+            }
+            FileChange::Growth { length_before, .. } => image.set_length(length_before),
+            FileChange::Flush => {}
+        }
+    }
+
+    /// Repeats the parts of a change that the disk has kept.
+    fn redo(&self, change: &FileChange, kept: Kept, entropy: &mut Entropy, image: &mut Image) {
+        let FileChange::Write { offset, length, position, .. } = *change else { return };
+        if kept == Kept::None || kept == Kept::Writes && entropy.one_in(2) {
+            return;
+        }
+        let (mut at, mut left) = (offset, &self.bytes[position + length..position + 2 * length]);
+        while !left.is_empty() {
+            // Up to the end of a sector, or all of it.
+            let sector = SECTOR_BYTES - at.get() % SECTOR_BYTES;
+            let count = match kept {
+                Kept::Sectors => left.len().min(sector as usize),
+                _ => left.len(),
+            };
+            let (piece, rest) = left.split_at(count);
+            if kept != Kept::Sectors || entropy.one_in(2) {
+                image.overwrite(at, piece);
+            }
+            at = at.saturating_add(count as u64);
+            left = rest;
+        }
+    }
+}
+
+/// The number of changes before the last flush of each file. Without a flush, the log begins with the state on the
+/// disk.
+#[derive(Clone, Copy, Debug, Default)]
+struct FlushedChanges {
+    image: usize,
+    data_file: usize,
+}
+
+impl FlushedChanges {
+    /// Finds the last flushes in `changes`.
+    fn before(changes: &[LoggedChange]) -> Self {
+        let last = |of: TopFile| {
+            let is_flush = |it: &LoggedChange| it.file == of && it.change.is_flush();
+            changes.iter().rposition(is_flush).unwrap_or(0)
+        };
+        Self { image: last(TopFile::Image), data_file: last(TopFile::DataFile) }
+    }
+
+    /// Reports whether a change with its number comes behind the last flush of its file.
+    fn is_behind(self, (number, logged): (usize, &LoggedChange)) -> bool {
+        match logged.file {
+            TopFile::Image => number >= self.image,
+            TopFile::DataFile => number >= self.data_file,
+        }
+    }
+}
+
+impl FileChange {
+    fn is_flush(&self) -> bool {
+        matches!(self, Self::Flush)
+    }
+
+    /// Returns the length that the file has at least after the change.
+    fn end(&self) -> u64 {
+        match *self {
+            Self::Write { offset, length, .. } => offset.saturating_add(length as u64).get(),
+            Self::Growth { length_bytes, .. } => length_bytes,
+            Self::Flush => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const SECTORS: usize = 6;
+
+    /// An image and a data file with their log.
+    struct LoggedFiles {
+        files: TopFiles,
+        log: WriteLog,
+    }
+
+    impl LoggedFiles {
+        fn new() -> Self {
+            let mut image = Image::default();
+            image.write(HostOffset::ZERO, &[0; SECTORS * 512]);
+            image.seal(0);
+            let files = TopFiles { data_file: image.clone(), image };
+            Self { files, log: WriteLog::default() }
+        }
+
+        /// Fills sectors of the image with a value.
+        fn write(&mut self, sectors: std::ops::Range<usize>, value: u8) {
+            self.write_to(TopFile::Image, sectors, value);
+        }
+
+        /// Fills sectors of a file with a value.
+        fn write_to(&mut self, file: TopFile, sectors: std::ops::Range<usize>, value: u8) {
+            let offset = HostOffset::new(sectors.start as u64 * 512);
+            let bytes = vec![value; sectors.len() * 512];
+            let image = self.files.get_mut(file);
+            self.log.note_write(file, image, offset, &bytes);
+            let end = offset.get() + bytes.len() as u64;
+            image.set_length(image.length_bytes().max(end));
+            image.overwrite(offset, &bytes);
+        }
+
+        fn set_length(&mut self, file: TopFile, length_bytes: u64) {
+            let image = self.files.get_mut(file);
+            self.log.note_length(file, image, length_bytes);
+            image.set_length(length_bytes);
+        }
+
+        /// Returns the first sectors of both files in each state that a cut can leave: of the image, then of the data
+        /// file.
+        fn first_sectors_after(&self, kind: CutKind) -> BTreeSet<[u8; 2]> {
+            let cuts = (0..4000).map(|choice| {
+                let left = self.log.cut(&self.files, kind, choice);
+                [first_byte(&left, TopFile::Image), first_byte(&left, TopFile::DataFile)]
+            });
+            cuts.collect()
+        }
+
+        /// Returns the values of the sectors in each image that a cut can leave.
+        fn after(&self, kind: CutKind) -> BTreeSet<Vec<u8>> {
+            let cuts = (0..4000).map(|choice| {
+                let left = self.log.cut(&self.files, kind, choice).image;
+                let mut bytes = vec![0; left.length_bytes() as usize];
+                left.read_at(HostOffset::ZERO, &mut bytes).unwrap();
+                let sectors = bytes.chunks(512);
+                sectors
+                    .map(|sector| {
+                        assert!(sector.iter().all(|byte| *byte == sector[0]), "a torn sector");
+                        sector[0]
+                    })
+                    .collect()
+            });
+            cuts.collect()
+        }
+    }
+
+    fn first_byte(files: &TopFiles, file: TopFile) -> u8 {
+        let mut byte = [0];
+        files.get(file).read_at(HostOffset::ZERO, &mut byte).unwrap();
+        byte[0]
+    }
+
+    #[test]
+    fn a_power_cut_loses_any_sectors_that_were_not_flushed() {
+        let mut file = LoggedFiles::new();
+        file.write(0..2, 1);
+        file.log.note_flush(TopFile::Image);
+        file.write(1..3, 2);
+        file.write(2..4, 3);
+        let mut expected = BTreeSet::new();
+        // Without the guest's reliance, the cut can also come before the flush.
+        file.log.settle();
+        for one in [1, 2] {
+            for two in [0, 2, 3] {
+                for three in [0, 3] {
+                    expected.insert(vec![1, one, two, three, 0, 0]);
+                }
+            }
+        }
+        assert_eq!(file.after(CutKind::Power), expected);
+    }
+
+    #[test]
+    fn a_power_cut_before_a_flush_loses_what_came_before_it() {
+        let mut file = LoggedFiles::new();
+        file.write(0..1, 1);
+        file.log.note_flush(TopFile::Image);
+        file.write(1..2, 2);
+        let expected = [[0, 0], [1, 0], [1, 2]].map(|[one, two]| vec![one, two, 0, 0, 0, 0]);
+        assert_eq!(file.after(CutKind::Power), BTreeSet::from(expected));
+    }
+
+    #[test]
+    fn the_end_of_a_process_loses_only_what_it_has_not_written() {
+        let mut file = LoggedFiles::new();
+        file.write(0..2, 1);
+        file.write(1..3, 2);
+        let expected = [[0, 0, 0], [1, 1, 0], [1, 2, 2]];
+        let expected = expected.map(|[one, two, three]| vec![one, two, three, 0, 0, 0]);
+        assert_eq!(file.after(CutKind::Process), BTreeSet::from(expected));
+    }
+
+    #[test]
+    fn a_guest_that_relies_on_writes_without_a_flush_can_lose_them() {
+        let mut file = LoggedFiles::new();
+        file.write(0..1, 1);
+        file.log.settle();
+        file.write(1..2, 2);
+        let lost = vec![0, 2, 0, 0, 0, 0];
+        assert!(file.after(CutKind::Power).contains(&lost));
+    }
+
+    #[test]
+    fn a_cut_since_a_moment_comes_after_a_later_change() {
+        let mut file = LoggedFiles::new();
+        file.write(0..1, 1);
+        let before = file.log.changes();
+        assert!(file.log.cut_since(&file.files, before, CutKind::Power, 1).is_none());
+        file.write(1..2, 2);
+        file.write(2..3, 3);
+        let cuts = (0..400).map(|choice| {
+            let left = file.log.cut_since(&file.files, before, CutKind::Process, choice).unwrap();
+            let left = left.image;
+            [0, 1, 2].map(|sector| {
+                let mut byte = [0];
+                left.read_at(HostOffset::new(sector * 512), &mut byte).unwrap();
+                byte[0]
+            })
+        });
+        assert_eq!(BTreeSet::from_iter(cuts), BTreeSet::from([[1, 2, 0], [1, 2, 3]]));
+    }
+
+    #[test]
+    fn the_file_has_the_length_of_the_moment() {
+        let mut file = LoggedFiles::new();
+        file.log.note_flush(TopFile::Image);
+        file.log.settle();
+        file.write(7..8, 1);
+        let lengths: BTreeSet<usize> = file.after(CutKind::Power).iter().map(Vec::len).collect();
+        assert_eq!(lengths, BTreeSet::from([SECTORS, 8]));
+        // To shorten the file is a flush.
+        file.set_length(TopFile::Image, 512);
+        assert_eq!(file.after(CutKind::Power), BTreeSet::from([vec![0]]));
+    }
+
+    #[test]
+    fn the_end_of_a_process_is_one_moment_for_both_files() {
+        let mut files = LoggedFiles::new();
+        files.write_to(TopFile::DataFile, 0..1, 1);
+        files.write_to(TopFile::Image, 0..1, 2);
+        files.write_to(TopFile::DataFile, 0..1, 3);
+        files.write_to(TopFile::Image, 0..1, 4);
+        let expected = BTreeSet::from([[0, 0], [0, 1], [2, 1], [2, 3], [4, 3]]);
+        assert_eq!(files.first_sectors_after(CutKind::Process), expected);
+    }
+
+    #[test]
+    fn a_flush_of_one_file_keeps_nothing_of_the_other() {
+        for (flushed, expected) in
+            [(TopFile::Image, [[1, 0], [1, 2]]), (TopFile::DataFile, [[0, 2], [1, 2]])]
+        {
+            let mut files = LoggedFiles::new();
+            files.write_to(TopFile::Image, 0..1, 1);
+            files.write_to(TopFile::DataFile, 0..1, 2);
+            files.log.note_flush(flushed);
+            files.log.settle();
+            assert_eq!(files.first_sectors_after(CutKind::Power), BTreeSet::from(expected));
+        }
+    }
+
+    #[test]
+    fn a_shorter_file_keeps_nothing_of_the_other_and_no_earlier_moment() {
+        let mut files = LoggedFiles::new();
+        files.write_to(TopFile::DataFile, 0..1, 1);
+        files.write_to(TopFile::Image, 0..1, 2);
+        let before = files.log.changes();
+        files.set_length(TopFile::Image, 512);
+        assert!(files.log.cut_since(&files.files, before, CutKind::Process, 1).is_none());
+        assert_eq!(files.first_sectors_after(CutKind::Process), BTreeSet::from([[2, 1]]));
+        assert_eq!(files.first_sectors_after(CutKind::Power), BTreeSet::from([[2, 0], [2, 1]]));
+        files.write_to(TopFile::Image, 0..1, 3);
+        let expected = BTreeSet::from([[2, 1], [3, 1]]);
+        assert_eq!(files.first_sectors_after(CutKind::Process), expected);
+        let closing = (0..100).filter_map(|choice| {
+            files.log.cut_since(&files.files, before, CutKind::Process, choice)
+        });
+        let closing = closing.map(|left| first_byte(&left, TopFile::Image));
+        assert_eq!(BTreeSet::from_iter(closing), BTreeSet::from([3]));
+    }
+}
