@@ -90,7 +90,8 @@ fn a_known_difference_hides_no_other() {
     // The same fault shows in the active disk and in the snapshot.
     let fingerprint = "against: data, normal → other bytes".to_string();
     let reason = "planted".to_string();
-    let set_aside = KnownFindings::new([KnownFinding { fingerprint, reason, link: None }]);
+    let set_aside =
+        KnownFindings::new([KnownFinding { fingerprint, reason, ..KnownFinding::default() }]);
     let both = |known: KnownFindings| {
         let known = known.and(&set_aside);
         faulty(Fault::OtherByte).knowing(known).against_engine(faulty(Fault::None))

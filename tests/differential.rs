@@ -1,5 +1,6 @@
 //! The differential campaign: it finds planted faults, minimizes and distinguishes them, and keeps its reports whole.
 
+mod differential_known;
 mod differential_reports;
 #[allow(dead_code)]
 mod qemu;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use qcowfuzz::internal::differential::iteration::RecipeRunner;
-use qcowfuzz::internal::differential::quirks::{self, QUIRKS};
+use qcowfuzz::internal::differential::known::known_of_qemu;
 use qcowfuzz::internal::differential::sides::{Sides, Tested};
 use qcowfuzz::internal::recipes::draw;
 use qcowfuzz::internal::recipes::recipe::RecipeStep;
@@ -178,6 +179,7 @@ fn faults_of_a_program_that_makes_images_are_found() {
     if !qemu::tools_are_there("faults_of_a_program_that_makes_images_are_found") {
         return;
     }
+    let known = known_of_qemu().unwrap();
     let found = |command: String, operation: &str| {
         let tested = Tested::Command { text: command, maps_only: false, executes: true };
         let qemu = QemuTools::find("qemu-img".as_ref()).unwrap();
@@ -190,7 +192,7 @@ fn faults_of_a_program_that_makes_images_are_found() {
         });
         recipes.take(MAX_EXECUTED).find_map(|recipe| {
             let folder = tempfile::tempdir().unwrap();
-            let runner = RecipeRunner { sides: &sides, quirks: QUIRKS, folder: folder.path() };
+            let runner = RecipeRunner { sides: &sides, known: &known, folder: folder.path() };
             Some(runner.run(&recipe).met?.fingerprint)
         })
     };
@@ -274,40 +276,6 @@ fn a_killed_campaign_leaves_whole_reports_and_the_next_one_cleans_up() {
     let hidden = fs::read_dir(work.join("reports")).unwrap();
     let hidden = hidden.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     assert_eq!(hidden.filter(|name| name.starts_with('.')).count(), 0);
-}
-
-#[test]
-fn known_divergences_still_occur() {
-    let bless = std::env::var_os("QCOWFUZZ_BLESS").is_some();
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/quirks.md");
-    if bless {
-        fs::write(&page, quirks::page()).unwrap();
-    }
-    assert_eq!(fs::read_to_string(page).unwrap(), quirks::page(), "QCOWFUZZ_BLESS=1 writes it");
-    if !qemu::tools_are_there("known_divergences_still_occur") {
-        return;
-    }
-    let qemu = QemuTools::find("qemu-img".as_ref()).unwrap();
-    let version = qemu.version.clone();
-    let sides = Sides {
-        qemu,
-        tested: Tested::Ours(OURS.into()),
-        timeout: Duration::from_secs(60),
-        cpu: Default::default(),
-    };
-    let release = |version: &str| version.rsplit_once('.').unwrap().0.to_string();
-    let mut seen = 0;
-    for quirk in QUIRKS.iter().filter(|it| release(it.qemu_version) == release(&version)) {
-        seen += 1;
-        let dir = tempfile::tempdir().unwrap();
-        let runner = RecipeRunner { sides: &sides, quirks: &[], folder: dir.path() };
-        let met = runner.run(&(quirk.example)()).met;
-        let found = met.map(|met| met.fingerprint).unwrap_or_default();
-        let first = quirk.fingerprints.first().copied().unwrap_or_default();
-        assert!(quirks::stands_for(first, &found), "{}: {found}, expected {first}", quirk.id);
-    }
-    let is_required = std::env::var_os("QCOWFUZZ_REQUIRE_QEMU").is_some();
-    assert!(seen > 0 || !is_required, "QEMU {version} shows none of the known divergences");
 }
 
 #[test]

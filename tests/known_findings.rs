@@ -54,7 +54,7 @@ fn known(fingerprints: &[String]) -> KnownFindings {
     let finding = |fingerprint: &String| KnownFinding {
         fingerprint: fingerprint.clone(),
         reason: "a test".to_string(),
-        link: None,
+        ..KnownFinding::default()
     };
     KnownFindings::new(fingerprints.iter().map(finding))
 }

@@ -113,7 +113,7 @@ fn is_met(implementation: &Implementation, finding: &Regression, fingerprint: &s
     let known = met.map(|fingerprint| KnownFinding {
         fingerprint: fingerprint.to_string(),
         reason: "the run met it".to_string(),
-        link: None,
+        ..KnownFinding::default()
     });
     KnownFindings::new(known).contains(fingerprint)
 }

@@ -11,10 +11,8 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::differential::campaign::{DifferentialCampaign, DifferentialError, Plan};
-use crate::differential::iteration::RecipeRunner;
-use crate::differential::known_issues::known_issue;
+use crate::differential::known::{is_fault, known_of_qemu};
 use crate::differential::page;
-use crate::differential::quirks::{Cause, QUIRKS};
 use crate::differential::recording::{self, RecordingError};
 use crate::differential::reports::{ISSUE_FILE, Reports};
 use crate::differential::sides::{Sides, Tested};
@@ -22,6 +20,7 @@ use crate::differential::summary::Summary;
 use crate::differential::workdir::WorkFolder;
 use crate::disk::features::{Feature, FeatureSet};
 use crate::disk::image_format::ImageFormat;
+use crate::harness::KnownFindings;
 use crate::recipes::recipe::DiskOperation;
 use crate::recipes::tools::{QemuTools, ToolError};
 
@@ -40,7 +39,8 @@ number of an iteration determine all its commands and questions, so '--replay SE
 
 Each divergence is minimized, and its report is a folder under --report: the commands, both complete outputs \
 and the images. summary.json and index.html there describe the whole campaign. Divergences with the same \
-fingerprint are counted and written once. docs/quirks.md lists the known ones, which are counted only.
+fingerprint are counted and written once. Those that --known lists, and the known ones of QEMU (docs/quirks.md), \
+are counted only.
 
 Ctrl-C ends a campaign after the iterations that are running; a second one ends it at once.
 
@@ -115,7 +115,7 @@ pub struct Arguments {
     /// Print the summary as one JSON object
     #[arg(long, conflicts_with = "file")]
     json: bool,
-    /// Print the text of an issue for each divergence, also for the known ones that are faults of QEMU
+    /// Print the text of an issue for each divergence, also for the known ones that are faults
     #[arg(long)]
     file: bool,
 }
@@ -152,16 +152,17 @@ fn iteration_named(text: &str) -> Result<(u64, u64), String> {
     Ok((number(seed)?, number(iteration)?))
 }
 
-/// Runs a campaign, or writes a recording, or compares with one.
-pub fn run(arguments: &Arguments) -> ExitResult {
+/// Runs a campaign, or writes a recording, or compares with one. Divergences among `known` are counted only.
+pub fn run(arguments: &Arguments, known: KnownFindings) -> ExitResult {
     let tested = tested(arguments)?;
+    let known = known_of_qemu()?.and(&known);
     let (timeout, cpu) = (Duration::from_secs(arguments.timeout), Arc::default());
     if let Some(path) = &arguments.against_recording {
         let qemu = QemuTools::default();
-        return against(path, Sides { qemu, tested, timeout, cpu }, arguments);
+        return against(path, Sides { qemu, tested, timeout, cpu }, known, arguments);
     }
     let qemu = QemuTools::find(&arguments.qemu_img.clone().unwrap_or("qemu-img".into()))?;
-    let plan = plan(arguments, Sides { qemu, tested, timeout, cpu });
+    let plan = plan(arguments, Sides { qemu, tested, timeout, cpu }, known);
     let folder = WorkFolder::create(&arguments.workdir)?;
     let stop: Arc<AtomicBool> = stop_on_ctrl_c()?;
     let bar = progress(plan.iterations);
@@ -181,7 +182,7 @@ pub fn run(arguments: &Arguments) -> ExitResult {
         bar.set_message(format!("{} divergences", summary.found.len()));
     });
     bar.finish_and_clear();
-    finish(&summary?, arguments, &reports, (&plan.sides, &folder))
+    finish(&summary?, arguments, &reports, &plan.known)
 }
 
 /// Says what a recording has. One that was interrupted is whole, and shorter than asked.
@@ -199,12 +200,17 @@ fn recorded_lines(path: &Path, recorded: u64, plan: &Plan) -> ExitResult {
 }
 
 /// Compares with a recording.
-fn against(path: &Path, mut sides: Sides, arguments: &Arguments) -> ExitResult {
+fn against(
+    path: &Path,
+    mut sides: Sides,
+    known: KnownFindings,
+    arguments: &Arguments,
+) -> ExitResult {
     let folder = WorkFolder::create(&arguments.workdir)?;
     let reports = reports(arguments)?;
-    let summary = recording::check(path, &mut sides, QUIRKS, &folder, &reports)?;
+    let summary = recording::check(path, &mut sides, &known, &folder, &reports)?;
     page::save(&summary, &reports)?;
-    finish(&summary, arguments, &reports, (&sides, &folder))
+    finish(&summary, arguments, &reports, &known)
 }
 
 fn reports(arguments: &Arguments) -> Result<Reports, CommandError> {
@@ -217,10 +223,10 @@ fn finish(
     summary: &Summary,
     arguments: &Arguments,
     reports: &Reports,
-    place: (&Sides, &WorkFolder),
+    known: &KnownFindings,
 ) -> ExitResult {
     match arguments.file {
-        true => print_issues(summary, reports, place)?,
+        true => print_issues(summary, reports, known)?,
         false => print(summary, arguments.json, |summary, out| lines(summary, reports, out))?,
     }
     if !summary.is_complete && summary.found.is_empty() {
@@ -246,7 +252,7 @@ fn tested(arguments: &Arguments) -> Result<Tested, CommandError> {
     })
 }
 
-fn plan(arguments: &Arguments, sides: Sides) -> Plan {
+fn plan(arguments: &Arguments, sides: Sides, known: KnownFindings) -> Plan {
     let jobs = match arguments.jobs {
         Some(jobs) => usize::from(jobs),
         None => JOBS_PER_CORE * available_parallelism().map_or(1, NonZero::get),
@@ -265,7 +271,7 @@ fn plan(arguments: &Arguments, sides: Sides) -> Plan {
         lacks: FeatureSet::of(&arguments.lacks),
         fail_fast: arguments.fail_fast,
         sides,
-        quirks: QUIRKS,
+        known,
     }
 }
 
@@ -288,7 +294,7 @@ fn recipe_lines(rng_seed: u64, iteration: u64) -> io::Result<()> {
 fn print_issues(
     summary: &Summary,
     reports: &Reports,
-    (sides, folder): (&Sides, &WorkFolder),
+    known: &KnownFindings,
 ) -> Result<(), CommandError> {
     let mut texts = Vec::with_capacity(summary.found.len());
     for found in summary.found.values() {
@@ -298,18 +304,10 @@ fn print_issues(
             text.map_err(|error| CommandError::Message(format!("{}: {error}", path.display())))?,
         );
     }
-    let known = QUIRKS.iter().filter(|quirk| summary.quirks.contains_key(quirk.id));
-    for quirk in known.filter(|quirk| quirk.cause == Cause::Qemu) {
-        // A recording is compared without QEMU.
-        let has_qemu = !sides.qemu.img.as_os_str().is_empty();
-        let course = match has_qemu {
-            true => {
-                let runner = RecipeRunner { sides, quirks: &[], folder: &folder.job(0)? };
-                Some(runner.run(&(quirk.example)()))
-            }
-            false => None,
-        };
-        texts.push(known_issue(quirk, course.as_ref().map(|course| (course, sides))));
+    for finding in known.iter().filter(|finding| is_fault(finding)) {
+        if let Some(met) = summary.known.get(&finding.fingerprint) {
+            texts.push(met.issue(finding, &summary.qemu_version));
+        }
     }
     print(&(), false, |(), out| out.write_all(texts.join("\n").as_bytes()))
 }
@@ -338,8 +336,8 @@ fn lines(summary: &Summary, reports: &Reports, out: &mut impl Write) -> io::Resu
             writeln!(out, "  {share:5.1}%  {name}")?;
         }
     }
-    for (id, times) in &summary.quirks {
-        writeln!(out, "known: {id}, in {times} iterations")?;
+    for (fingerprint, known) in &summary.known {
+        writeln!(out, "known: {fingerprint}, in {} iterations", known.times)?;
     }
     for (fingerprint, found) in &summary.found {
         writeln!(

@@ -171,7 +171,6 @@ fn run(
         Verb::Check(_) => Some("check"),
         Verb::Convert(_) => Some("convert"),
         Verb::Measure(_) => Some("measure"),
-        Verb::Differential(_) => Some("differential"),
         Verb::Disasm(_) => Some("disasm"),
         Verb::Asm(_) => Some("asm"),
         Verb::Export(_) => Some("export"),
@@ -183,6 +182,10 @@ fn run(
     if let Some(name) = without_inputs {
         options.reject(name)?;
         against.reject(name)?;
+    }
+    if let Verb::Differential(_) = verb {
+        options.reject_without("differential")?;
+        against.reject("differential")?;
     }
     let costly = match verb {
         Verb::Fuzz(_) | Verb::FuzzWorker(_) => CostlyComparisons::Drawn,
@@ -200,7 +203,7 @@ fn run(
         Verb::Check(arguments) => check::run(arguments),
         Verb::Convert(arguments) => convert::run(arguments),
         Verb::Measure(arguments) => measure::run(arguments),
-        Verb::Differential(arguments) => differential::run(arguments),
+        Verb::Differential(arguments) => differential::run(arguments, options.known()?),
         Verb::Fuzz(arguments) => fuzz::run(under_test, arguments),
         Verb::FuzzWorker(arguments) => fuzz::worker::run(implementation, arguments),
         Verb::Triage(arguments) => triage::run(under_test, arguments),

@@ -104,7 +104,7 @@ fn lines(triage: &Triage, out: &mut impl Write) -> io::Result<()> {
     }
     let (shown, gone): (Vec<_>, Vec<_>) =
         triage.known.iter().partition(|known| !known.inputs.is_empty());
-    for TriagedKnown { fingerprint, reason, link, inputs } in shown {
+    for TriagedKnown { fingerprint, reason, link, inputs, .. } in shown {
         writeln!(out, "\nset aside: {fingerprint}\n       {reason}")?;
         link.iter().try_for_each(|link| writeln!(out, "       {link}"))?;
         writeln!(out, "       {}", counted(inputs.len(), "input"))?;

@@ -17,12 +17,13 @@ use super::exit::CommandError;
 /// The options about the implementation under test.
 #[derive(Debug, clap::Args)]
 pub struct UnderTestOptions {
-    /// Set the known findings in this TOML file aside, too; with 'triage', also a folder of regressions. Only the
-    /// commands that run inputs take it: fuzz, triage, minimize, replay, report, regress, bundle and state
+    /// Set the known findings in this TOML file aside, too; with 'triage', also a folder of regressions. Only
+    /// 'differential' and the commands that run inputs take it: fuzz, triage, minimize, replay, report, regress, bundle
+    /// and state
     #[arg(long, value_name = "FILE", global = true)]
     known: Vec<PathBuf>,
     /// Judge only images and requests without this feature, for example 'power cuts'; an unknown name lists all
-    /// features. The commands that take --known take this option
+    /// features. The commands that run inputs take this option
     #[arg(long, value_name = "FEATURE", global = true)]
     without: Vec<Feature>,
 }
@@ -30,13 +31,26 @@ pub struct UnderTestOptions {
 impl UnderTestOptions {
     /// Rejects the options for the verb `name`, which runs no implementation.
     pub fn reject(&self, name: &str) -> Result<(), CommandError> {
-        let options = [("--known", self.known.is_empty()), ("--without", self.without.is_empty())];
-        match options.into_iter().find(|(_, is_absent)| !is_absent) {
-            None => Ok(()),
-            Some((option, _)) => Err(CommandError::Message(format!(
-                "{option}: '{name}' runs no inputs, expected a command that does"
-            ))),
+        match self.known.is_empty() {
+            true => self.reject_without(name),
+            false => Err(runs_no_inputs("--known", name)),
         }
+    }
+
+    /// Rejects `--without` for the verb `name`, which runs no implementation.
+    pub fn reject_without(&self, name: &str) -> Result<(), CommandError> {
+        match self.without.is_empty() {
+            true => Ok(()),
+            false => Err(runs_no_inputs("--without", name)),
+        }
+    }
+
+    /// Returns the known findings of the files that `--known` names.
+    pub fn known(&self) -> Result<KnownFindings, CommandError> {
+        let files = self.known.iter().filter(|path| !path.is_dir());
+        files
+            .map(|path| read(path))
+            .try_fold(KnownFindings::default(), |all, file| Ok(all.and(&file?)))
     }
 }
 
@@ -61,12 +75,9 @@ impl UnderTest {
         options: &UnderTestOptions,
         against: Option<Against>,
     ) -> Result<Self, CommandError> {
-        let mut known = implementation.facts().known;
+        let known = implementation.facts().known.and(&options.known()?);
         let (folders, files): (Vec<_>, Vec<_>) =
             options.known.iter().cloned().partition(|path| path.is_dir());
-        for path in &files {
-            known = known.and(&read(path)?);
-        }
         let unclaimed = FeatureSet::of(&options.without);
         let implementation = implementation.knowing(known.clone()).without(unclaimed);
         let implementation = match &against {
@@ -118,6 +129,13 @@ impl UnderTest {
         };
         format!("{}{:?}{second}{without}", engine::identity(), self.known)
     }
+}
+
+/// Returns the error of an option that only commands that run inputs take.
+fn runs_no_inputs(option: &str, name: &str) -> CommandError {
+    CommandError::Message(format!(
+        "{option}: '{name}' runs no inputs, expected a command that does"
+    ))
 }
 
 /// Reads a file of known findings.

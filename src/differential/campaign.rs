@@ -156,12 +156,12 @@ impl<'c> DifferentialCampaign<'c> {
         recipe: &Recipe,
         start: Instant,
     ) -> Result<(), DifferentialError> {
-        let Plan { sides, quirks, rng_seed, .. } = self.plan;
+        let Plan { sides, known, rng_seed, .. } = self.plan;
         let course = match self.folder.job(job) {
-            Ok(folder) => RecipeRunner { sides, quirks, folder: &folder }.run(recipe),
+            Ok(folder) => RecipeRunner { sides, known, folder: &folder }.run(recipe),
             Err(error) => Course::default().failed(recipe, (0, None), &RecipeError::Folder(error)),
         };
-        let is_new = self.count(recipe, &course, start);
+        let is_new = self.count((number, recipe), &course, start);
         self.fail_if_none_works(&course)?;
         if let Some(met) = course.met.filter(|_| is_new) {
             if self.plan.fail_fast {
@@ -169,7 +169,7 @@ impl<'c> DifferentialCampaign<'c> {
             }
             let folder = self.folder.path_of(job);
             let origin = ReportOrigin { rng_seed: *rng_seed, iteration: number, recipe, sides };
-            let new = NewDivergence { origin, met, quirks, folder: &folder };
+            let new = NewDivergence { origin, met, known, folder: &folder };
             self.name(&new.report(self.reports)?, start)?;
             if let Some(minimized) = new.minimize(self.reports)? {
                 self.name(&minimized, start)?;
@@ -183,15 +183,13 @@ impl<'c> DifferentialCampaign<'c> {
     }
 
     /// Counts an iteration. Returns true if it met a divergence that no earlier iteration met.
-    fn count(&self, recipe: &Recipe, course: &Course, start: Instant) -> bool {
+    fn count(&self, (number, recipe): (u64, &Recipe), course: &Course, start: Instant) -> bool {
         let mut state = self.lock();
         let State { summary, unreported, .. } = &mut *state;
         summary.distribution.add(recipe, course);
         summary.failed += u64::from(course.is_failed());
         summary.measure(start.elapsed(), self.plan.sides.cpu.seconds());
-        for id in &course.quirks {
-            *summary.quirks.entry((*id).to_string()).or_default() += 1;
-        }
+        summary.count_known(number, recipe, course);
         let Some(met) = &course.met else { return false };
         match summary.found.get_mut(&met.fingerprint) {
             Some(found) => {

@@ -1,19 +1,18 @@
 //! Carries out a recipe in a folder: QEMU performs the operations, both sides answer the questions, and the answers are
 //! compared.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::command_findings::{crash_or_hang, judge_program, remove};
 use super::compare::{self, RawFiles, Replies};
 use super::divergence::{Divergence, DivergenceKind};
-use super::quirks::{Quirk, known};
 use super::second_copy::{OtherResult, SecondCopy};
 use super::sides::Sides;
 use super::stamps::{settle, stamps, unchanged};
 use super::third_answer;
 use crate::findings::records::MapRecord;
+use crate::harness::{KnownFindings, MetFinding};
 use crate::processes::Reply;
 use crate::recipes::RecipeError;
 use crate::recipes::guest::GuestModel;
@@ -43,10 +42,10 @@ pub struct Met {
 /// The work of one iteration.
 #[derive(Clone, Debug, Default)]
 pub struct Course {
-    /// The first divergence that no quirk explains.
+    /// The first divergence that is not known.
     pub met: Option<Met>,
-    /// The ids of the quirks that the images showed.
-    pub quirks: BTreeSet<&'static str>,
+    /// The known divergences that the images showed.
+    pub known: Vec<MetFinding>,
     /// The operations that took effect.
     pub effects: Vec<DiskOperation>,
     /// The name of the question of each comparison.
@@ -73,7 +72,7 @@ pub struct RecipeRunner<'r> {
     /// The programs.
     pub sides: &'r Sides,
     /// The divergences that are known.
-    pub quirks: &'r [Quirk],
+    pub known: &'r KnownFindings,
     /// An empty folder. The disk lies in a subfolder, so that no answer is written beside it.
     pub folder: &'r Path,
 }
@@ -111,6 +110,20 @@ impl Course {
             self.met = Some(meet(divergence, index, step, question, None));
         }
         self
+    }
+
+    /// Sets a divergence of `recipe` aside if it is known, and otherwise returns it.
+    pub(super) fn set_aside(
+        &mut self,
+        known: &KnownFindings,
+        recipe: &Recipe,
+        met: Met,
+    ) -> Option<Met> {
+        let Some(known) = known.find_in(&met.fingerprint, &recipe.commands()) else {
+            return Some(met);
+        };
+        MetFinding::add(&mut self.known, known, &met.fingerprint);
+        None
     }
 
     /// Reports whether the campaign could not carry out the recipe.
@@ -211,7 +224,7 @@ impl RecipeRun<'_> {
         Ok(())
     }
 
-    /// Keeps a difference between the two disks, unless a quirk explains it.
+    /// Keeps a difference between the two disks, unless it is known.
     fn record_result(&mut self, index: usize, step: &RecipeStep, other: OtherResult) {
         let OtherResult { divergence, question, replies: (theirs, ours) } = other;
         let comparison = match &question {
@@ -305,14 +318,10 @@ impl RecipeRun<'_> {
         }
     }
 
-    /// Keeps a divergence, unless a quirk explains it.
+    /// Keeps a divergence, unless it is known.
     fn record(&mut self, met: Met) {
-        match known(self.runner.quirks, &met.fingerprint, self.recipe) {
-            Some(quirk) => {
-                self.course.quirks.insert(quirk.id);
-            }
-            None => self.course.met = self.course.met.take().or(Some(met)),
-        }
+        let met = self.course.set_aside(self.runner.known, self.recipe, met);
+        self.course.met = self.course.met.take().or(met);
     }
 }
 

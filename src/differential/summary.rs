@@ -7,7 +7,11 @@ use serde::Serialize;
 
 use super::cpu::CpuSeconds;
 use super::distribution::Distribution;
+use super::issue::Issue;
+use super::iteration::Course;
 use super::reports::DivergenceReport;
+use crate::harness::KnownFinding;
+use crate::recipes::recipe::Recipe;
 
 /// The work and the findings of a campaign.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -30,15 +34,27 @@ pub struct Summary {
     pub qemu_share: f64,
     /// The number of iterations that failed: a process could not be started, or a file could not be read or written.
     pub failed: u64,
-    /// The divergences that no quirk explains, by fingerprint.
+    /// The new divergences, by fingerprint.
     pub found: BTreeMap<String, FoundDivergence>,
-    /// The numbers of iterations that showed each known divergence.
-    pub quirks: BTreeMap<String, u64>,
+    /// The known divergences that occurred, by the fingerprint in the list.
+    pub known: BTreeMap<String, KnownDivergence>,
     /// The shares of the iterations.
     pub distribution: Distribution,
 }
 
 impl Summary {
+    /// Counts the known divergences of an iteration.
+    pub(super) fn count_known(&mut self, iteration: u64, recipe: &Recipe, course: &Course) {
+        for met in &course.known {
+            let first = || {
+                let commands = recipe.commands().lines().map(str::to_string).collect();
+                KnownDivergence { times: 0, iteration, commands }
+            };
+            let known = self.known.entry(met.known.clone()).or_insert_with(first);
+            known.times = known.times.saturating_add(1);
+        }
+    }
+
     /// Computes the rates, after this time and CPU time.
     pub fn measure(&mut self, elapsed: Duration, cpu: CpuSeconds) {
         self.seconds = elapsed.as_secs_f64();
@@ -46,6 +62,31 @@ impl Summary {
         self.cpu_seconds = cpu;
         let [(_, qemu_share), ..] = cpu.shares();
         self.qemu_share = qemu_share;
+    }
+}
+
+/// A known divergence that occurred in a campaign.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct KnownDivergence {
+    /// The number of iterations that showed it.
+    pub times: u64,
+    /// One of them.
+    pub iteration: u64,
+    /// The shell commands of that iteration.
+    pub commands: Vec<String>,
+}
+
+impl KnownDivergence {
+    /// Returns the text of an issue about it. `finding` is its entry in the list.
+    pub fn issue(&self, finding: &KnownFinding, qemu_version: &str) -> String {
+        Issue {
+            title: &finding.fingerprint,
+            body: &finding.reason,
+            qemu_version,
+            commands: &self.commands,
+            outputs: &[],
+        }
+        .text()
     }
 }
 

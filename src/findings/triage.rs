@@ -99,6 +99,9 @@ pub struct TriagedKnown {
     /// The address of the report to the implementation, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<String>,
+    /// The finding is known in certain recipes only.
+    #[serde(skip)]
+    pub is_of_recipes: bool,
     /// The inputs that show the finding, the smallest first. If there are none, it no longer occurs.
     pub inputs: Vec<TriagedInput>,
 }
@@ -185,8 +188,8 @@ fn run_all(paths: &[PathBuf], isolation: &Isolation) -> Vec<LengthAndRun> {
 
 impl From<&KnownFinding> for TriagedKnown {
     fn from(finding: &KnownFinding) -> Self {
-        let KnownFinding { fingerprint, reason, link } = finding.clone();
-        Self { fingerprint, reason, link, inputs: Vec::new() }
+        let KnownFinding { fingerprint, reason, link, recipes } = finding.clone();
+        Self { fingerprint, reason, link, is_of_recipes: !recipes.is_empty(), inputs: Vec::new() }
     }
 }
 
@@ -204,7 +207,8 @@ impl Triage {
         };
         let mut is_known = false;
         for known in &mut self.known {
-            let of_known = |it: &String| is_of(it, &known.fingerprint);
+            // The run has judged by itself whether a finding of certain recipes is known.
+            let of_known = |it: &String| !known.is_of_recipes && is_of(it, &known.fingerprint);
             if met.contains(&known.fingerprint) || fingerprint.as_ref().is_some_and(of_known) {
                 is_known |= fingerprint.as_ref().is_none_or(of_known);
                 known.inputs.push(input.clone());
@@ -303,7 +307,7 @@ mod tests {
         let finding = |fingerprint: &str| KnownFinding {
             fingerprint: fingerprint.to_string(),
             reason: "a test".to_string(),
-            link: None,
+            ..KnownFinding::default()
         };
         let known = KnownFindings::new(["data: a, b → c", killed, "io: a, b → c"].map(finding));
         let isolation = shell(script);

@@ -23,6 +23,14 @@ pub struct Recipe {
     pub steps: Vec<RecipeStep>,
 }
 
+impl Recipe {
+    /// Returns all commands as a shell reads them, a line each.
+    pub fn commands(&self) -> String {
+        let commands = self.steps.iter().flat_map(|step| &step.commands);
+        commands.map(|command| format!("{command}\n")).collect()
+    }
+}
+
 /// One operation of a chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecipeStep {

@@ -6,11 +6,6 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use qcowfuzz::internal::differential::iteration::RecipeRunner;
-use qcowfuzz::internal::differential::known_issues::known_issue;
-use qcowfuzz::internal::differential::quirks::QUIRKS;
-use qcowfuzz::internal::differential::sides::{Sides, Tested};
-use qcowfuzz::internal::recipes::tools::QemuTools;
 use serde_json::Value;
 
 use super::{FAULTS, OURS, campaign, faulty, fingerprints, folders, qemu, summary};
@@ -161,29 +156,43 @@ fn shown_maps(stdout: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn issues_of_known_divergences_show_what_happens() {
-    if !qemu::tools_are_there("issues_of_known_divergences_show_what_happens") {
+fn a_divergence_that_the_user_knows_is_counted_and_its_text_is_ready_to_post() {
+    if !qemu::tools_are_there("a_divergence_that_the_user_knows_is_counted") {
         return;
     }
-    let qemu = QemuTools::find("qemu-img".as_ref()).unwrap();
-    let sides = Sides {
-        qemu,
-        tested: Tested::Ours(OURS.into()),
-        timeout: Duration::from_secs(60),
-        cpu: Default::default(),
+    let dir = tempfile::tempdir().unwrap();
+    let program = faulty(dir.path(), "map", FAULTS[0].2);
+    let list = dir.path().join("known.toml");
+    let run = |recipes: &str, form: &str| {
+        let finding = format!(
+            "[[finding]]\nfingerprint = \"{}*\"\nreason = \"Offsets are wrong.\"\nrecipes = [\"{recipes}\"]\n",
+            FAULTS[0].3
+        );
+        fs::write(&list, finding).unwrap();
+        let mut command = Command::new(OURS);
+        command.args([
+            "differential",
+            "--iterations",
+            "4",
+            "--formats",
+            "qcow2",
+            form,
+            "--command",
+        ]);
+        command
+            .arg(&program)
+            .arg("--known")
+            .arg(&list)
+            .arg("--workdir")
+            .arg(dir.path().join("work"));
+        command.output().unwrap()
     };
-    for (id, expected) in [
-        (
-            "compressed-overwrite",
-            &["Pattern verification failed", "QEMU, exit 0", "qcowfuzz 0"][..],
-        ),
-        ("commit-crash", &["QEMU, signal 11", "Marking image as corrupt"][..]),
-    ] {
-        let quirk = QUIRKS.iter().find(|quirk| quirk.id == id).unwrap();
-        let dir = tempfile::tempdir().unwrap();
-        let runner = RecipeRunner { sides: &sides, quirks: &[], folder: dir.path() };
-        let text = known_issue(quirk, Some((&runner.run(&(quirk.example)()), &sides)));
-        let is_other = !sides.qemu.version.starts_with("10.0.");
-        assert!(is_other || expected.iter().all(|it| text.contains(it)), "{text}");
-    }
+    let known = run("*qemu-img create*", "--json");
+    assert_eq!(known.status.code(), Some(0), "{}", String::from_utf8_lossy(&known.stdout));
+    let met = &summary(&known)["known"][format!("{}*", FAULTS[0].3)];
+    assert!(met["times"].as_u64().unwrap() > 0, "{met}");
+    let texts = String::from_utf8(run("*qemu-img create*", "--file").stdout).unwrap();
+    assert!(texts.contains("Offsets are wrong.") && texts.contains("qemu-img create"), "{texts}");
+    // In other recipes, the same divergence is new.
+    assert_eq!(run("*qemu-img frobnicate*", "--json").status.code(), Some(1));
 }

@@ -210,6 +210,10 @@ pub fn first_finding(
             return Some(fingerprint);
         }
         let reason = "an oracle of its own finds it".to_string();
-        known = known.and(&KnownFindings::new([KnownFinding { fingerprint, reason, link: None }]));
+        known = known.and(&KnownFindings::new([KnownFinding {
+            fingerprint,
+            reason,
+            ..KnownFinding::default()
+        }]));
     }
 }

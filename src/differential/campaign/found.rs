@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use crate::differential::iteration::{DISK_FOLDER, Met};
 use crate::differential::minimize::{MinimizedRecipe, Tries, minimize};
-use crate::differential::quirks::Quirk;
 use crate::differential::reports::{DivergenceReport, ReportOrigin, Reports};
 use crate::disk::error::Error;
+use crate::harness::KnownFindings;
 
 /// The longest time that a divergence is minimized. Recipes that hang take the time limit of a process each.
 const MAX_MINIMIZE_TIME: Duration = Duration::from_secs(300);
@@ -40,7 +40,7 @@ pub(super) struct NewDivergence<'n> {
     /// The divergence.
     pub(super) met: Met,
     /// The divergences that are known.
-    pub(super) quirks: &'n [Quirk],
+    pub(super) known: &'n KnownFindings,
     /// The folder of the job that met it.
     pub(super) folder: &'n Path,
 }
@@ -61,9 +61,9 @@ impl NewDivergence<'_> {
     /// # Errors
     /// A file cannot be read or written.
     pub(super) fn minimize(self, reports: &Reports) -> Result<Option<DivergenceReport>, Error> {
-        let Self { origin, met, quirks, folder } = self;
+        let Self { origin, met, known, folder } = self;
         let deadline = Instant::now().checked_add(MAX_MINIMIZE_TIME);
-        let tries = Tries { sides: origin.sides, quirks, folder, deadline };
+        let tries = Tries { sides: origin.sides, known, folder, deadline };
         let minimized = minimize(origin.recipe, met, tries);
         // The images of the minimized recipe are those of the report.
         let again = tries.met(&minimized.recipe).ok().flatten();

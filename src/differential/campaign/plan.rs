@@ -1,10 +1,10 @@
 //! The task of a campaign, and the iterations that it selects.
 
 use crate::differential::iteration::format_of;
-use crate::differential::quirks::Quirk;
 use crate::differential::sides::Sides;
 use crate::disk::features::FeatureSet;
 use crate::disk::image_format::ImageFormat;
+use crate::harness::KnownFindings;
 use crate::recipes::claims::features_of;
 use crate::recipes::draw;
 use crate::recipes::recipe::{DiskOperation, Recipe};
@@ -34,7 +34,7 @@ pub struct Plan {
     /// The programs.
     pub sides: Sides,
     /// The divergences that are known.
-    pub quirks: &'static [Quirk],
+    pub known: KnownFindings,
 }
 
 impl Plan {

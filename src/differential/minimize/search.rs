@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use crate::differential::iteration::{Met, RecipeRunner};
-use crate::differential::quirks::Quirk;
 use crate::differential::sides::Sides;
+use crate::harness::KnownFindings;
 use crate::recipes::RecipeError;
 use crate::recipes::recipe::{Command, Recipe};
 
@@ -18,7 +18,7 @@ pub struct Tries<'t> {
     /// The programs.
     pub sides: &'t Sides,
     /// The divergences that are known.
-    pub quirks: &'t [Quirk],
+    pub known: &'t KnownFindings,
     /// A folder that each try may empty.
     pub folder: &'t Path,
     /// The moment at which the search ends with the best recipe so far.
@@ -37,8 +37,8 @@ impl Tries<'_> {
             _ => std::fs::create_dir_all(self.folder),
         };
         made.map_err(|error| RecipeError::File { path: self.folder.to_path_buf(), error })?;
-        let Self { sides, quirks, folder, .. } = *self;
-        Ok(RecipeRunner { sides, quirks, folder }.run(recipe).met)
+        let Self { sides, known, folder, .. } = *self;
+        Ok(RecipeRunner { sides, known, folder }.run(recipe).met)
     }
 }
 

@@ -16,13 +16,13 @@ use crate::differential::compare::{RawFiles, Replies, compare};
 use crate::differential::divergence::Divergence;
 use crate::differential::iteration::{Course, DISK_FOLDER, Met, meet};
 use crate::differential::minimize::MinimizedRecipe;
-use crate::differential::quirks::{Quirk, known};
 use crate::differential::reports::{ReportOrigin, Reports};
 use crate::differential::sides::Sides;
 use crate::differential::stamps::{settle, stamps, unchanged};
 use crate::differential::summary::{FoundDivergence, Summary};
 use crate::differential::workdir::WorkFolder;
 use crate::disk::error::Error;
+use crate::harness::KnownFindings;
 use crate::processes::Reply;
 use crate::recipes::RecipeError;
 use crate::recipes::recipe::RecipeStep;
@@ -35,7 +35,7 @@ use crate::recipes::recipe::RecipeStep;
 pub fn check(
     path: &Path,
     sides: &mut Sides,
-    quirks: &[Quirk],
+    known: &KnownFindings,
     folder: &WorkFolder,
     reports: &Reports,
 ) -> Result<Summary, RecordingError> {
@@ -53,7 +53,7 @@ pub fn check(
         tested: sides.tested.name(),
         ..Summary::default()
     };
-    let checker = Checker { sides, quirks, reports };
+    let checker = Checker { sides, known, reports };
     let mut job = folder.job(0)?;
     let mut is_whole = false;
     for entry in entries {
@@ -114,7 +114,7 @@ fn inside(entry: &Entry<'_, File>) -> Option<PathBuf> {
 
 struct Checker<'c> {
     sides: &'c Sides,
-    quirks: &'c [Quirk],
+    known: &'c KnownFindings,
     reports: &'c Reports,
 }
 
@@ -148,6 +148,7 @@ impl Checker<'_> {
                 self.note(recorded, met, job, summary, &mut course)?;
             }
         }
+        summary.count_known(recorded.iteration, &recorded.recipe, &course);
         summary.distribution.add(&recorded.recipe, &course);
         Ok(())
     }
@@ -183,11 +184,9 @@ impl Checker<'_> {
         summary: &mut Summary,
         course: &mut Course,
     ) -> Result<(), RecordingError> {
-        if let Some(quirk) = known(self.quirks, &met.fingerprint, &recorded.recipe) {
-            course.quirks.insert(quirk.id);
-            *summary.quirks.entry(quirk.id.to_string()).or_default() += 1;
+        let Some(met) = course.set_aside(self.known, &recorded.recipe, met) else {
             return Ok(());
-        }
+        };
         if let Some(found) = summary.found.get_mut(&met.fingerprint) {
             found.times = found.times.saturating_add(1);
             return Ok(());

@@ -100,7 +100,7 @@ fn append(
     recipe: Recipe,
 ) -> Result<bool, RecordingError> {
     let job = folder.job(0)?;
-    let runner = RecipeRunner { sides: &plan.sides, quirks: plan.quirks, folder: &job };
+    let runner = RecipeRunner { sides: &plan.sides, known: &plan.known, folder: &job };
     let course = runner.run(&recipe.without_questions());
     if let Some(met) = course.met.as_ref().filter(|_| course.is_failed()) {
         return Err(RecordingError::Failed { number, what: met.divergence.detail.clone() });
@@ -160,8 +160,7 @@ fn append_json(
 impl Recipe {
     /// Reports whether a command has the absolute path of the folder in it.
     fn names_its_folder(&self) -> bool {
-        let commands = self.steps.iter().flat_map(|step| &step.commands);
-        commands.into_iter().any(|command| command.to_string().contains("$PWD"))
+        self.commands().contains("$PWD")
     }
 
     /// Returns the commands alone.

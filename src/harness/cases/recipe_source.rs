@@ -24,14 +24,19 @@ pub(crate) struct RecipeSource {
 }
 
 impl RecipeSource {
-    /// Carries out the recipe that `input` chooses, and passes the files to `judge` after each step. If QEMU cannot
+    /// Draws the recipe that `input` chooses, for the next run.
+    pub(crate) fn draw(&mut self, input: &[u8]) -> &Recipe {
+        self.recipe = recipe_of_bytes(input);
+        &self.recipe
+    }
+
+    /// Carries out the recipe, and passes the files to `judge` after each step. If QEMU cannot
     /// work, it ends the run without a verdict.
     ///
     /// # Errors
     /// Returns the violation that `judge` found.
     pub(crate) fn run(
         &mut self,
-        input: &[u8],
         observer: &dyn Observer,
         mut judge: impl FnMut(&Case) -> OracleResult,
     ) -> Result<Outcome, Box<Failure>> {
@@ -41,7 +46,6 @@ impl RecipeSource {
         });
         let folder = chain_files::folder_on_disk().unwrap_or_else(|error| not_carried_out(&error));
         let mut workshop = Workshop::new(tools.clone(), folder);
-        *recipe = recipe_of_bytes(input);
         let mut outcome = Outcome { operations: recipe.steps.len(), ..Outcome::default() };
         for (index, step) in recipe.steps.iter().enumerate() {
             let made = workshop.change(step).and_then(|()| workshop.take(&step.disk, images));

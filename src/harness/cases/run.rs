@@ -166,9 +166,10 @@ impl Harness {
         let Self { definition, observer, recipes, judging, .. } = self;
         let claims = (definition.claims)(judging.engine.facts());
         judging.begin_run(crc32fast::hash(input));
+        judging.verdicts.begin_recipe(recipes.draw(input).commands());
         let observer = &**observer;
-        let outcome = recipes
-            .run(input, observer, |case| judging.case(case, definition, &claims, observer))?;
+        let outcome =
+            recipes.run(observer, |case| judging.case(case, definition, &claims, observer))?;
         Ok(judging.outcome(outcome))
     }
 

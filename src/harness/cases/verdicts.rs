@@ -13,6 +13,8 @@ pub(crate) struct Verdicts {
     known: KnownFindings,
     /// The known findings that the run met, each once.
     met: Vec<MetFinding>,
+    /// The commands of the recipe that the run carries out, a line each; none if it is no recipe.
+    commands: String,
     /// The words of the fingerprint that was set aside last: many answers in a row may have the same.
     last: Option<[&'static str; 4]>,
 }
@@ -26,7 +28,14 @@ impl Verdicts {
     /// Begins a run.
     pub(crate) fn begin_run(&mut self) {
         self.met.clear();
+        self.commands.clear();
         self.last = None;
+    }
+
+    /// Notes the commands of the recipe that the run carries out, a line each.
+    #[cfg(feature = "cli")]
+    pub(crate) fn begin_recipe(&mut self, commands: String) {
+        self.commands = commands;
     }
 
     /// Returns the known findings that the run met, each once.
@@ -62,7 +71,8 @@ impl Verdicts {
         }
         // A violation is rare: its fingerprint may cost more than the search.
         let fingerprint = violation.fingerprint();
-        let Some(known) = self.known.find(&fingerprint) else { return Err(violation) };
+        let known = self.known.find_in(&fingerprint, &self.commands);
+        let Some(known) = known else { return Err(violation) };
         MetFinding::add(&mut self.met, known, &fingerprint);
         self.last = words;
         Ok(())

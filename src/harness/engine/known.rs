@@ -9,7 +9,7 @@ use toml::Spanned;
 use crate::disk::error::Error;
 
 /// A finding that is known.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownFinding {
     /// The fingerprint. `*` stands for any text, for one cause that has several fingerprints.
     pub fingerprint: String,
@@ -17,6 +17,9 @@ pub struct KnownFinding {
     pub reason: String,
     /// The address of the report to the implementation, if there is one.
     pub link: Option<String>,
+    /// If there are any, the finding is known only in a recipe whose commands match one of them. `*` stands for any
+    /// text; a command is a line.
+    pub recipes: Vec<String>,
 }
 
 /// The most fingerprints that a [`MetFinding`] lists, and the most of a known finding in the summary of a campaign: an
@@ -37,6 +40,10 @@ pub struct MetFinding {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownFindings(Arc<[KnownFinding]>);
 
+/// The tables of a file of known findings.
+const EXPECTED_TABLES: &str =
+    "expected [[finding]] with fingerprint, reason and, if there are any, link and recipes";
+
 /// A file of known findings.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -52,6 +59,8 @@ struct ListedFinding {
     fingerprint: Spanned<String>,
     reason: Spanned<String>,
     link: Option<String>,
+    #[serde(default)]
+    recipes: Vec<String>,
 }
 
 impl KnownFindings {
@@ -84,12 +93,10 @@ impl KnownFindings {
         };
         let file: KnownFile = toml::from_str(text).map_err(|error| {
             let what = error.message().lines().collect::<Vec<_>>().join(", ");
-            let expected =
-                "expected [[finding]] with fingerprint, reason and, if there is one, link";
-            error_at(error.span().unwrap_or(0..0), format!("{what}; {expected}"))
+            error_at(error.span().unwrap_or(0..0), format!("{what}; {EXPECTED_TABLES}"))
         })?;
         let mut findings: Vec<KnownFinding> = Vec::new();
-        for ListedFinding { fingerprint, reason, link } in file.finding {
+        for ListedFinding { fingerprint, reason, link, recipes } in file.finding {
             let (spans, fingerprint) =
                 ([fingerprint.span(), reason.span()], fingerprint.into_inner());
             let [at, reason_at] = spans;
@@ -109,7 +116,7 @@ impl KnownFindings {
                 let expected = "expected why the finding is a bug, or why it is set aside";
                 return Err(error_at(reason_at, format!("found no reason, {expected}")));
             }
-            findings.push(KnownFinding { fingerprint, reason, link });
+            findings.push(KnownFinding { fingerprint, reason, link, recipes });
         }
         Ok(Self::new(findings))
     }
@@ -125,9 +132,18 @@ impl KnownFindings {
         self.find(fingerprint).is_some()
     }
 
-    /// Returns the first known finding to which this fingerprint belongs.
+    /// Returns the first known finding to which this fingerprint belongs if the input is no recipe.
     pub fn find(&self, fingerprint: &str) -> Option<&KnownFinding> {
-        self.iter().find(|finding| is_of(fingerprint, &finding.fingerprint))
+        self.find_in(fingerprint, "")
+    }
+
+    /// Returns the first known finding to which this fingerprint belongs in a recipe with these commands, a line each.
+    pub fn find_in(&self, fingerprint: &str, commands: &str) -> Option<&KnownFinding> {
+        let is_in = |finding: &KnownFinding| {
+            let mut recipes = finding.recipes.iter();
+            finding.recipes.is_empty() || recipes.any(|recipe| is_of(commands, recipe))
+        };
+        self.iter().find(|finding| is_of(fingerprint, &finding.fingerprint) && is_in(finding))
     }
 
     /// Reports whether no finding is known.
@@ -189,7 +205,6 @@ mod tests {
         let known = KnownFindings::parse(&linked).unwrap();
         assert_eq!(known.iter().next().unwrap().link.as_deref(), Some("https://example.org"));
         let error_of = |text: &str| KnownFindings::parse(text).unwrap_err().to_string();
-        let expected = "expected [[finding]] with fingerprint, reason and, if there is one, link";
         for (text, line, what) in [
             ("[[findings]]\n".to_string(), 1, "unknown field `findings`"),
             (ONE.replace("reason", "reasons"), 4, "unknown field `reasons`"),
@@ -200,7 +215,7 @@ mod tests {
             let error = error_of(&text);
             let start = format!("line {line}: ");
             assert!(error.starts_with(&start) && error.contains(what), "{error}");
-            assert!(error.ends_with(expected) && error.lines().count() == 1, "{error}");
+            assert!(error.ends_with(EXPECTED_TABLES) && error.lines().count() == 1, "{error}");
         }
         let twice = format!("{ONE}{ONE}");
         let found = "line 7: found 'data: range, a → b' again, expected each fingerprint once";
@@ -225,6 +240,15 @@ mod tests {
         ] {
             assert_eq!(is_of("data: range, a → b (c)", known), is_known, "{known}");
         }
+    }
+
+    #[test]
+    fn a_finding_of_a_recipe_is_known_in_such_recipes_only() {
+        let known = format!("{ONE}recipes = [\"*resize*\", \"create -b *\"]\n");
+        let known = KnownFindings::parse(&known).unwrap();
+        let is_known = |commands| known.find_in("data: range, a → b", commands).is_some();
+        assert!(is_known("create\nresize 1M") && is_known("create -b a") && !is_known("create"));
+        assert!(!known.contains("data: range, a → b"));
     }
 
     #[test]

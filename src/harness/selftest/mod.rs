@@ -147,7 +147,11 @@ pub fn self_test(create: &dyn Fn() -> Box<dyn Engine>) -> SelfTest {
             {
                 // The other questions are judged all the same.
                 let (fingerprint, reason) = (found.fingerprint(), "the row above".to_string());
-                wrong_size = KnownFindings::new([KnownFinding { fingerprint, reason, link: None }]);
+                wrong_size = KnownFindings::new([KnownFinding {
+                    fingerprint,
+                    reason,
+                    ..KnownFinding::default()
+                }]);
             }
             let is_skipped = matches!(answer, SelfTestAnswer::Skipped(_));
             add(question, answer);

@@ -1,6 +1,6 @@
 //! The recipes that show the known divergences.
 
-use crate::recipes::recipe::{
+use qcowfuzz::internal::recipes::recipe::{
     AskedDisk, Command, DiskOperation, DiskQuestion, FOLDER, OutputForm, Recipe, RecipeStep,
 };
 
@@ -32,7 +32,7 @@ fn qemu_io(requests: &[&str], file: &str) -> Command {
 }
 
 /// A commit to an image with the autoclear bit of bitmaps and without bitmaps.
-pub(super) fn commit_crash() -> Recipe {
+pub fn commit_crash() -> Recipe {
     let commands = vec![
         qemu_img("create -q -f qcow2 lower.qcow2 64k"),
         // The lowest byte of the autoclear features.
@@ -45,7 +45,7 @@ pub(super) fn commit_crash() -> Recipe {
 }
 
 /// A commit of an image with a damaged L2 entry, over two images.
-pub(super) fn commit_abort() -> Recipe {
+pub fn commit_abort() -> Recipe {
     let commands = vec![
         qemu_img("create -q -f qcow2 lower.qcow2 64k"),
         qemu_img("create -q -f qcow2 -b lower.qcow2 -F qcow2 middle.qcow2"),
@@ -59,7 +59,7 @@ pub(super) fn commit_abort() -> Recipe {
 }
 
 /// An encrypted image.
-pub(super) fn info_encrypted() -> Recipe {
+pub fn info_encrypted() -> Recipe {
     let options = "encrypt.format=aes,encrypt.key-secret=key";
     let commands = vec![qemu_img(&format!(
         "create -q --object secret,id=key,data=qcowfuzz -f qcow2 -o {options} disk.qcow2 64k"
@@ -69,7 +69,7 @@ pub(super) fn info_encrypted() -> Recipe {
 }
 
 /// Preallocated clusters in place of an L1 table.
-pub(super) fn preallocated_old_data() -> Recipe {
+pub fn preallocated_old_data() -> Recipe {
     let commands = vec![
         qemu_img("create -q -f qcow2 -o cluster_size=512 disk.qcow2 4226048"),
         qemu_io(&["write -q -P 7 0 4226048"], "disk.qcow2"),
@@ -79,14 +79,14 @@ pub(super) fn preallocated_old_data() -> Recipe {
 }
 
 /// An empty disk of a format that has one extent for each 2 GiB.
-pub(super) fn vmdk_no_extents() -> Recipe {
+pub fn vmdk_no_extents() -> Recipe {
     let commands = vec![qemu_img("create -q -f vmdk -o subformat=twoGbMaxExtentFlat disk.vmdk 0")];
     let questions = vec![DiskQuestion::Info(OutputForm::Json)];
     recipe(DiskOperation::Create, "disk.vmdk", commands, questions)
 }
 
 /// A commit to an image whose two grain directories have no grain table.
-pub(super) fn vmdk_no_table() -> Recipe {
+pub fn vmdk_no_table() -> Recipe {
     let without = |at| {
         let (file, bytes) = ("lower.vmdk".to_string(), "00000000".to_string());
         Command::Damage { file, at, bytes }
@@ -105,7 +105,7 @@ pub(super) fn vmdk_no_table() -> Recipe {
 }
 
 /// A bitmap whose bits represent too many bytes each.
-pub(super) fn map_without_bitmaps() -> Recipe {
+pub fn map_without_bitmaps() -> Recipe {
     let commands = vec![
         qemu_img("create -q -f qcow2 disk.qcow2 64k"),
         qemu_img("bitmap --add -f qcow2 disk.qcow2 bitmap"),
@@ -116,7 +116,7 @@ pub(super) fn map_without_bitmaps() -> Recipe {
 }
 
 /// A disk of 64 KiB in a compressed cluster of 2 MiB. The payload is malformed behind the first 64 KiB.
-pub(super) fn part_of_a_cluster() -> Recipe {
+pub fn part_of_a_cluster() -> Recipe {
     let bytes = "0303030303030303".to_string();
     let commands = vec![
         qemu_img("create -q -f qcow2 -o cluster_size=2M disk.qcow2 64k"),
@@ -128,7 +128,7 @@ pub(super) fn part_of_a_cluster() -> Recipe {
 }
 
 /// Compressed writes around a discard.
-pub(super) fn compressed_overwrite() -> Recipe {
+pub fn compressed_overwrite() -> Recipe {
     let requests = [
         "write -q -c -P 7 0 64k",
         "discard -q 0 64k",
@@ -147,7 +147,7 @@ pub(super) fn compressed_overwrite() -> Recipe {
 }
 
 /// An image with a data file below another image, which names it by an absolute path.
-pub(super) fn data_file_folder() -> Recipe {
+pub fn data_file_folder() -> Recipe {
     let overlay = format!("create -q -f qcow2 -b {FOLDER}/lower.qcow2 -F qcow2 top.qcow2");
     let commands = vec![
         qemu_img("create -q -f qcow2 -o data_file=lower.data lower.qcow2 64k"),
@@ -159,7 +159,7 @@ pub(super) fn data_file_folder() -> Recipe {
 }
 
 /// An image that names a data file which does not exist.
-pub(super) fn check_alone() -> Recipe {
+pub fn check_alone() -> Recipe {
     let commands = vec![
         qemu_img("create -q -f qcow2 -o data_file=disk.data disk.qcow2 64k"),
         // The first letter of the name.
@@ -170,7 +170,7 @@ pub(super) fn check_alone() -> Recipe {
 }
 
 /// A damaged L2 entry of a version 2 image.
-pub(super) fn version_2_zero_flag() -> Recipe {
+pub fn version_2_zero_flag() -> Recipe {
     let commands = vec![
         qemu_img("create -q -f qcow2 -o compat=0.10 disk.qcow2 64k"),
         qemu_io(&["write -q 0 64k"], "disk.qcow2"),

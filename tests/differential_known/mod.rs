@@ -1,0 +1,191 @@
+//! The known divergences: each has a recipe that shows it, and still occurs. `docs/quirks.md` describes them.
+
+mod examples;
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use qcowfuzz::harness::{KnownFinding, KnownFindings};
+use qcowfuzz::internal::differential::iteration::RecipeRunner;
+use qcowfuzz::internal::differential::known::{is_fault, known_of_qemu};
+use qcowfuzz::internal::differential::sides::{Sides, Tested};
+use qcowfuzz::internal::recipes::recipe::{Recipe, quoted};
+use qcowfuzz::internal::recipes::tools::QemuTools;
+
+use super::{OURS, qemu};
+
+/// The release of QEMU in which the known divergences were seen.
+const RELEASE: &str = "10.0";
+
+/// The commands of a recipe that shows none of the known divergences.
+const OTHER_COMMANDS: &str =
+    "qemu-img create -q -f qcow2 disk.qcow2 1M\nqemu-io -f qcow2 -c 'write -q 0 64k' disk.qcow2\n";
+
+/// A known divergence: a short name, the fingerprint in the list, and the recipe that shows it.
+type Example = (&'static str, &'static str, fn() -> Recipe);
+
+/// The known divergences. The list has further fingerprints of the same causes.
+const EXAMPLES: [Example; 12] = [
+    (
+        "commit-crash",
+        "commit_signal: qcow2, qemu, signal 11, after: qcow: Marking image as corrupt: *",
+        examples::commit_crash,
+    ),
+    (
+        "commit-abort",
+        "commit_signal: qcow2, qemu, signal 6, after: qemu-img: block.c:: bdrv_replace_child_noperm: \
+         Assertion `!child->frozen",
+        examples::commit_abort,
+    ),
+    (
+        "compressed-overwrite",
+        "check_exit_code_divergence: qcow2, 0 → 2, a cluster with two structures",
+        examples::compressed_overwrite,
+    ),
+    (
+        "preallocated-old-data",
+        "read_model_divergence: qcow2, zero → data",
+        examples::preallocated_old_data,
+    ),
+    ("vmdk-no-extents", "info_signal: vmdk, qemu, signal 6", examples::vmdk_no_extents),
+    (
+        "vmdk-no-table",
+        "check_exit_code_divergence: vmdk, 1 (below: not this format) → 0",
+        examples::vmdk_no_table,
+    ),
+    (
+        "map-without-bitmaps",
+        "map_exit_code_divergence: qcow2, 1 (invalid bitmap) → 0",
+        examples::map_without_bitmaps,
+    ),
+    (
+        "part-of-a-cluster",
+        "read_exit_code_divergence: qcow2, 1 (failed read) → 0",
+        examples::part_of_a_cluster,
+    ),
+    (
+        "data-file-folder",
+        "map_text_divergence: qcow2, folder of the file",
+        examples::data_file_folder,
+    ),
+    (
+        "check-alone",
+        "check_exit_code_divergence: qcow2, 1 (missing file) → *",
+        examples::check_alone,
+    ),
+    (
+        "info-encrypted",
+        "info_exit_code_divergence: qcow2, 0 → 1 (unsupported)",
+        examples::info_encrypted,
+    ),
+    (
+        "version-2-zero-flag",
+        "check_exit_code_divergence: qcow2, 0 → 2, a zero flag in version 2",
+        examples::version_2_zero_flag,
+    ),
+];
+
+/// Returns the finding of the list with this fingerprint.
+fn finding<'k>(known: &'k KnownFindings, fingerprint: &str) -> &'k KnownFinding {
+    let found = known.iter().find(|finding| finding.fingerprint == fingerprint);
+    found.unwrap_or_else(|| panic!("known.toml has no '{fingerprint}'"))
+}
+
+/// Returns the findings with the same cause: their reasons name its fingerprint.
+fn of_the_same_cause<'k>(
+    known: &'k KnownFindings,
+    fingerprint: &str,
+) -> impl Iterator<Item = &'k KnownFinding> {
+    let named = format!("'{fingerprint}'");
+    known.iter().filter(move |finding| finding.reason.contains(&named))
+}
+
+/// Returns the commands of a recipe, and its questions to QEMU.
+fn commands(recipe: &Recipe) -> String {
+    let mut lines = recipe.commands();
+    for step in &recipe.steps {
+        for question in &step.questions {
+            let words = question.arguments(&step.disk, "out.raw");
+            let _ = writeln!(lines, "qemu-img {}", quoted(&words));
+        }
+    }
+    lines
+}
+
+/// Returns the page of the known divergences.
+fn page(known: &KnownFindings) -> String {
+    let mut text = String::from(
+        "# Known divergences\n\nThis page is generated from `src/differential/known.toml` and the recipes in \
+         `tests/differential_known/`: `QCOWFUZZ_BLESS=1 cargo test --test differential`.\n\nA campaign counts these \
+         divergences and goes on ([the differential campaign](differential.md)). A test carries out the commands of \
+         each, and fails if the divergence no longer occurs.\n\n| id | cause |\n|---|---|\n",
+    );
+    for (id, fingerprint, _) in EXAMPLES {
+        let cause =
+            if is_fault(finding(known, fingerprint)) { "a fault of QEMU" } else { "a choice" };
+        let _ = writeln!(text, "| [{id}](#{id}) | {cause} |");
+    }
+    for (id, fingerprint, example) in EXAMPLES {
+        let first = finding(known, fingerprint);
+        let _ = write!(text, "\n## {id}\n\n{}\n\nFingerprints:\n\n", first.reason);
+        for finding in [first].into_iter().chain(of_the_same_cause(known, fingerprint)) {
+            let _ = writeln!(text, "- `{}`", finding.fingerprint);
+        }
+        let _ = write!(text, "\n```sh\n{}```\n", commands(&example()));
+    }
+    text
+}
+
+#[test]
+fn each_known_divergence_has_an_example_and_a_place_on_the_page() {
+    let known = known_of_qemu().unwrap();
+    let described = EXAMPLES.iter().flat_map(|(_, fingerprint, _)| {
+        [finding(&known, fingerprint)].into_iter().chain(of_the_same_cause(&known, fingerprint))
+    });
+    assert_eq!(described.count(), known.iter().count());
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/quirks.md");
+    if std::env::var_os("QCOWFUZZ_BLESS").is_some() {
+        fs::write(&path, page(&known)).unwrap();
+    }
+    assert_eq!(fs::read_to_string(path).unwrap(), page(&known), "QCOWFUZZ_BLESS=1 writes it");
+}
+
+#[test]
+fn known_divergences_still_occur() {
+    if !qemu::tools_are_there("known_divergences_still_occur") {
+        return;
+    }
+    let qemu = QemuTools::find("qemu-img".as_ref()).unwrap();
+    let version = qemu.version.clone();
+    if !version.starts_with(RELEASE) {
+        let is_required = std::env::var_os("QCOWFUZZ_REQUIRE_QEMU").is_some();
+        assert!(!is_required, "QEMU {version}, expected {RELEASE}, which shows the divergences");
+        return;
+    }
+    let sides = Sides {
+        qemu,
+        tested: Tested::Ours(OURS.into()),
+        timeout: Duration::from_secs(60),
+        cpu: Default::default(),
+    };
+    let known = known_of_qemu().unwrap();
+    for (id, fingerprint, example) in EXAMPLES {
+        let recipe = example();
+        let dir = tempfile::tempdir().unwrap();
+        let all =
+            RecipeRunner { sides: &sides, known: &KnownFindings::default(), folder: dir.path() };
+        let found = all.run(&recipe).met.map(|met| met.fingerprint).unwrap_or_default();
+        let in_recipe = known.find_in(&found, &recipe.commands());
+        assert_eq!(in_recipe.map(|it| &*it.fingerprint), Some(fingerprint), "{id}: {found}");
+        // In other recipes, the same divergence is new.
+        assert_eq!(known.find_in(&found, OTHER_COMMANDS), None, "{id}: {found}");
+        // A campaign sets it aside.
+        let dir = tempfile::tempdir().unwrap();
+        let campaign = RecipeRunner { sides: &sides, known: &known, folder: dir.path() };
+        let course = campaign.run(&recipe);
+        assert!(course.met.is_none(), "{id}: {:?}", course.met);
+        assert_eq!(course.known.len(), 1, "{id}");
+    }
+}
