@@ -18,8 +18,6 @@ pub enum DivergenceKind {
     ExtentCountDivergence,
     /// A field has another value.
     FieldDivergence,
-    /// The text for people differs.
-    TextDivergence,
     /// The bytes that a guest reads differ.
     DataDivergence,
     /// Both sides fail, for reasons of other classes.
@@ -58,7 +56,6 @@ impl DivergenceKind {
             Self::JsonParseFailure => "json_parse_failure",
             Self::ExtentCountDivergence => "extent_count_divergence",
             Self::FieldDivergence => "field_divergence",
-            Self::TextDivergence => "text_divergence",
             Self::DataDivergence => "data_divergence",
             Self::ReasonDivergence => "reason_divergence",
             Self::UnknownReason => "unknown_reason",

@@ -17,9 +17,7 @@ use crate::processes::Reply;
 use crate::recipes::RecipeError;
 use crate::recipes::guest::GuestModel;
 use crate::recipes::perform::{Performed, perform};
-use crate::recipes::recipe::{
-    AskedDisk, DiskOperation, DiskQuestion, OutputForm, Recipe, RecipeStep,
-};
+use crate::recipes::recipe::{AskedDisk, DiskOperation, DiskQuestion, Recipe, RecipeStep};
 
 /// The folder of the images, in the folder of an iteration.
 pub(super) const DISK_FOLDER: &str = "disk";
@@ -246,10 +244,10 @@ impl RecipeRun<'_> {
         self.course.comparisons.push(question.name());
         let mut answered = self.answers(question, step)?;
         let is_unsettled = match question {
-            DiskQuestion::Map { .. } | DiskQuestion::Info(_) => {
+            DiskQuestion::Map { .. } | DiskQuestion::Info | DiskQuestion::Measure => {
                 answered.divergence.as_ref().is_some_and(may_be_unsettled)
             }
-            DiskQuestion::Check(_) | DiskQuestion::Read => false,
+            DiskQuestion::Check | DiskQuestion::Read => false,
         };
         if is_unsettled {
             // Between the two answers, the file system may have turned holes into zeros, and allocated blocks.
@@ -287,7 +285,7 @@ impl RecipeRun<'_> {
             .and_then(|()| compare::compare(question, Replies::new(sides, &qemu, &tested), files));
         let map = match question {
             // The comparison reports an output that cannot be parsed.
-            DiskQuestion::Map { form: OutputForm::Json, .. } => {
+            DiskQuestion::Map { .. } => {
                 compare::parse_map(&qemu).map_or(Vec::new(), |list| list.records)
             }
             _ => Vec::new(),
@@ -310,7 +308,7 @@ impl RecipeRun<'_> {
         let Some(data) = self.guest.disk(file) else { return Ok(Ok(())) };
         match question {
             DiskQuestion::Read => third_answer::compare(data, read, &self.disk),
-            DiskQuestion::Map { form: OutputForm::Json, .. } => {
+            DiskQuestion::Map { .. } => {
                 let zeros = map.iter().filter(|record| record.zero);
                 third_answer::compare_zeros(data, zeros.map(|record| record.guest()), &self.disk)
             }
@@ -327,8 +325,8 @@ impl RecipeRun<'_> {
 
 /// Reports whether the file system may be the reason of a divergence: a hole became zeros, or blocks were allocated.
 fn may_be_unsettled(divergence: &Divergence) -> bool {
-    use DivergenceKind::{ExtentCountDivergence, FieldDivergence, TextDivergence};
-    matches!(divergence.kind, ExtentCountDivergence | FieldDivergence | TextDivergence)
+    use DivergenceKind::{ExtentCountDivergence, FieldDivergence};
+    matches!(divergence.kind, ExtentCountDivergence | FieldDivergence)
 }
 
 /// Returns a divergence with its fingerprint.

@@ -57,7 +57,7 @@ fn whole_disk(search: &mut RecipeSearch<'_>) {
     let mut recipe = search.recipe().clone();
     let asked = recipe.steps.iter_mut().flat_map(|step| &mut step.questions);
     for question in asked {
-        if let DiskQuestion::Map { start, length, .. } = question {
+        if let DiskQuestion::Map { start, length } = question {
             (*start, *length) = (None, None);
         }
     }

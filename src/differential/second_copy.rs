@@ -1,14 +1,11 @@
 //! The program under test as a tool: it performs the commands of qemu-img on a copy of the disk of its own. QEMU
-//! describes both disks: their maps, without offsets, the codes of their checks, and their bytes are the same. At the
-//! end, both programs measure the copy.
+//! describes both disks: their maps, without offsets, the codes of their checks, and their bytes are the same.
 //!
 //! The requests of qemu-io, and the files of guest data, are QEMU's on both disks. Does not compare the disks after
 //! damage, which meets other structures in an image that another program has made.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-
-use serde_json::{Map, Value};
 
 use super::command_findings::remove;
 use super::compare::{self, RawFiles};
@@ -18,14 +15,11 @@ use super::stamps::settle;
 use crate::processes::Reply;
 use crate::recipes::RecipeError;
 use crate::recipes::perform::{Performed, QemuTool, perform};
-use crate::recipes::recipe::{Command, DiskQuestion, OutputForm, RecipeStep, verb_of};
+use crate::recipes::recipe::{Command, DiskQuestion, RecipeStep, verb_of};
 
 /// The folder of the copy, in the folder of an iteration. Its name is as long as that of the first disk, so that
 /// absolute names in images have the same length.
 const COPY_FOLDER: &str = "copy";
-
-/// The command that measures a disk, without its file.
-const MEASURE: [&str; 4] = ["measure", "--output=json", "-O", "qcow2"];
 
 /// A difference between the two disks, or between the ends of two commands.
 pub(super) struct OtherResult {
@@ -97,7 +91,7 @@ impl<'r> SecondCopy<'r> {
         if !self.is_sound {
             return Ok(None);
         }
-        let mut questions = vec![DiskQuestion::MAP, DiskQuestion::Check(OutputForm::Json)];
+        let mut questions = vec![DiskQuestion::MAP, DiskQuestion::Check];
         // Larger disks are never asked for.
         if step.questions.contains(&DiskQuestion::Read) {
             questions.push(DiskQuestion::Read);
@@ -115,31 +109,7 @@ impl<'r> SecondCopy<'r> {
                 return Ok(other);
             }
         }
-        match step.questions.contains(&DiskQuestion::Read) {
-            true => self.measure(step),
-            false => Ok(None),
-        }
-    }
-
-    /// Compares the answers of both programs to `measure` about the copy.
-    fn measure(&self, step: &RecipeStep) -> Result<Option<OtherResult>, RecipeError> {
-        let mut words = MEASURE.map(str::to_string).to_vec();
-        words.extend(step.disk.format.iter().flat_map(|it| ["-f".to_string(), it.clone()]));
-        words.push(step.disk.file.clone());
-        let Self { sides, folder, .. } = self;
-        // The sizes depend on the holes of raw files.
-        settle(folder).map_err(|error| RecipeError::file(folder, error))?;
-        let theirs = sides.qemu(QemuTool::Img, &words, folder).map_err(RecipeError::Process)?;
-        let ours = sides.tested_tool(&words, folder).map_err(RecipeError::Process)?;
-        let other = match ends_of_command("measure", &theirs, &ours) {
-            None if theirs.is_success() => compare_sizes(&theirs, &ours).err(),
-            ended => ended,
-        };
-        Ok(other.map(|divergence| OtherResult {
-            divergence,
-            question: None,
-            replies: (theirs, ours),
-        }))
+        Ok(None)
     }
 
     /// Asks QEMU a question about both disks, and compares the answers.
@@ -167,22 +137,6 @@ impl<'r> SecondCopy<'r> {
             replies: (theirs, ours),
         }))
     }
-}
-
-/// Compares the sizes that both programs have measured.
-fn compare_sizes(theirs: &Reply, ours: &Reply) -> Result<(), Divergence> {
-    let parsed = |side: &str, reply: &Reply| {
-        serde_json::from_slice::<Map<String, Value>>(&reply.stdout).map_err(|error| {
-            Divergence::new(DivergenceKind::JsonParseFailure, format!("{side}, measure"), error)
-        })
-    };
-    let (theirs, ours) = (parsed("qemu", theirs)?, parsed("tested", ours)?);
-    let other = theirs.iter().find(|(name, size)| ours.get(*name) != Some(size));
-    other.map_or(Ok(()), |(name, size)| {
-        let found = ours.get(name).map_or("nothing".to_string(), Value::to_string);
-        let (what, detail) = (format!("measure, {name}"), format!("qemu {size}, tested {found}"));
-        Err(Divergence::new(DivergenceKind::FieldDivergence, what, detail))
-    })
 }
 
 /// Compares the ends of a command of both programs.

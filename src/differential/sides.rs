@@ -49,10 +49,11 @@ impl Tested {
         }
     }
 
-    /// Reports whether the program can answer.
+    /// Reports whether the program can answer. A program that only reads images need not know `measure`.
     pub fn answers(&self, question: &DiskQuestion) -> bool {
         match self {
             Self::Command { maps_only: true, .. } => matches!(question, DiskQuestion::Map { .. }),
+            Self::Command { executes: false, .. } => *question != DiskQuestion::Measure,
             Self::Ours(_) | Self::Command { .. } => true,
         }
     }

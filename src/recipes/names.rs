@@ -37,7 +37,7 @@ pub(crate) fn relative_to(image: &str, file: &str) -> String {
 }
 
 /// Returns the files in a folder and in the folders below it, in the order of their paths.
-pub(crate) fn files_below(folder: &Path) -> io::Result<Vec<PathBuf>> {
+pub fn files_below(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;

@@ -203,8 +203,6 @@ pub enum Command {
 pub enum DiskQuestion {
     /// `map`.
     Map {
-        /// The form of the output.
-        form: OutputForm,
         /// `--start-offset`, in guest bytes.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         start: Option<u64>,
@@ -213,53 +211,26 @@ pub enum DiskQuestion {
         length: Option<u64>,
     },
     /// `check`.
-    Check(OutputForm),
+    Check,
     /// `info`.
-    Info(OutputForm),
+    Info,
+    /// `measure`: the size of a qcow2 image with the same data.
+    Measure,
     /// `convert -O raw`, and the bytes that it writes.
     Read,
 }
 
-/// The form of an output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum OutputForm {
-    /// JSON.
-    Json,
-    /// Text for people.
-    Human,
-}
-
-impl OutputForm {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Json => "json",
-            Self::Human => "human",
-        }
-    }
-}
-
 impl DiskQuestion {
     /// The map of the whole disk.
-    pub const MAP: Self = Self::Map { form: OutputForm::Json, start: None, length: None };
-
-    /// All kinds of questions, each about the whole disk.
-    pub const KINDS: [Self; 7] = [
-        Self::MAP,
-        Self::Map { form: OutputForm::Human, start: None, length: None },
-        Self::Check(OutputForm::Json),
-        Self::Check(OutputForm::Human),
-        Self::Info(OutputForm::Json),
-        Self::Info(OutputForm::Human),
-        Self::Read,
-    ];
+    pub const MAP: Self = Self::Map { start: None, length: None };
 
     /// Returns the verb that answers the question.
     pub fn verb(&self) -> &'static str {
         match self {
             Self::Map { .. } => "map",
-            Self::Check(_) => "check",
-            Self::Info(_) => "info",
+            Self::Check => "check",
+            Self::Info => "info",
+            Self::Measure => "measure",
             Self::Read => "convert",
         }
     }
@@ -272,31 +243,24 @@ impl DiskQuestion {
         }
     }
 
-    /// Returns the form of the output.
-    pub fn form(&self) -> Option<OutputForm> {
-        match self {
-            Self::Map { form, .. } | Self::Check(form) | Self::Info(form) => Some(*form),
-            Self::Read => None,
-        }
-    }
-
     /// Returns the command line without the program, which a program with the command line of qemu-img has, too.
     /// `output` is the file to which [`DiskQuestion::Read`] writes.
     pub fn arguments(&self, disk: &AskedDisk, output: &str) -> Vec<String> {
         let mut arguments = vec![self.verb().to_string()];
-        if let Some(form) = self.form() {
-            arguments.push(format!("--output={}", form.name()));
+        if *self != Self::Read {
+            arguments.push("--output=json".to_string());
         }
         if let Some(format) = &disk.format {
             arguments.extend(["-f".to_string(), format.clone()]);
         }
         match self {
-            Self::Map { start, length, .. } => {
+            Self::Map { start, length } => {
                 arguments.extend(start.map(|start| format!("--start-offset={start}")));
                 arguments.extend(length.map(|length| format!("--max-length={length}")));
             }
             Self::Read => arguments.extend(["-O", "raw"].map(str::to_string)),
-            Self::Check(_) | Self::Info(_) => {}
+            Self::Measure => arguments.extend(["-O", "qcow2"].map(str::to_string)),
+            Self::Check | Self::Info => {}
         }
         arguments.push(disk.file.clone());
         if *self == Self::Read {

@@ -1,7 +1,7 @@
 //! The recipes that show the known divergences.
 
 use qcowfuzz::internal::recipes::recipe::{
-    AskedDisk, Command, DiskOperation, DiskQuestion, FOLDER, OutputForm, Recipe, RecipeStep,
+    AskedDisk, Command, DiskOperation, DiskQuestion, Recipe, RecipeStep,
 };
 
 /// Returns a recipe of one step.
@@ -64,7 +64,7 @@ pub fn info_encrypted() -> Recipe {
     let commands = vec![qemu_img(&format!(
         "create -q --object secret,id=key,data=qcowfuzz -f qcow2 -o {options} disk.qcow2 64k"
     ))];
-    let questions = vec![DiskQuestion::Info(OutputForm::Json)];
+    let questions = vec![DiskQuestion::Info];
     recipe(DiskOperation::Create, "disk.qcow2", commands, questions)
 }
 
@@ -81,7 +81,7 @@ pub fn preallocated_old_data() -> Recipe {
 /// An empty disk of a format that has one extent for each 2 GiB.
 pub fn vmdk_no_extents() -> Recipe {
     let commands = vec![qemu_img("create -q -f vmdk -o subformat=twoGbMaxExtentFlat disk.vmdk 0")];
-    let questions = vec![DiskQuestion::Info(OutputForm::Json)];
+    let questions = vec![DiskQuestion::Info];
     recipe(DiskOperation::Create, "disk.vmdk", commands, questions)
 }
 
@@ -100,7 +100,7 @@ pub fn vmdk_no_table() -> Recipe {
         qemu_io(&["write -q 0 64k"], "top.vmdk"),
         qemu_img("commit -q -f vmdk top.vmdk"),
     ];
-    let questions = vec![DiskQuestion::Check(OutputForm::Json)];
+    let questions = vec![DiskQuestion::Check];
     recipe(DiskOperation::Commit, "top.vmdk", commands, questions)
 }
 
@@ -142,20 +142,8 @@ pub fn compressed_overwrite() -> Recipe {
         qemu_io(&["read -q -P 1 64k 64k"], "disk.qcow2"),
         qemu_img("snapshot -q -c now disk.qcow2"),
     ];
-    let questions = vec![DiskQuestion::Check(OutputForm::Json)];
+    let questions = vec![DiskQuestion::Check];
     recipe(DiskOperation::Snapshot, "disk.qcow2", commands, questions)
-}
-
-/// An image with a data file below another image, which names it by an absolute path.
-pub fn data_file_folder() -> Recipe {
-    let overlay = format!("create -q -f qcow2 -b {FOLDER}/lower.qcow2 -F qcow2 top.qcow2");
-    let commands = vec![
-        qemu_img("create -q -f qcow2 -o data_file=lower.data lower.qcow2 64k"),
-        qemu_io(&["write -q 0 64k"], "lower.qcow2"),
-        qemu_img(&overlay),
-    ];
-    let question = DiskQuestion::Map { form: OutputForm::Human, start: None, length: None };
-    recipe(DiskOperation::Create, "top.qcow2", commands, vec![question])
 }
 
 /// An image that names a data file which does not exist.
@@ -165,7 +153,7 @@ pub fn check_alone() -> Recipe {
         // The first letter of the name.
         Command::Damage { file: "disk.qcow2".to_string(), at: 120, bytes: "44".to_string() },
     ];
-    let questions = vec![DiskQuestion::Check(OutputForm::Json)];
+    let questions = vec![DiskQuestion::Check];
     recipe(DiskOperation::Create, "disk.qcow2", commands, questions)
 }
 
@@ -177,6 +165,6 @@ pub fn version_2_zero_flag() -> Recipe {
         // The lowest byte of the first L2 entry.
         Command::Damage { file: "disk.qcow2".to_string(), at: 0x40007, bytes: "01".to_string() },
     ];
-    let questions = vec![DiskQuestion::Check(OutputForm::Json)];
+    let questions = vec![DiskQuestion::Check];
     recipe(DiskOperation::Create, "disk.qcow2", commands, questions)
 }

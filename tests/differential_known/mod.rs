@@ -27,7 +27,7 @@ const OTHER_COMMANDS: &str =
 type Example = (&'static str, &'static str, fn() -> Recipe);
 
 /// The known divergences. The list has further fingerprints of the same causes.
-const EXAMPLES: [Example; 12] = [
+const EXAMPLES: [Example; 11] = [
     (
         "commit-crash",
         "commit_signal: qcow2, qemu, signal 11, after: qcow: Marking image as corrupt: *",
@@ -64,11 +64,6 @@ const EXAMPLES: [Example; 12] = [
         "part-of-a-cluster",
         "read_exit_code_divergence: qcow2, 1 (failed read) → 0",
         examples::part_of_a_cluster,
-    ),
-    (
-        "data-file-folder",
-        "map_text_divergence: qcow2, folder of the file",
-        examples::data_file_folder,
     ),
     (
         "check-alone",

@@ -118,7 +118,7 @@ pub(super) fn compare_elsewhere(theirs: &Reply, ours: &Reply) -> Result<(), Dive
 }
 
 /// Reports whether QEMU's failure has taken the entries before the faulty one with it.
-pub(super) fn has_lost_run(qemu: &Reply) -> bool {
+fn has_lost_run(qemu: &Reply) -> bool {
     qemu.message().contains(WHOLE_RUN_FAILED)
 }
 

@@ -5,13 +5,12 @@ mod fields;
 mod findings;
 mod map;
 mod replies;
-mod text;
 mod versions;
 
 use super::divergence::{Divergence, DivergenceKind};
 use super::reason::{self, Comparison, ReasonClass, class_of};
 use crate::processes::Reply;
-use crate::recipes::recipe::{DiskQuestion, OutputForm};
+use crate::recipes::recipe::DiskQuestion;
 use crate::recipes::without_numbers;
 
 pub(in crate::differential) use data::read_part;
@@ -33,16 +32,11 @@ pub fn compare(
     ends(question, answers)?;
     let both_succeed = answers.qemu.is_success();
     match question {
-        DiskQuestion::Map { form: OutputForm::Json, .. } => map::compare(answers)?,
-        DiskQuestion::Map { form: OutputForm::Human, .. } => text::compare_map(answers)?,
-        DiskQuestion::Check(OutputForm::Json) => {
+        DiskQuestion::Map { .. } => map::compare(answers)?,
+        DiskQuestion::Check => {
             fields::compare(answers).map_err(|divergence| findings::name(divergence, answers))?
         }
-        DiskQuestion::Check(OutputForm::Human) => {
-            text::compare(answers).map_err(|divergence| findings::name(divergence, answers))?
-        }
-        DiskQuestion::Info(OutputForm::Json) => fields::compare(answers)?,
-        DiskQuestion::Info(OutputForm::Human) => text::compare(answers)?,
+        DiskQuestion::Info | DiskQuestion::Measure => fields::compare(answers)?,
         DiskQuestion::Read if both_succeed => data::compare(files)?,
         DiskQuestion::Read => {}
     }
@@ -74,7 +68,9 @@ pub(super) fn compare_results(
     match question {
         DiskQuestion::Map { .. } => map::compare_elsewhere(theirs, ours),
         DiskQuestion::Read if theirs.is_success() => data::compare(files),
-        DiskQuestion::Read | DiskQuestion::Check(_) | DiskQuestion::Info(_) => Ok(()),
+        DiskQuestion::Read | DiskQuestion::Check | DiskQuestion::Info | DiskQuestion::Measure => {
+            Ok(())
+        }
     }
 }
 
@@ -138,9 +134,9 @@ fn exit_code(question: &DiskQuestion, answer: &Reply) -> i32 {
 /// has no checks.
 fn is_failure(question: &DiskQuestion, answer: &Reply) -> bool {
     match (question, answer.end.code()) {
-        (_, Some(0)) | (DiskQuestion::Check(_), Some(2 | 3 | 63)) => false,
+        (_, Some(0)) | (DiskQuestion::Check, Some(2 | 3 | 63)) => false,
         // A check of a VMDK image that finds a fault exits with 1, and prints its result.
-        (DiskQuestion::Check(_), Some(1)) => answer.stdout.is_empty(),
+        (DiskQuestion::Check, Some(1)) => answer.stdout.is_empty(),
         _ => true,
     }
 }

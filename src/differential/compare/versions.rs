@@ -1,18 +1,14 @@
-//! The parts of answers that older versions of QEMU do not print.
+//! The fields of answers that older versions of QEMU do not print.
 
 use std::borrow::Cow;
 
 use serde_json::Value;
 
 use crate::processes::Reply;
-use crate::recipes::recipe::{DiskQuestion, OutputForm};
+use crate::recipes::recipe::DiskQuestion;
 
 /// A field of JSON, and the first version of QEMU that prints it.
 const FIELDS: [(&str, &str, (u32, u32)); 1] = [("info", "children", (8, 0))];
-/// The parts of `info` for people: their first lines, the beginning of the line behind them, and the first version of
-/// QEMU that prints them as 10.0 does. 7.2 prints the snapshots in other columns; no version in between was tried.
-const PARTS: [(&str, &str, (u32, u32)); 2] =
-    [("Snapshot list:", "Format specific", (10, 0)), ("Child node '", "\0", (8, 0))];
 
 /// Returns the two first numbers of a version. A version without numbers prints all fields.
 pub fn version_of(text: &str) -> (u32, u32) {
@@ -23,7 +19,7 @@ pub fn version_of(text: &str) -> (u32, u32) {
     }
 }
 
-/// Returns an answer without the parts that this version of QEMU does not print, or prints otherwise.
+/// Returns an answer without the fields that this version of QEMU does not print.
 pub(super) fn as_in<'r>(
     version: (u32, u32),
     question: &DiskQuestion,
@@ -32,26 +28,10 @@ pub(super) fn as_in<'r>(
     let verb = question.verb();
     let fields = FIELDS.iter().filter(|(of, _, since)| *of == verb && version < *since);
     let fields: Vec<&str> = fields.map(|(_, field, _)| *field).collect();
-    let parts = || PARTS.iter().filter(|(_, _, since)| version < *since);
-    match question.form() {
-        Some(OutputForm::Json) if !fields.is_empty() => without_fields(&fields, reply),
-        Some(OutputForm::Human) if verb == "info" && parts().next().is_some() => {
-            let mut text = String::from_utf8_lossy(&reply.stdout).into_owned();
-            parts().for_each(|(first, behind, _)| text = without_part(&text, first, behind));
-            Cow::Owned(Reply { stdout: text.into_bytes(), ..reply.clone() })
-        }
-        _ => Cow::Borrowed(reply),
+    match fields.is_empty() {
+        true => Cow::Borrowed(reply),
+        false => without_fields(&fields, reply),
     }
-}
-
-/// Returns a text without the lines from `first` up to `behind`.
-fn without_part(text: &str, first: &str, behind: &str) -> String {
-    let mut is_inside = false;
-    let kept = text.split_inclusive('\n').filter(|line| {
-        is_inside = (is_inside || line.starts_with(first)) && !line.starts_with(behind);
-        !is_inside
-    });
-    kept.collect()
 }
 
 fn without_fields<'r>(fields: &[&str], reply: &'r Reply) -> Cow<'r, Reply> {
@@ -87,14 +67,9 @@ mod tests {
 
     #[test]
     fn newer_fields_are_removed() {
-        let (info, question) =
-            (r#"{"children":[],"format":"raw"}"#, DiskQuestion::Info(OutputForm::Json));
+        let (info, question) = (r#"{"children":[],"format":"raw"}"#, DiskQuestion::Info);
         assert_eq!(left("7.2.22", &question, info), r#"{"format":"raw"}"#);
         assert_eq!(left("8.0.0", &question, info), info);
         assert_eq!(left("unknown", &question, info), info);
-        let info = "image: a\nSnapshot list:\n1\nFormat specific information:\nChild node '/file':\n    filename: a\n";
-        let question = DiskQuestion::Info(OutputForm::Human);
-        assert_eq!(left("7.2.22", &question, info), "image: a\nFormat specific information:\n");
-        assert_eq!(left("10.0.2", &question, info), info);
     }
 }

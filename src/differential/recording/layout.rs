@@ -12,7 +12,7 @@ use crate::recipes::RecipeError;
 use crate::recipes::recipe::{DiskQuestion, Recipe};
 
 /// The version of the layout of recordings.
-pub(super) const RECORDING_VERSION: u32 = 1;
+pub(super) const RECORDING_VERSION: u32 = 2;
 /// The first file of a recording.
 pub(super) const HEAD_FILE: &str = "recording.json";
 /// The last file of a recording: the number of its iterations.

@@ -2,7 +2,7 @@
 
 use crate::disk::image_format::ImageFormat;
 
-use crate::recipes::recipe::{DiskQuestion, OutputForm};
+use crate::recipes::recipe::DiskQuestion;
 
 use super::Draft;
 
@@ -14,11 +14,13 @@ const MAX_READ_BYTES: u64 = 4 << 30;
 impl Draft<'_> {
     /// Adds the map and one other question to the last step.
     pub(super) fn ask_two(&mut self) {
-        let map = self.map(OutputForm::Json);
-        let other = match self.one_of(&[0, 1, 2, 2, 3, 4, 4, 5, 6, 6]).unwrap_or(0) {
-            0 => self.map(OutputForm::Json),
-            1 => self.map(OutputForm::Human),
-            nth => DiskQuestion::KINDS.get(nth).cloned().unwrap_or(DiskQuestion::MAP),
+        let map = self.map();
+        let other = match self.choices.below(10) {
+            0 | 1 => self.map(),
+            2..=4 => DiskQuestion::Check,
+            5 | 6 => DiskQuestion::Info,
+            7 => DiskQuestion::Measure,
+            _ => DiskQuestion::Read,
         };
         let questions = [map, other].into_iter().filter(|question| self.can_ask(question));
         let questions: Vec<_> = questions.collect();
@@ -27,33 +29,27 @@ impl Draft<'_> {
         }
     }
 
-    /// Asks all questions after the last step. The map for people may be that of a window. `check` and `info` are asked
-    /// in one form: a second process would mostly repeat the first one's answer.
+    /// Asks all questions after the last step, and for the map of a window.
     pub(super) fn ask_everything(&mut self) {
-        let check = DiskQuestion::Check(self.form());
-        let info = DiskQuestion::Info(self.form());
-        let human_map = self.map(OutputForm::Human);
-        let all = [DiskQuestion::MAP, human_map, check, info, DiskQuestion::Read];
+        use DiskQuestion::{Check, Info, Measure, Read};
+        let all = [DiskQuestion::MAP, self.map(), Check, Info, Measure, Read];
         let all = all.into_iter().filter(|question| self.can_ask(question)).collect();
         if let Some(step) = self.steps.last_mut() {
             step.questions = all;
         }
     }
 
-    fn form(&mut self) -> OutputForm {
-        self.one_of(&[OutputForm::Json, OutputForm::Human]).unwrap_or(OutputForm::Json)
-    }
-
     fn can_ask(&self, question: &DiskQuestion) -> bool {
-        *question != DiskQuestion::Read || self.top.size <= MAX_READ_BYTES
+        let is_small = self.top.size <= MAX_READ_BYTES;
+        is_small || !matches!(question, DiskQuestion::Read | DiskQuestion::Measure)
     }
 
     /// Draws the map of a window: in a quarter of the draws it has a start, and in a quarter a length.
-    fn map(&mut self, form: OutputForm) -> DiskQuestion {
+    fn map(&mut self) -> DiskQuestion {
         let size = self.top.size;
         let start = self.percent(25).then(|| self.point(0, size / 2));
         let length = self.percent(25).then(|| self.point(WINDOW_UNIT_BYTES, size));
-        DiskQuestion::Map { form, start, length }
+        DiskQuestion::Map { start, length }
     }
 
     /// Draws a number of bytes between two numbers. Half of them are aligned to 64 KiB, or to the format's unit if that
