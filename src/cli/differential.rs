@@ -1,5 +1,6 @@
 //! `differential`: the campaign against QEMU.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::differential::campaign::{DifferentialCampaign, DifferentialError, Plan};
-use crate::differential::known::{is_fault, known_of_qemu};
+use crate::differential::known::{cause_of, known_of_qemu, reason_of_bug};
 use crate::differential::page;
 use crate::differential::recording::{self, RecordingError};
 use crate::differential::reports::{ISSUE_FILE, Reports};
@@ -34,13 +35,13 @@ const JOBS_PER_CORE: usize = 2;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 An iteration creates a disk, changes it by one to three operations, and asks QEMU and the program under test \
-the same questions after each: map, check, info, and the data. QEMU performs all operations. The seed and the \
+the same questions after each: map, check, info, measure, and the data. QEMU performs all operations. The seed and the \
 number of an iteration determine all its commands and questions, so '--replay SEED:ITERATION' repeats it alone.
 
 Each divergence is minimized, and its report is a folder under --report: the commands, both complete outputs \
 and the images. summary.json and index.html there describe the whole campaign. Divergences with the same \
-fingerprint are counted and written once. Those that --known lists, and the known ones of QEMU (docs/quirks.md), \
-are counted only.
+fingerprint are counted and written once. Known divergences are only counted: those of QEMU (docs/quirks.md), and \
+those in a file of --known.
 
 Ctrl-C ends a campaign after the iterations that are running; a second one ends it at once.
 
@@ -100,7 +101,7 @@ pub struct Arguments {
     #[arg(long, value_name = "CMD")]
     command: Option<String>,
     /// The program of --command also performs the commands of qemu-img (create, resize, rebase, commit, convert, ...)
-    /// on a copy of its own, and QEMU finds the same disk
+    /// on a copy of its own, and answers 'measure'. QEMU must find the same disk in both copies
     #[arg(long, requires = "command")]
     executes: bool,
     /// Write QEMU's answers and the images to this file, and compare nothing
@@ -304,9 +305,13 @@ fn print_issues(
             text.map_err(|error| CommandError::Message(format!("{}: {error}", path.display())))?,
         );
     }
-    for finding in known.iter().filter(|finding| is_fault(finding)) {
-        if let Some(met) = summary.known.get(&finding.fingerprint) {
-            texts.push(met.issue(finding, &summary.qemu_version));
+    // One for each cause.
+    let mut causes = BTreeSet::new();
+    for finding in known.iter().filter(|finding| reason_of_bug(finding).is_some()) {
+        if let Some(met) = summary.known.get(&finding.fingerprint)
+            && causes.insert(&cause_of(known, finding).fingerprint)
+        {
+            texts.push(met.issue.clone());
         }
     }
     print(&(), false, |(), out| out.write_all(texts.join("\n").as_bytes()))

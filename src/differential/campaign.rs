@@ -161,14 +161,14 @@ impl<'c> DifferentialCampaign<'c> {
             Ok(folder) => RecipeRunner { sides, known, folder: &folder }.run(recipe),
             Err(error) => Course::default().failed(recipe, (0, None), &RecipeError::Folder(error)),
         };
-        let is_new = self.count((number, recipe), &course, start);
+        let origin = ReportOrigin { rng_seed: *rng_seed, iteration: number, recipe, sides };
+        let is_new = self.count(origin, &course, start);
         self.fail_if_none_works(&course)?;
         if let Some(met) = course.met.filter(|_| is_new) {
             if self.plan.fail_fast {
                 self.stop.store(true, Ordering::Relaxed);
             }
             let folder = self.folder.path_of(job);
-            let origin = ReportOrigin { rng_seed: *rng_seed, iteration: number, recipe, sides };
             let new = NewDivergence { origin, met, known, folder: &folder };
             self.name(&new.report(self.reports)?, start)?;
             if let Some(minimized) = new.minimize(self.reports)? {
@@ -183,13 +183,13 @@ impl<'c> DifferentialCampaign<'c> {
     }
 
     /// Counts an iteration. Returns true if it met a divergence that no earlier iteration met.
-    fn count(&self, (number, recipe): (u64, &Recipe), course: &Course, start: Instant) -> bool {
+    fn count(&self, origin: ReportOrigin<'_>, course: &Course, start: Instant) -> bool {
         let mut state = self.lock();
         let State { summary, unreported, .. } = &mut *state;
-        summary.distribution.add(recipe, course);
+        summary.distribution.add(origin.recipe, course);
         summary.failed += u64::from(course.is_failed());
         summary.measure(start.elapsed(), self.plan.sides.cpu.seconds());
-        summary.count_known(number, recipe, course);
+        summary.count_known(origin, &self.plan.known, course);
         let Some(met) = &course.met else { return false };
         match summary.found.get_mut(&met.fingerprint) {
             Some(found) => {

@@ -1,6 +1,7 @@
 //! Carries out a recipe in a folder: QEMU performs the operations, both sides answer the questions, and the answers are
 //! compared.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +13,7 @@ use super::sides::Sides;
 use super::stamps::{settle, stamps, unchanged};
 use super::third_answer;
 use crate::findings::records::MapRecord;
-use crate::harness::{KnownFindings, MetFinding};
+use crate::harness::KnownFindings;
 use crate::processes::Reply;
 use crate::recipes::RecipeError;
 use crate::recipes::guest::GuestModel;
@@ -42,8 +43,8 @@ pub struct Met {
 pub struct Course {
     /// The first divergence that is not known.
     pub met: Option<Met>,
-    /// The known divergences that the images showed.
-    pub known: Vec<MetFinding>,
+    /// The first divergence of each known finding that the images showed, by the fingerprint in the list.
+    pub known: BTreeMap<String, Met>,
     /// The operations that took effect.
     pub effects: Vec<DiskOperation>,
     /// The name of the question of each comparison.
@@ -117,10 +118,12 @@ impl Course {
         recipe: &Recipe,
         met: Met,
     ) -> Option<Met> {
-        let Some(known) = known.find_in(&met.fingerprint, &recipe.commands()) else {
-            return Some(met);
+        let known = match met.divergence.kind {
+            DivergenceKind::HarnessFailure => None,
+            _ => known.find_in(&met.fingerprint, &recipe.commands()),
         };
-        MetFinding::add(&mut self.known, known, &met.fingerprint);
+        let Some(known) = known else { return Some(met) };
+        self.known.entry(known.fingerprint.clone()).or_insert(met);
         None
     }
 

@@ -78,6 +78,21 @@ pub struct ReportOrigin<'o> {
     pub sides: &'o Sides,
 }
 
+/// Returns the commands that show a known divergence of the recipe of `origin`, and the text of an issue about it.
+/// `reason` says why it is a bug.
+pub(super) fn describe_known(
+    origin: ReportOrigin<'_>,
+    met: &Met,
+    reason: &str,
+) -> (Vec<String>, String) {
+    let mut recipe = origin.recipe.clone();
+    recipe.steps.truncate(met.step.saturating_add(1));
+    let commands = commands_of(origin.sides, &MinimizedRecipe::as_found(&recipe, met.clone()));
+    let body = format!("{reason}\n\n{}", met.divergence.detail);
+    let text = issue(met, &body, &commands, origin.sides);
+    (commands, text)
+}
+
 /// The folder of all reports.
 #[derive(Debug)]
 pub struct Reports {
@@ -151,7 +166,7 @@ impl Reports {
         write_outputs(met, staged.path())?;
         write(
             &staged.path().join(ISSUE_FILE),
-            issue(met, &report.commands, origin.sides).as_bytes(),
+            issue(met, &met.divergence.detail, &report.commands, origin.sides).as_bytes(),
         )?;
         write(&staged.path().join("commands.sh"), script(&report.commands).as_bytes())?;
         let json = serde_json::to_vec_pretty(&report).map_err(|error| failed(error.into()))?;

@@ -7,11 +7,10 @@ use serde::Serialize;
 
 use super::cpu::CpuSeconds;
 use super::distribution::Distribution;
-use super::issue::Issue;
 use super::iteration::Course;
-use super::reports::DivergenceReport;
-use crate::harness::KnownFinding;
-use crate::recipes::recipe::Recipe;
+use super::known::{cause_of, reason_of};
+use super::reports::{DivergenceReport, ReportOrigin, describe_known};
+use crate::harness::KnownFindings;
 
 /// The work and the findings of a campaign.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -44,14 +43,26 @@ pub struct Summary {
 
 impl Summary {
     /// Counts the known divergences of an iteration.
-    pub(super) fn count_known(&mut self, iteration: u64, recipe: &Recipe, course: &Course) {
-        for met in &course.known {
-            let first = || {
-                let commands = recipe.commands().lines().map(str::to_string).collect();
-                KnownDivergence { times: 0, iteration, commands }
-            };
-            let known = self.known.entry(met.known.clone()).or_insert_with(first);
-            known.times = known.times.saturating_add(1);
+    pub(super) fn count_known(
+        &mut self,
+        origin: ReportOrigin<'_>,
+        known: &KnownFindings,
+        course: &Course,
+    ) {
+        for (fingerprint, met) in &course.known {
+            let times = self.known.get(fingerprint).map_or(0, |counted| counted.times);
+            if times == 0
+                && let Some(finding) = known.iter().find(|it| it.fingerprint == *fingerprint)
+            {
+                let reason = reason_of(cause_of(known, finding));
+                let (commands, issue) = describe_known(origin, met, reason);
+                let iteration = origin.iteration;
+                let first = KnownDivergence { times, iteration, commands, issue };
+                self.known.insert(fingerprint.clone(), first);
+            }
+            if let Some(counted) = self.known.get_mut(fingerprint) {
+                counted.times = counted.times.saturating_add(1);
+            }
         }
     }
 
@@ -72,22 +83,11 @@ pub struct KnownDivergence {
     pub times: u64,
     /// One of them.
     pub iteration: u64,
-    /// The shell commands of that iteration.
+    /// The shell commands of that iteration, up to the divergence.
     pub commands: Vec<String>,
-}
-
-impl KnownDivergence {
-    /// Returns the text of an issue about it. `finding` is its entry in the list.
-    pub fn issue(&self, finding: &KnownFinding, qemu_version: &str) -> String {
-        Issue {
-            title: &finding.fingerprint,
-            body: &finding.reason,
-            qemu_version,
-            commands: &self.commands,
-            outputs: &[],
-        }
-        .text()
-    }
+    /// The text of an issue about it.
+    #[serde(skip)]
+    pub issue: String,
 }
 
 /// A divergence of a campaign.

@@ -139,7 +139,8 @@ impl Runner {
             Err(note) => {
                 *panicked = true;
                 let fingerprint = note.fingerprint();
-                let Some(known) = known.find(&fingerprint) else { return Ran::Panic(note) };
+                let known = known.find_in(&fingerprint, &target.recipe_commands());
+                let Some(known) = known else { return Ran::Panic(note) };
                 MetFinding::add(met, known, &fingerprint);
                 Ran::KnownPanic(note)
             }

@@ -101,7 +101,7 @@ pub struct TriagedKnown {
     pub link: Option<String>,
     /// The finding is known in certain recipes only.
     #[serde(skip)]
-    pub is_of_recipes: bool,
+    pub has_recipes: bool,
     /// The inputs that show the finding, the smallest first. If there are none, it no longer occurs.
     pub inputs: Vec<TriagedInput>,
 }
@@ -189,7 +189,7 @@ fn run_all(paths: &[PathBuf], isolation: &Isolation) -> Vec<LengthAndRun> {
 impl From<&KnownFinding> for TriagedKnown {
     fn from(finding: &KnownFinding) -> Self {
         let KnownFinding { fingerprint, reason, link, recipes } = finding.clone();
-        Self { fingerprint, reason, link, is_of_recipes: !recipes.is_empty(), inputs: Vec::new() }
+        Self { fingerprint, reason, link, has_recipes: !recipes.is_empty(), inputs: Vec::new() }
     }
 }
 
@@ -208,7 +208,7 @@ impl Triage {
         let mut is_known = false;
         for known in &mut self.known {
             // The run has judged by itself whether a finding of certain recipes is known.
-            let of_known = |it: &String| !known.is_of_recipes && is_of(it, &known.fingerprint);
+            let of_known = |it: &String| !known.has_recipes && is_of(it, &known.fingerprint);
             if met.contains(&known.fingerprint) || fingerprint.as_ref().is_some_and(of_known) {
                 is_known |= fingerprint.as_ref().is_none_or(of_known);
                 known.inputs.push(input.clone());

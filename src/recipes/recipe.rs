@@ -24,10 +24,10 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    /// Returns all commands as a shell reads them, a line each.
-    pub fn commands(&self) -> String {
+    /// Returns all commands as a shell reads them.
+    pub fn commands(&self) -> Vec<String> {
         let commands = self.steps.iter().flat_map(|step| &step.commands);
-        commands.map(|command| format!("{command}\n")).collect()
+        commands.map(Command::to_string).collect()
     }
 }
 

@@ -115,6 +115,17 @@ pub fn map_without_bitmaps() -> Recipe {
     recipe(DiskOperation::Bitmap, "disk.qcow2", commands, vec![DiskQuestion::MAP])
 }
 
+/// A damaged L2 entry behind data, in the same cluster of a new image of 64 KiB.
+pub fn measure_behind_data() -> Recipe {
+    let commands = vec![
+        qemu_img("create -q -f qcow2 -o cluster_size=4k disk.qcow2 64k"),
+        qemu_io(&["write -q 0 12k"], "disk.qcow2"),
+        // The second L2 entry.
+        Command::Damage { file: "disk.qcow2".to_string(), at: 0x4008, bytes: "03".repeat(8) },
+    ];
+    recipe(DiskOperation::Damage, "disk.qcow2", commands, vec![DiskQuestion::Measure])
+}
+
 /// A disk of 64 KiB in a compressed cluster of 2 MiB. The payload is malformed behind the first 64 KiB.
 pub fn part_of_a_cluster() -> Recipe {
     let bytes = "0303030303030303".to_string();

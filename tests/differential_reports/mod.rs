@@ -157,7 +157,9 @@ fn shown_maps(stdout: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_divergence_that_the_user_knows_is_counted_and_its_text_is_ready_to_post() {
-    if !qemu::tools_are_there("a_divergence_that_the_user_knows_is_counted") {
+    if !qemu::tools_are_there(
+        "a_divergence_that_the_user_knows_is_counted_and_its_text_is_ready_to_post",
+    ) {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -165,7 +167,7 @@ fn a_divergence_that_the_user_knows_is_counted_and_its_text_is_ready_to_post() {
     let list = dir.path().join("known.toml");
     let run = |recipes: &str, form: &str| {
         let finding = format!(
-            "[[finding]]\nfingerprint = \"{}*\"\nreason = \"Offsets are wrong.\"\nrecipes = [\"{recipes}\"]\n",
+            "[[finding]]\nfingerprint = \"{}*\"\nreason = \"Offsets are wrong.\"\nrecipes = [[\"{recipes}\"]]\n",
             FAULTS[0].3
         );
         fs::write(&list, finding).unwrap();
@@ -192,7 +194,11 @@ fn a_divergence_that_the_user_knows_is_counted_and_its_text_is_ready_to_post() {
     let met = &summary(&known)["known"][format!("{}*", FAULTS[0].3)];
     assert!(met["times"].as_u64().unwrap() > 0, "{met}");
     let texts = String::from_utf8(run("*qemu-img create*", "--file").stdout).unwrap();
-    assert!(texts.contains("Offsets are wrong.") && texts.contains("qemu-img create"), "{texts}");
+    for part in
+        ["Offsets are wrong.", "qemu-img create", "qemu-img map --output=json", "QEMU, exit 0"]
+    {
+        assert!(texts.contains(part), "{texts}");
+    }
     // In other recipes, the same divergence is new.
     assert_eq!(run("*qemu-img frobnicate*", "--json").status.code(), Some(1));
 }

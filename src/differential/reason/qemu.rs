@@ -1,5 +1,5 @@
-//! The messages of `qemu-img map`, `check`, `info` and `convert` (10.0.2). If QEMU prints only the text of an error
-//! number, the class is that of the number.
+//! The messages of `qemu-img map`, `check`, `info`, `measure` and `convert` (10.0.2). If QEMU prints only the text of
+//! an error number, the class is that of the number.
 
 use super::class::ReasonClass::{
     Bitmaps, EndlessChain, Entry, Invalid, LogReplay, MissingFile, NoChecks, NoHostOffset,
@@ -37,6 +37,7 @@ pub(super) const QEMU_MESSAGES: &[MessageFamily] = &[
     // Failed reads of the data or the table that an entry names.
     family("error while reading", Read, "qemu-img.c, convert_iteration_sectors"),
     family("Could not read file metadata", Read, "qemu-img.c, img_map"),
+    family("Unable to get block status", Read, "block/qcow2.c, qcow2_measure"),
     // qcow2.
     family("Image is not in qcow2 format", NotThisFormat, "block/qcow2.c, qcow2_do_open"),
     family("Unsupported qcow2 version", Unsupported, "block/qcow2.c, qcow2_do_open"),

@@ -160,7 +160,7 @@ fn append_json(
 impl Recipe {
     /// Reports whether a command has the absolute path of the folder in it.
     fn names_its_folder(&self) -> bool {
-        self.commands().contains("$PWD")
+        self.commands().iter().any(|command| command.contains("$PWD"))
     }
 
     /// Returns the commands alone.

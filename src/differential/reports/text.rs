@@ -22,14 +22,14 @@ pub(super) fn commands_of(sides: &Sides, minimized: &MinimizedRecipe) -> Vec<Str
     commands
 }
 
-/// Returns the text of an issue about a divergence.
-pub(super) fn issue(met: &Met, commands: &[String], sides: &Sides) -> String {
+/// Returns the text of an issue about a divergence. `body` is the difference, or the reason.
+pub(super) fn issue(met: &Met, body: &str, commands: &[String], sides: &Sides) -> String {
     let answers = met.answers.as_ref().map_or(Vec::new(), |(qemu, tested)| {
         outputs((qemu, tested.as_ref()), &sides.tested.name())
     });
     let issue = Issue {
         title: &met.fingerprint,
-        body: &met.divergence.detail,
+        body,
         qemu_version: &sides.qemu.version,
         commands,
         outputs: &answers,

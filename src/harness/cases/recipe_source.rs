@@ -25,9 +25,13 @@ pub(crate) struct RecipeSource {
 
 impl RecipeSource {
     /// Draws the recipe that `input` chooses, for the next run.
-    pub(crate) fn draw(&mut self, input: &[u8]) -> &Recipe {
+    pub(crate) fn draw(&mut self, input: &[u8]) {
         self.recipe = recipe_of_bytes(input);
-        &self.recipe
+    }
+
+    /// Returns the commands of the recipe.
+    pub(crate) fn commands(&self) -> Vec<String> {
+        self.recipe.commands()
     }
 
     /// Carries out the recipe, and passes the files to `judge` after each step. If QEMU cannot

@@ -166,7 +166,8 @@ impl Harness {
         let Self { definition, observer, recipes, judging, .. } = self;
         let claims = (definition.claims)(judging.engine.facts());
         judging.begin_run(crc32fast::hash(input));
-        judging.verdicts.begin_recipe(recipes.draw(input).commands());
+        recipes.draw(input);
+        judging.verdicts.begin_recipe(recipes.commands());
         let observer = &**observer;
         let outcome =
             recipes.run(observer, |case| judging.case(case, definition, &claims, observer))?;
@@ -250,6 +251,14 @@ impl Harness {
     pub(crate) fn recipe_lines(&self) -> Vec<String> {
         #[cfg(feature = "cli")]
         return self.recipes.lines();
+        #[cfg(not(feature = "cli"))]
+        Vec::new()
+    }
+
+    /// Returns the commands of the recipe of the last run; none if inputs choose no recipe.
+    pub(crate) fn recipe_commands(&self) -> Vec<String> {
+        #[cfg(feature = "cli")]
+        return self.recipes.commands();
         #[cfg(not(feature = "cli"))]
         Vec::new()
     }

@@ -13,8 +13,8 @@ pub(crate) struct Verdicts {
     known: KnownFindings,
     /// The known findings that the run met, each once.
     met: Vec<MetFinding>,
-    /// The commands of the recipe that the run carries out, a line each; none if it is no recipe.
-    commands: String,
+    /// The commands of the recipe that the run carries out; none if the input is no recipe.
+    commands: Vec<String>,
     /// The words of the fingerprint that was set aside last: many answers in a row may have the same.
     last: Option<[&'static str; 4]>,
 }
@@ -32,9 +32,9 @@ impl Verdicts {
         self.last = None;
     }
 
-    /// Notes the commands of the recipe that the run carries out, a line each.
+    /// Notes the commands of the recipe that the run carries out.
     #[cfg(feature = "cli")]
-    pub(crate) fn begin_recipe(&mut self, commands: String) {
+    pub(crate) fn begin_recipe(&mut self, commands: Vec<String>) {
         self.commands = commands;
     }
 

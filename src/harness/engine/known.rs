@@ -17,9 +17,9 @@ pub struct KnownFinding {
     pub reason: String,
     /// The address of the report to the implementation, if there is one.
     pub link: Option<String>,
-    /// If there are any, the finding is known only in a recipe whose commands match one of them. `*` stands for any
-    /// text; a command is a line.
-    pub recipes: Vec<String>,
+    /// If there are any lists, the finding is known only in recipes: each text of one of the lists is a command of the
+    /// recipe. `*` stands for any text.
+    pub recipes: Vec<Vec<String>>,
 }
 
 /// The most fingerprints that a [`MetFinding`] lists, and the most of a known finding in the summary of a campaign: an
@@ -40,9 +40,9 @@ pub struct MetFinding {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownFindings(Arc<[KnownFinding]>);
 
-/// The tables of a file of known findings.
+/// The form of a file of known findings, for error messages.
 const EXPECTED_TABLES: &str =
-    "expected [[finding]] with fingerprint, reason and, if there are any, link and recipes";
+    "expected [[finding]] with fingerprint and reason, and optionally link and recipes";
 
 /// A file of known findings.
 #[derive(Deserialize)]
@@ -60,7 +60,7 @@ struct ListedFinding {
     reason: Spanned<String>,
     link: Option<String>,
     #[serde(default)]
-    recipes: Vec<String>,
+    recipes: Vec<Vec<String>>,
 }
 
 impl KnownFindings {
@@ -123,8 +123,15 @@ impl KnownFindings {
 
     /// Returns these findings and those of `others` that are not among them.
     pub fn and(&self, others: &Self) -> Self {
-        let new = others.iter().filter(|finding| !self.contains(&finding.fingerprint));
-        Self::new(self.iter().chain(new).cloned())
+        let mut all = self.0.to_vec();
+        for other in others.iter().filter(|finding| !self.contains(&finding.fingerprint)) {
+            match all.iter_mut().find(|finding| finding.fingerprint == other.fingerprint) {
+                Some(same) if other.recipes.is_empty() => same.recipes.clear(),
+                Some(same) => same.recipes.extend(other.recipes.iter().cloned()),
+                None => all.push(other.clone()),
+            }
+        }
+        Self::new(all)
     }
 
     /// Reports whether the finding with this fingerprint is known.
@@ -134,14 +141,17 @@ impl KnownFindings {
 
     /// Returns the first known finding to which this fingerprint belongs if the input is no recipe.
     pub fn find(&self, fingerprint: &str) -> Option<&KnownFinding> {
-        self.find_in(fingerprint, "")
+        self.find_in(fingerprint, &[])
     }
 
-    /// Returns the first known finding to which this fingerprint belongs in a recipe with these commands, a line each.
-    pub fn find_in(&self, fingerprint: &str, commands: &str) -> Option<&KnownFinding> {
+    /// Returns the first known finding to which this fingerprint belongs in a recipe with these commands. An input that
+    /// is no recipe has none.
+    pub fn find_in(&self, fingerprint: &str, commands: &[String]) -> Option<&KnownFinding> {
+        let has = |text: &String| commands.iter().any(|command| is_of(command, text));
         let is_in = |finding: &KnownFinding| {
             let mut recipes = finding.recipes.iter();
-            finding.recipes.is_empty() || recipes.any(|recipe| is_of(commands, recipe))
+            finding.recipes.is_empty()
+                || !commands.is_empty() && recipes.any(|texts| texts.iter().all(has))
         };
         self.iter().find(|finding| is_of(fingerprint, &finding.fingerprint) && is_in(finding))
     }
@@ -244,11 +254,18 @@ mod tests {
 
     #[test]
     fn a_finding_of_a_recipe_is_known_in_such_recipes_only() {
-        let known = format!("{ONE}recipes = [\"*resize*\", \"create -b *\"]\n");
+        let known = format!("{ONE}recipes = [[\"resize *\", \"create*\"], [\"create -b *\"]]\n");
         let known = KnownFindings::parse(&known).unwrap();
-        let is_known = |commands| known.find_in("data: range, a → b", commands).is_some();
-        assert!(is_known("create\nresize 1M") && is_known("create -b a") && !is_known("create"));
-        assert!(!known.contains("data: range, a → b"));
+        let is_known = |commands: &[&str]| {
+            let commands: Vec<_> = commands.iter().map(|command| command.to_string()).collect();
+            known.find_in("data: range, a → b", &commands).is_some()
+        };
+        assert!(is_known(&["create", "resize 1M"]) && is_known(&["create -b a"]));
+        assert!(!is_known(&["create"]) && !is_known(&["resize 1M"]) && !is_known(&[]));
+        let all = KnownFindings::parse(&format!("{ONE}recipes = [[]]\n")).unwrap();
+        let commands = ["create".to_string()];
+        assert!(all.find_in("data: range, a → b", &commands).is_some());
+        assert!(!all.contains("data: range, a → b"));
     }
 
     #[test]
@@ -270,5 +287,12 @@ mod tests {
         let both = one.and(&other).and(&one);
         let fingerprints: Vec<_> = both.iter().map(|it| &*it.fingerprint).collect();
         assert_eq!(fingerprints, ["data: range, a → b", "data: range, c → d"]);
+        // The recipes of one finding are joined, too.
+        let [first, second] = ["a", "b"]
+            .map(|name| KnownFindings::parse(&format!("{ONE}recipes = [[\"{name}\"]]\n")).unwrap());
+        let both = first.and(&second);
+        let recipes: Vec<_> = both.iter().map(|it| it.recipes.concat()).collect();
+        assert_eq!(recipes, [["a", "b"]]);
+        assert!(first.and(&one).contains("data: range, a → b"));
     }
 }

@@ -97,7 +97,8 @@ impl Draft<'_> {
             true => 16,
             false => self.one_of(&[1, 2, 4, 8, 32, 64]).unwrap_or(16),
         };
-        // QEMU looks for a data file in another place than for a backing file: a quirk that needs no image in a folder.
+        // QEMU looks for a data file in the current folder, and for a backing file in that of the image. So no image in
+        // a subfolder has a data file.
         let has_data_file = !is_overlay && self.percent(12) && !image.file.contains('/');
         let compression = self.word(&["zlib", "zstd"]);
         let lazy = self.word(&["off", "off", "on"]);

@@ -22,18 +22,20 @@ impl Draft<'_> {
             7 => DiskQuestion::Measure,
             _ => DiskQuestion::Read,
         };
-        let questions = [map, other].into_iter().filter(|question| self.can_ask(question));
-        let questions: Vec<_> = questions.collect();
+        let other = Some(other).filter(|other| *other != map);
+        let questions = [map].into_iter().chain(other);
+        let questions: Vec<_> = questions.filter(|question| self.can_ask(question)).collect();
         if let Some(step) = self.steps.last_mut() {
             step.questions.extend(questions);
         }
     }
 
-    /// Asks all questions after the last step, and for the map of a window.
+    /// Asks all questions after the last step, some of them for the map of a window, too.
     pub(super) fn ask_everything(&mut self) {
         use DiskQuestion::{Check, Info, Measure, Read};
-        let all = [DiskQuestion::MAP, self.map(), Check, Info, Measure, Read];
-        let all = all.into_iter().filter(|question| self.can_ask(question)).collect();
+        let window = Some(self.map()).filter(|map| *map != DiskQuestion::MAP);
+        let all = [DiskQuestion::MAP].into_iter().chain(window).chain([Check, Info, Measure, Read]);
+        let all = all.filter(|question| self.can_ask(question)).collect();
         if let Some(step) = self.steps.last_mut() {
             step.questions = all;
         }

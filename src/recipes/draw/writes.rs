@@ -45,8 +45,8 @@ impl Draft<'_> {
                 false => self.request(kind),
             });
         }
-        // A compressed write may destroy data if the cluster before it was freed: a fault of QEMU that is in the
-        // catalogue. So compressed writes come first.
+        // A compressed write may destroy data if the cluster before it was freed: the fault `compressed-overwrite` of
+        // `docs/quirks.md`. So compressed writes come first.
         requests.sort_by_key(|request| !request.starts_with("write -q -c"));
         // A process that dies leaves its tables as they are in the file: dirty images, leaks.
         if self.percent(4) {
