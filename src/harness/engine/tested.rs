@@ -179,6 +179,8 @@ pub struct TestedDisk<'s> {
     disk: Box<dyn OpenDisk + 's>,
     /// The size of the disk that the oracles see.
     size_bytes: u64,
+    /// The size that the engine states. Only requests change it.
+    own_bytes: u64,
     notes: &'s Notes,
 }
 
@@ -192,12 +194,12 @@ impl<'s> TestedDisk<'s> {
         stored: Option<u64>,
     ) -> Answer<Self> {
         let disk = notes.note(kind, opened)?;
-        let actual = disk.virtual_size_bytes();
+        let own_bytes = disk.virtual_size_bytes();
         let rounded_up = |stored: u64| stored.checked_next_multiple_of(SECTOR_BYTES);
-        let is_near = |stored: &u64| actual == *stored || Some(actual) == rounded_up(*stored);
+        let is_near = |stored: &u64| own_bytes == *stored || Some(own_bytes) == rounded_up(*stored);
         let stored = stored.filter(is_near);
-        let size_bytes = stored.map_or(actual, |stored| stored / SECTOR_BYTES * SECTOR_BYTES);
-        Ok(Self { disk, size_bytes, notes })
+        let size_bytes = stored.map_or(own_bytes, |stored| stored / SECTOR_BYTES * SECTOR_BYTES);
+        Ok(Self { disk, size_bytes, own_bytes, notes })
     }
 
     /// Returns the size of the disk. Requests may change it.
@@ -215,7 +217,7 @@ impl<'s> TestedDisk<'s> {
         self.notes.pass(QuestionKind::Read)?;
         let read = self.disk.read(guest, into);
         self.notes.note(QuestionKind::Read, read)?;
-        let own = self.disk.virtual_size_bytes();
+        let own = self.own_bytes;
         if self.size_bytes < own {
             // The policy excuses the bytes between the two ends. Those past the engine's own end stay as they are.
             let at = |size: u64| {
@@ -231,14 +233,22 @@ impl<'s> TestedDisk<'s> {
     /// Returns the status of the bytes from `guest` on: [`OpenDisk::status`].
     pub(crate) fn status(&mut self, guest: GuestOffset) -> Answer<GuestRun> {
         self.notes.pass(QuestionKind::Status)?;
-        let (size, own) = (self.size_bytes, self.disk.virtual_size_bytes());
-        if size < own && guest.get() >= size {
+        match self.size_bytes < self.own_bytes {
+            false => self.notes.note(QuestionKind::Status, self.disk.status(guest)),
+            true => self.status_of_cut_disk(guest),
+        }
+    }
+
+    /// Does the same if the policy excuses bytes at the end of the engine's own disk.
+    #[cold]
+    fn status_of_cut_disk(&mut self, guest: GuestOffset) -> Answer<GuestRun> {
+        let (size, own) = (self.size_bytes, self.own_bytes);
+        if guest.get() >= size {
             return Err(EngineError::PastEnd { guest, virtual_size: size });
         }
-        let status = self.disk.status(guest);
-        let run = self.notes.note(QuestionKind::Status, status)?;
+        let run = self.notes.note(QuestionKind::Status, self.disk.status(guest))?;
         // A run that passes the engine's own end is a bug, and the oracle sees it.
-        let is_excused = size < own && run.length_bytes <= own.saturating_sub(guest.get());
+        let is_excused = run.length_bytes <= own.saturating_sub(guest.get());
         let most = if is_excused { size.saturating_sub(guest.get()) } else { u64::MAX };
         Ok(GuestRun { length_bytes: run.length_bytes.min(most), ..run })
     }
@@ -246,7 +256,7 @@ impl<'s> TestedDisk<'s> {
     /// Calls `visitor` with the extents of `window`: [`OpenDisk::map`].
     pub(crate) fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Answer {
         self.notes.pass(QuestionKind::Map)?;
-        let window = match self.size_bytes < self.disk.virtual_size_bytes() {
+        let window = match self.size_bytes < self.own_bytes {
             false => window,
             true => {
                 let range = window.clipped(self.size_bytes);
@@ -284,7 +294,8 @@ impl<'s> TestedDisk<'s> {
         let kind = request.kind();
         self.notes.pass(kind)?;
         let done = self.disk.request(request);
-        self.size_bytes = self.disk.virtual_size_bytes();
+        self.own_bytes = self.disk.virtual_size_bytes();
+        self.size_bytes = self.own_bytes;
         self.notes.note_request(kind, done)
     }
 

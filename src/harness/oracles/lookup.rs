@@ -7,6 +7,8 @@
 //! that an incomplete walk emitted is 0 bytes before their end. A run that passes 2^64 reaches past the end of the
 //! disk.
 
+use std::ops::ControlFlow;
+
 use crate::disk::extent::Extent;
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::status::{GuestRun, GuestStatus};
@@ -42,12 +44,15 @@ pub fn check(
     is_new: impl FnMut(&Extent) -> bool,
     set_aside: &mut SetAside,
 ) -> OracleResult {
-    for (guest, rest) in edges(whole, is_new) {
-        if go_on(check_byte(disk, guest, rest, u64::MAX), set_aside)?.is_break() {
-            break;
+    // In contrast to a loop, the compiler makes this one from the nested iterators.
+    let ended = edges(whole, is_new).try_for_each(|(guest, rest)| {
+        match go_on(check_byte(disk, guest, rest, u64::MAX), set_aside) {
+            Ok(ControlFlow::Continue(())) => ControlFlow::Continue(()),
+            Ok(ControlFlow::Break(())) => ControlFlow::Break(Ok(())),
+            Err(found) => ControlFlow::Break(Err(found)),
         }
-    }
-    Ok(())
+    });
+    ended.break_value().unwrap_or(Ok(()))
 }
 
 /// Asks for any byte. On the disk, the answer must agree with the extents. Past the end, the engine must refuse it.

@@ -39,8 +39,8 @@ pub(super) struct ReadingJudge {
     checks: bool,
 }
 
-/// One run in this many asks for a check: it takes as long as a recount, a tenth of a run.
-const CHECKED_SHARE: u32 = 8;
+/// One run in this many asks for a check, which takes two fifths of a run.
+const CHECKED_SHARE: u32 = 32;
 
 /// The case that is judged.
 #[derive(Clone, Copy)]
