@@ -6,11 +6,15 @@ use std::ops::ControlFlow;
 use qcowfuzz::disk::extent::{Extent, Mapping, Visitor, Window};
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::GuestOffset;
+use qcowfuzz::findings::PanicNotes;
+use qcowfuzz::findings::runner::Runner;
+use qcowfuzz::harness::cases::implementation::{Implementation, no_observer};
 use qcowfuzz::harness::engine::status::GuestRun;
 use qcowfuzz::harness::engine::{Answer, Engine, EngineError, Facts, OpenDisk, Opened};
 use qcowfuzz::harness::files::chain::Chain;
 use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, Walker};
+use qcowfuzz::harness::{Checks, KnownFindings, Walker};
+use qcowfuzz::images::FileNames;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::recipes::draw;
 
@@ -34,6 +38,13 @@ enum Fault {
     OpensActiveDisk,
     /// VMDK images with a parent are refused.
     RefusesParents,
+    /// Each read panics.
+    Panics,
+}
+
+/// Panics: the crate of the function is that of this test.
+fn reads_nothing() {
+    panic!("planted");
 }
 
 #[derive(Clone, Debug)]
@@ -132,6 +143,9 @@ impl OpenDisk for FaultyDisk<'_> {
 
     fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
         self.disk.read(guest, into)?;
+        if self.is(Fault::Panics) {
+            reads_nothing();
+        }
         if self.is(Fault::ReadsZeros) {
             into.fill(0);
         }
@@ -185,6 +199,35 @@ fn wrong_readers_are_found_and_the_walker_is_right() {
     for (fault, name, seed, expected) in FAULTS {
         assert_eq!(finding(Some(fault), seed).as_deref(), Some(expected), "{name}");
         assert_eq!(finding(None, seed), None, "{name}");
+    }
+}
+
+/// Both are known in recipes with certain commands only: a violation, and a panic.
+#[test]
+fn findings_are_known_in_certain_recipes_only() {
+    let _silence = PanicNotes::take_over();
+    for (fault, fingerprint) in [
+        (Fault::ReadsZeros, "known_bytes: byte, data → zeros"),
+        (Fault::Panics, "panic: recipes, reads_nothing"),
+    ] {
+        let ran = |recipes: &str| {
+            let text = format!(
+                "[[finding]]\nfingerprint = '{fingerprint}'\nreason = 'a test'\nrecipes = [['{recipes}']]\n\
+                 [[finding]]\nfingerprint = 'qemu: *'\nreason = 'a test'\n"
+            );
+            let engine = Faulty(Walker::default(), Some(fault));
+            let known = KnownFindings::parse(&text).unwrap();
+            let implementation = Implementation::from(engine).knowing(known);
+            let names = FileNames::default();
+            let mut runner =
+                Runner::new(&implementation, TargetKind::Recipes, names, no_observer());
+            let ran = runner.run(&input(0), Checks::default());
+            let met = runner.met().iter().any(|met| met.known == fingerprint);
+            (ran.finding().map(|finding| finding.fingerprint), met)
+        };
+        let (finding, met) = ran("qemu-img create *");
+        assert!(met && (finding.is_none() || fault == Fault::Panics), "{finding:?}");
+        assert_eq!(ran("qemu-img frobnicate *"), (Some(fingerprint.to_string()), false));
     }
 }
 
