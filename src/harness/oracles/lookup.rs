@@ -44,7 +44,7 @@ pub fn check(
     is_new: impl FnMut(&Extent) -> bool,
     set_aside: &mut SetAside,
 ) -> OracleResult {
-    // In contrast to a loop, the compiler makes this one from the nested iterators.
+    // The compiler makes plain loops of nested iterators here. In a `for` loop, it does not.
     let ended = edges(whole, is_new).try_for_each(|(guest, rest)| {
         match go_on(check_byte(disk, guest, rest, u64::MAX), set_aside) {
             Ok(ControlFlow::Continue(())) => ControlFlow::Continue(()),
