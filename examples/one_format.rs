@@ -8,7 +8,7 @@ use std::env;
 use std::process::exit;
 
 use qcowfuzz::disk::features::FeatureSet;
-use qcowfuzz::harness::cases::implementation::Implementation;
+use qcowfuzz::harness::Implementation;
 use qcowfuzz::prelude::*;
 
 /// Returns our walker without the features of the formats that the environment does not name.

@@ -9,7 +9,7 @@
 use std::env;
 use std::process::exit;
 
-use qcowfuzz::harness::cases::implementation::Implementation;
+use qcowfuzz::harness::Implementation;
 use small_writer::WriterFault;
 
 /// Returns our walker with the small writer, which has the fault that the environment names.

@@ -1,3 +1,3 @@
 //! The command `qcowfuzz`.
 
-qcowfuzz::command!(qcowfuzz::harness::cases::implementation::Implementation::our_walker());
+qcowfuzz::command!(qcowfuzz::harness::Implementation::our_walker());

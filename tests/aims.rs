@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use qcowfuzz::harness::cases::implementation::Implementation;
+use qcowfuzz::harness::Implementation;
 use qcowfuzz::harness::cases::tracer::{AccessedRange, Tracer};
 use qcowfuzz::harness::engine::claims::Claims;
 use qcowfuzz::harness::targets::TargetKind;

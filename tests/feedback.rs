@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::fuzzing::feedback::Recorder;
-use qcowfuzz::harness::cases::implementation::Implementation;
+use qcowfuzz::harness::Implementation;
 use qcowfuzz::harness::engine::claims::{EnginePolicy, SizePolicy};
 use qcowfuzz::harness::engine::{Engine, EngineError, Facts, OpenDisk, Opened};
 use qcowfuzz::harness::files::chain::Chain;

@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 use qcowfuzz::disk::features::{Feature, FeatureSet};
 use qcowfuzz::harness::Checks;
-use qcowfuzz::harness::cases::implementation::Implementation;
+use qcowfuzz::harness::Implementation;
 use qcowfuzz::harness::files::chain::{ChainFile, ChainFolder};
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::images::FileNames;

@@ -1,7 +1,4 @@
 //! Damaged images: the target `hostile` of `qcowfuzz::harness::targets`.
 #![no_main]
 
-qcowfuzz::fuzz_target!(
-    Hostile,
-    qcowfuzz::harness::cases::implementation::Implementation::our_walker()
-);
+qcowfuzz::fuzz_target!(Hostile, qcowfuzz::harness::Implementation::our_walker());

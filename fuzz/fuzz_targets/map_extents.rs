@@ -1,7 +1,4 @@
 //! Valid images, walked: the target `map_extents` of `qcowfuzz::harness::targets`.
 #![no_main]
 
-qcowfuzz::fuzz_target!(
-    MapExtents,
-    qcowfuzz::harness::cases::implementation::Implementation::our_walker()
-);
+qcowfuzz::fuzz_target!(MapExtents, qcowfuzz::harness::Implementation::our_walker());

@@ -1,7 +1,4 @@
 //! The allocator alone: the target `refcounts` of `qcowfuzz::harness::targets`.
 #![no_main]
 
-qcowfuzz::fuzz_target!(
-    Refcounts,
-    qcowfuzz::harness::cases::implementation::Implementation::our_walker()
-);
+qcowfuzz::fuzz_target!(Refcounts, qcowfuzz::harness::Implementation::our_walker());

@@ -126,8 +126,8 @@ Commands that write output from a crash (minimize, report, regress, bundle) exit
 /// ```no_run
 /// # use qcowfuzz::harness::Walker;
 /// # struct MyEngine;
-/// # impl MyEngine { fn default() -> qcowfuzz::harness::cases::implementation::Implementation {
-/// #     qcowfuzz::harness::cases::implementation::Implementation::our_walker()
+/// # impl MyEngine { fn default() -> qcowfuzz::harness::Implementation {
+/// #     qcowfuzz::harness::Implementation::our_walker()
 /// # } }
 /// fn main() -> std::process::ExitCode {
 ///     qcowfuzz::cli::main_with(MyEngine::default())

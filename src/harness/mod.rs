@@ -12,6 +12,7 @@ pub mod selftest;
 pub mod targets;
 pub(crate) mod writing;
 
+pub use cases::implementation::Implementation;
 pub use cases::pipeline::{Checks, Failure, Outcome, Pipeline};
 pub use cases::run::Harness;
 pub use engine::known::{KnownFinding, KnownFindings, MetFinding};

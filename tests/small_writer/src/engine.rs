@@ -4,8 +4,8 @@ use std::fmt;
 use std::rc::Rc;
 
 use qcowfuzz::disk::features::Feature;
+use qcowfuzz::harness::Implementation;
 use qcowfuzz::harness::Walker;
-use qcowfuzz::harness::cases::implementation::Implementation;
 use qcowfuzz::harness::engine::questions::QuestionKinds;
 use qcowfuzz::internal::disk::clusters::ClusterSize;
 use qcowfuzz::internal::disk::observer::Observer;
