@@ -12,7 +12,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::differential::campaign::{DifferentialCampaign, DifferentialError, Plan};
-use crate::differential::known::{cause_of, known_of_qemu, reason_of_bug};
+use crate::differential::known::{cause_of, is_bug, known_of_qemu};
 use crate::differential::page;
 use crate::differential::recording::{self, RecordingError};
 use crate::differential::reports::{ISSUE_FILE, Reports};
@@ -307,7 +307,7 @@ fn print_issues(
     }
     // One for each cause.
     let mut causes = BTreeSet::new();
-    for finding in known.iter().filter(|finding| reason_of_bug(finding).is_some()) {
+    for finding in known.iter().filter(|finding| is_bug(finding)) {
         if let Some(met) = summary.known.get(&finding.fingerprint)
             && causes.insert(&cause_of(known, finding).fingerprint)
         {

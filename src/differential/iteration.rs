@@ -181,6 +181,7 @@ impl RecipeRun<'_> {
             let divergence = judge_program(command)?;
             let run = &mut |tool, words: &[String]| sides.qemu(tool, words, disk);
             let performed = perform(command, run, disk)?;
+            self.guest.note(command, &performed);
             let theirs = match &performed {
                 Performed::Reply(reply) => Some(reply),
                 Performed::Written | Performed::Program(_) => None,
@@ -188,12 +189,10 @@ impl RecipeRun<'_> {
             let copied = self.copy.as_mut().map(|copy| copy.change(command, theirs)).transpose()?;
             let (message, divergence) = match performed {
                 Performed::Written | Performed::Program(_) => {
-                    self.guest.wrote(command);
                     has_effect |= step.operation.is_done_by(command);
                     ("done".to_string(), divergence.map(|it| (it, None)))
                 }
                 Performed::Reply(reply) => {
-                    self.guest.ran(command, &reply);
                     has_effect |= reply.is_success() && step.operation.is_done_by(command);
                     let message = format!("{}: {}", reply.end.brief(), reply.text().trim_end());
                     let ended = crash_or_hang(command, &reply);

@@ -16,9 +16,9 @@ pub fn known_of_qemu() -> Result<KnownFindings, Error> {
     KnownFindings::parse(include_str!("known.toml"))
 }
 
-/// Returns why a finding is a bug, and `None` if both behaviours are permitted.
-pub fn reason_of_bug(finding: &KnownFinding) -> Option<&str> {
-    (!finding.reason.starts_with(CHOICE)).then_some(&finding.reason)
+/// Reports whether a finding is a bug: not both behaviours are permitted.
+pub fn is_bug(finding: &KnownFinding) -> bool {
+    !finding.reason.starts_with(CHOICE)
 }
 
 /// Returns why a finding is a bug, or why it is set aside.

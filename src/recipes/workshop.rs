@@ -61,20 +61,15 @@ impl Workshop {
             let run = &mut |tool: QemuTool, words: &[String]| {
                 Ok(run_tool(tools.executable(tool), words, folder, PATIENCE)?.0)
             };
-            match perform(command, run, folder)? {
+            let performed = perform(command, run, folder)?;
+            guest.note(command, &performed);
+            match performed {
                 Performed::Program(built) => {
-                    guest.wrote(command);
                     *features = features.with(built.vm.features());
                     *is_damaged |= !built.vm.attacks().is_empty();
                 }
-                Performed::Written => {
-                    guest.wrote(command);
-                    *is_damaged |= matches!(command, Command::Damage { .. });
-                }
-                Performed::Reply(reply) => {
-                    guest.ran(command, &reply);
-                    *features = features.with(claims::of_command(command));
-                }
+                Performed::Written => *is_damaged |= matches!(command, Command::Damage { .. }),
+                Performed::Reply(_) => *features = features.with(claims::of_command(command)),
             }
         }
         Ok(())

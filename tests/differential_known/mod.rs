@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use qcowfuzz::harness::{KnownFinding, KnownFindings};
 use qcowfuzz::internal::differential::iteration::RecipeRunner;
-use qcowfuzz::internal::differential::known::{cause_of, known_of_qemu, reason_of, reason_of_bug};
+use qcowfuzz::internal::differential::known::{cause_of, is_bug, known_of_qemu, reason_of};
 use qcowfuzz::internal::differential::sides::{Sides, Tested};
 use qcowfuzz::internal::recipes::recipe::{Recipe, quoted};
 use qcowfuzz::internal::recipes::tools::QemuTools;
@@ -119,8 +119,8 @@ fn page(known: &KnownFindings) -> String {
          | id | cause |\n|---|---|\n",
     );
     for (id, fingerprint, _) in EXAMPLES {
-        let is_bug = reason_of_bug(finding(known, fingerprint)).is_some();
-        let cause = if is_bug { "a fault of QEMU" } else { "a choice" };
+        let cause =
+            if is_bug(finding(known, fingerprint)) { "a fault of QEMU" } else { "a choice" };
         let _ = writeln!(text, "| [{id}](#{id}) | {cause} |");
     }
     for (id, fingerprint, example) in EXAMPLES {

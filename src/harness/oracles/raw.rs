@@ -11,6 +11,7 @@ use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Event, Observer, State, Vital};
 use crate::disk::offsets::GuestOffset;
 use crate::harness::cases::case::Case;
+use crate::harness::cases::file_input;
 use crate::harness::cases::target::{CaseEnd, CaseRun};
 use crate::harness::engine::questions::QuestionKind;
 use crate::harness::engine::tested::{TestedDisk, TestedEngine};
@@ -64,8 +65,7 @@ pub struct RawJudge {
 }
 
 impl RawJudge {
-    /// Judges the engine's answers about a file, and reports their events to the observer. The file may split grains:
-    /// see [`Answers::may_split_grains`].
+    /// Judges the engine's answers about a file, and reports their events and the accesses to the observer.
     ///
     /// # Errors
     /// The oracle found a violation.
@@ -74,7 +74,19 @@ impl RawJudge {
         engine: &mut TestedEngine,
         run: &mut CaseRun,
         case: &Case,
-        may_split_grains: bool,
+    ) -> Result<CaseEnd, Box<Violation>> {
+        let feedback = engine.facts().reads;
+        run.begin_accesses(feedback);
+        let judged = self.judge_answers(engine, run, case);
+        run.end_accesses(feedback, case);
+        judged
+    }
+
+    fn judge_answers(
+        &mut self,
+        engine: &mut TestedEngine,
+        run: &mut CaseRun,
+        case: &Case,
     ) -> Result<CaseEnd, Box<Violation>> {
         let Self { whole, other } = self;
         let files = case.images.top();
@@ -94,7 +106,7 @@ impl RawJudge {
             },
             may_fail_to_read: may_change_identities(&chain),
             untouched: None,
-            may_split_grains,
+            may_split_grains: file_input::may_split_grains(files),
         };
         match broken_at_open(files.format, &files.image) {
             Some(rule) => answers.judge_refused(engine, run, &chain, rule),

@@ -3,7 +3,6 @@
 use crate::disk::image_format::ImageFormat;
 use crate::harness::against::second_opinion::Opinion;
 use crate::harness::cases::case::Case;
-use crate::harness::cases::file_input;
 use crate::harness::cases::target::{CaseEnd, CaseRun, Definition, Expectation, Inputs, JudgeCase};
 use crate::harness::engine::tested::TestedEngine;
 use crate::harness::oracles::qcow2::recount::Recount;
@@ -55,12 +54,7 @@ impl JudgeCase for FileJudge {
             // The recount must end without a panic. Any result is correct for a file of any content.
             let _ = self.recount.recount(&top.image);
         }
-        let may_split_grains = file_input::may_split_grains(top);
-        let feedback = engine.facts().reads;
-        run.begin_accesses(feedback);
-        let judged = self.judge.judge(engine, run, case, may_split_grains);
-        run.end_accesses(feedback, case);
-        judged
+        self.judge.judge(engine, run, case)
     }
 
     fn compare(

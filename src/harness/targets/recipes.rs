@@ -2,7 +2,6 @@
 
 use crate::harness::against::second_opinion::Opinion;
 use crate::harness::cases::case::Case;
-use crate::harness::cases::file_input;
 use crate::harness::cases::target::{CaseEnd, CaseRun, Definition, Expectation, Inputs, JudgeCase};
 use crate::harness::engine::tested::TestedEngine;
 use crate::harness::files::chain::Chain;
@@ -44,12 +43,7 @@ impl JudgeCase for MadeDiskJudge {
         case: &Case,
     ) -> Result<CaseEnd, Box<Violation>> {
         let Self { judge, buffer } = self;
-        let may_split_grains = file_input::may_split_grains(case.images.top());
-        let feedback = engine.facts().reads;
-        run.begin_accesses(feedback);
-        let judged = judge.judge(engine, run, case, may_split_grains);
-        run.end_accesses(feedback, case);
-        let end = judged?;
+        let end = judge.judge(engine, run, case)?;
         if end == CaseEnd::Judged && !case.known.is_empty() {
             let chain = Chain::metered(case.images, run.meter);
             // The walk before has opened it.

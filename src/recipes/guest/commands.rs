@@ -3,14 +3,23 @@
 use crate::processes::{ProcessEnd, Reply};
 use crate::recipes::names::named_by;
 use crate::recipes::pattern::Pattern;
+use crate::recipes::perform::Performed;
 use crate::recipes::recipe::{Command, value_of};
 
 use super::data::{GuestContent, GuestData};
 use super::model::GuestModel;
 
 impl GuestModel {
+    /// Notes a command that was performed.
+    pub(crate) fn note(&mut self, command: &Command, performed: &Performed) {
+        match performed {
+            Performed::Reply(reply) => self.ran(command, reply),
+            Performed::Written | Performed::Program(_) => self.wrote(command),
+        }
+    }
+
     /// Notes a command that wrote a file, and ran no tool of QEMU.
-    pub(crate) fn wrote(&mut self, command: &Command) {
+    fn wrote(&mut self, command: &Command) {
         match command {
             Command::Pattern { content, file } => {
                 let mut data = GuestData::zeros(content.length());
@@ -25,7 +34,7 @@ impl GuestModel {
     }
 
     /// Notes a command of QEMU and its end.
-    pub(crate) fn ran(&mut self, command: &Command, reply: &Reply) {
+    pub(super) fn ran(&mut self, command: &Command, reply: &Reply) {
         match command {
             Command::QemuIo { requests, file, .. } => {
                 self.requests(requests, &file_of(file), reply)
