@@ -73,9 +73,8 @@ fn a_program_with_one_other_label_is_found() {
 /// Carries out a recipe, and compares the texts of `program` about its last disk with QEMU's.
 fn judge(tools: &QemuTools, program: &str, number: u64) -> Checked<Tally> {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().to_path_buf();
     let recipe = draw::recipe(RNG_SEED, number);
-    let mut workshop = Workshop::new(tools.clone(), folder);
+    let mut workshop = Workshop::of_qemu(tools, folder.path());
     for step in &recipe.steps {
         workshop.change(step).map_err(|error| error.to_string())?;
     }
@@ -88,7 +87,8 @@ fn judge(tools: &QemuTools, program: &str, number: u64) -> Checked<Tally> {
         }
         let words = question.arguments(disk, "out.raw");
         let words = words.iter().map(|word| word.replace("--output=json", "--output=human"));
-        let asked = Asked { words: words.collect(), program, folder: &path, commands: &commands };
+        let asked =
+            Asked { words: words.collect(), program, folder: folder.path(), commands: &commands };
         if asked.compare().map_err(|it| format!("{it}\n{commands}"))? {
             tally.add(question.name(), 1);
             tally.add(disk.file.rsplit_once('.').map_or("raw", |(_, format)| format), 1);

@@ -16,9 +16,9 @@ use crate::findings::records::MapRecord;
 use crate::harness::KnownFindings;
 use crate::processes::Reply;
 use crate::recipes::RecipeError;
-use crate::recipes::guest::GuestModel;
-use crate::recipes::perform::{Performed, perform};
+use crate::recipes::perform::Performed;
 use crate::recipes::recipe::{AskedDisk, DiskOperation, DiskQuestion, Recipe, RecipeStep};
+use crate::recipes::workshop::Workshop;
 
 /// The folder of the images, in the folder of an iteration.
 pub(super) const DISK_FOLDER: &str = "disk";
@@ -81,8 +81,10 @@ impl RecipeRunner<'_> {
     /// cannot be read or written, is one, too.
     pub fn run(&self, recipe: &Recipe) -> Course {
         let disk = self.disk_folder();
-        let (course, guest, copy) = Default::default();
-        let mut run = RecipeRun { runner: self, disk, recipe, course, guest, copy, at: (0, None) };
+        let sides = self.sides;
+        let workshop = Workshop::new(&disk, |tool, words, folder| sides.qemu(tool, words, folder));
+        let (course, copy) = Default::default();
+        let mut run = RecipeRun { runner: self, workshop, recipe, course, copy, at: (0, None) };
         match run.all() {
             Ok(()) => run.course,
             Err(error) => run.course.failed(recipe, run.at, &error),
@@ -120,7 +122,7 @@ impl Course {
     ) -> Option<Met> {
         let known = match met.divergence.kind {
             DivergenceKind::HarnessFailure => None,
-            _ => known.find_in(&met.fingerprint, &recipe.commands()),
+            _ => known.find_in(&met.fingerprint, &recipe.lines()),
         };
         let Some(known) = known else { return Some(met) };
         self.known.entry(known.fingerprint.clone()).or_insert(met);
@@ -136,10 +138,9 @@ impl Course {
 /// A recipe that is being carried out.
 struct RecipeRun<'r> {
     runner: &'r RecipeRunner<'r>,
-    disk: PathBuf,
+    workshop: Workshop<'r>,
     recipe: &'r Recipe,
     course: Course,
-    guest: GuestModel,
     /// The disk of a program under test that performs the commands, too.
     copy: Option<SecondCopy<'r>>,
     /// The step and the question that are carried out.
@@ -148,7 +149,8 @@ struct RecipeRun<'r> {
 
 impl RecipeRun<'_> {
     fn all(&mut self) -> Result<(), RecipeError> {
-        fs::create_dir_all(&self.disk).map_err(|error| RecipeError::file(&self.disk, error))?;
+        let disk = self.workshop.folder();
+        fs::create_dir_all(disk).map_err(|error| RecipeError::file(disk, error))?;
         if self.runner.sides.tested.executes() {
             self.copy = Some(SecondCopy::create(self.runner.sides, self.runner.folder)?);
         }
@@ -177,11 +179,8 @@ impl RecipeRun<'_> {
             if self.course.met.is_some() {
                 break;
             }
-            let (sides, disk) = (self.runner.sides, &self.disk);
             let divergence = judge_program(command)?;
-            let run = &mut |tool, words: &[String]| sides.qemu(tool, words, disk);
-            let performed = perform(command, run, disk)?;
-            self.guest.note(command, &performed);
+            let performed = self.workshop.perform(command)?;
             let theirs = match &performed {
                 Performed::Reply(reply) => Some(reply),
                 Performed::Written | Performed::Program(_) => None,
@@ -218,7 +217,7 @@ impl RecipeRun<'_> {
             return Ok(());
         };
         self.course.comparisons.push("result");
-        if let Some(other) = copy.compare(step, &self.disk)? {
+        if let Some(other) = copy.compare(step, self.workshop.folder())? {
             self.record_result(index, step, other);
         }
         Ok(())
@@ -253,7 +252,8 @@ impl RecipeRun<'_> {
         };
         if is_unsettled {
             // Between the two answers, the file system may have turned holes into zeros, and allocated blocks.
-            settle(&self.disk).map_err(|error| RecipeError::file(&self.disk, error))?;
+            let disk = self.workshop.folder();
+            settle(disk).map_err(|error| RecipeError::file(disk, error))?;
             answered = self.answers(question, step)?;
         }
         let Answered { qemu, tested, map, divergence } = answered;
@@ -270,7 +270,7 @@ impl RecipeRun<'_> {
         question: &DiskQuestion,
         step: &RecipeStep,
     ) -> Result<Answered, RecipeError> {
-        let (sides, folder) = (self.runner.sides, &self.disk);
+        let (sides, folder) = (self.runner.sides, self.workshop.folder());
         let outputs = ["qemu.raw", "tested.raw"].map(|name| self.runner.folder.join(name));
         let [qemu_output, tested_output] =
             outputs.each_ref().map(|path| path.to_string_lossy().into_owned());
@@ -307,12 +307,13 @@ impl RecipeRun<'_> {
         map: &[MapRecord],
         read: &Path,
     ) -> Result<Result<(), Divergence>, RecipeError> {
-        let Some(data) = self.guest.disk(file) else { return Ok(Ok(())) };
+        let Some(data) = self.workshop.guest().disk(file) else { return Ok(Ok(())) };
         match question {
-            DiskQuestion::Read => third_answer::compare(data, read, &self.disk),
+            DiskQuestion::Read => third_answer::compare(data, read, self.workshop.folder()),
             DiskQuestion::Map { .. } => {
                 let zeros = map.iter().filter(|record| record.zero);
-                third_answer::compare_zeros(data, zeros.map(|record| record.guest()), &self.disk)
+                let zeros = zeros.map(|record| record.guest());
+                third_answer::compare_zeros(data, zeros, self.workshop.folder())
             }
             _ => Ok(Ok(())),
         }

@@ -14,8 +14,9 @@ use super::sides::Sides;
 use super::stamps::settle;
 use crate::processes::Reply;
 use crate::recipes::RecipeError;
-use crate::recipes::perform::{Performed, QemuTool, perform};
+use crate::recipes::perform::{Performed, QemuTool};
 use crate::recipes::recipe::{Command, DiskQuestion, RecipeStep, verb_of};
+use crate::recipes::workshop::Workshop;
 
 /// The folder of the copy, in the folder of an iteration. Its name is as long as that of the first disk, so that
 /// absolute names in images have the same length.
@@ -35,7 +36,7 @@ pub(super) struct SecondCopy<'r> {
     sides: &'r Sides,
     /// The folder of the iteration.
     outer: PathBuf,
-    folder: PathBuf,
+    workshop: Workshop<'r>,
     /// Nothing has damaged the disk.
     is_sound: bool,
 }
@@ -45,7 +46,11 @@ impl<'r> SecondCopy<'r> {
     pub(super) fn create(sides: &'r Sides, outer: &Path) -> Result<Self, RecipeError> {
         let folder = outer.join(COPY_FOLDER);
         fs::create_dir_all(&folder).map_err(|error| RecipeError::file(&folder, error))?;
-        Ok(Self { sides, outer: outer.to_path_buf(), folder, is_sound: true })
+        let workshop = Workshop::new(&folder, |tool, words, folder| match tool {
+            QemuTool::Img => sides.tested_tool(words, folder),
+            QemuTool::Io => sides.qemu(tool, words, folder),
+        });
+        Ok(Self { sides, outer: outer.to_path_buf(), workshop, is_sound: true })
     }
 
     /// Performs a command, which has ended with `theirs` on QEMU's disk if it ran a tool. Returns the difference of the
@@ -59,12 +64,7 @@ impl<'r> SecondCopy<'r> {
         if !self.is_sound {
             return Ok(None);
         }
-        let Self { sides, folder, .. } = self;
-        let run = &mut |tool, words: &[String]| match tool {
-            QemuTool::Img => sides.tested_tool(words, folder),
-            QemuTool::Io => sides.qemu(tool, words, folder),
-        };
-        let Performed::Reply(ours) = perform(command, run, folder)? else { return Ok(None) };
+        let Performed::Reply(ours) = self.workshop.perform(command)? else { return Ok(None) };
         let Some(theirs) = theirs else { return Ok(None) };
         if theirs.end.code().is_none() {
             // QEMU has crashed, which is a finding of its own, and may have left anything.
@@ -100,7 +100,7 @@ impl<'r> SecondCopy<'r> {
             let mut other = self.ask(&question, step, disk)?;
             if other.is_some() {
                 // Meanwhile, the file system may have turned holes into zeros.
-                for folder in [disk, &self.folder] {
+                for folder in [disk, self.workshop.folder()] {
                     settle(folder).map_err(|error| RecipeError::file(folder, error))?;
                 }
                 other = self.ask(&question, step, disk)?;
@@ -126,7 +126,7 @@ impl<'r> SecondCopy<'r> {
             asked.map_err(RecipeError::Process)
         };
         let theirs = ask(disk, &outputs[0])?;
-        let ours = ask(&self.folder, &outputs[1])?;
+        let ours = ask(self.workshop.folder(), &outputs[1])?;
         let files = RawFiles { qemu: &outputs[0], tested: &outputs[1] };
         let compared = compare::compare_results(question, (&theirs, &ours), files);
         outputs.iter().try_for_each(|output| remove(output))?;

@@ -139,7 +139,7 @@ impl Runner {
             Err(note) => {
                 *panicked = true;
                 let fingerprint = note.fingerprint();
-                let known = known.find_in(&fingerprint, &target.recipe_commands());
+                let known = known.find_in(&fingerprint, &target.recipe_lines());
                 let Some(known) = known else { return Ran::Panic(note) };
                 MetFinding::add(met, known, &fingerprint);
                 Ran::KnownPanic(note)

@@ -21,8 +21,8 @@ pub enum QemuTool {
     Io,
 }
 
-/// Runs a tool of QEMU with some arguments in the folder of the disk.
-pub type RunTool<'r> = dyn FnMut(QemuTool, &[String]) -> io::Result<Reply> + 'r;
+/// Runs a tool of QEMU, or a program in its place, with some arguments in a folder.
+pub type RunTool<'r> = dyn Fn(QemuTool, &[String], &Path) -> io::Result<Reply> + 'r;
 
 /// The result of a command.
 pub enum Performed {
@@ -38,15 +38,15 @@ pub enum Performed {
 ///
 /// # Errors
 /// A tool does not start, a file cannot be written, or the command has no meaning.
-pub fn perform(
+pub(super) fn perform(
     command: &Command,
-    run: &mut RunTool<'_>,
+    run: &RunTool<'_>,
     folder: &Path,
 ) -> Result<Performed, RecipeError> {
-    let mut run = |tool, words: &[String]| {
+    let run = |tool, words: &[String]| {
         let here = folder.to_string_lossy();
         let words: Vec<String> = words.iter().map(|word| word.replace(FOLDER, &here)).collect();
-        run(tool, &words).map(Performed::Reply).map_err(RecipeError::Process)
+        run(tool, &words, folder).map(Performed::Reply).map_err(RecipeError::Process)
     };
     match command {
         Command::QemuImg(words) => return run(QemuTool::Img, words),

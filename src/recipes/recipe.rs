@@ -29,6 +29,16 @@ impl Recipe {
         let commands = self.steps.iter().flat_map(|step| &step.commands);
         commands.map(Command::to_string).collect()
     }
+
+    /// Returns the commands of each step below a comment with the name of its operation.
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for step in &self.steps {
+            lines.push(format!("# {}", step.operation.name()));
+            lines.extend(step.commands.iter().map(Command::to_string));
+        }
+        lines
+    }
 }
 
 /// One operation of a chain.

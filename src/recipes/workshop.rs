@@ -1,18 +1,20 @@
-//! A folder in which QEMU performs the commands of one recipe, step by step.
+//! A folder in which tools perform the commands of one recipe, step by step, and what is then known of the disks.
 
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-use tempfile::TempDir;
 
 use crate::disk::features::FeatureSet;
 use crate::disk::known_bytes::KnownBytes;
 use crate::images::files::Images;
+use crate::processes::Reply;
 
 use super::claims;
 use super::error::RecipeError;
 use super::guest::{Expected, GuestModel, samples};
 use super::made_files::{self, Taken};
-use super::perform::{Performed, QemuTool, perform};
+use super::perform::{Performed, QemuTool, RunTool, perform};
 use super::recipe::{AskedDisk, COMPRESSED_WRITE, Command, RecipeStep};
 use super::tools::{QemuTools, run_tool};
 
@@ -20,12 +22,12 @@ use super::tools::{QemuTools, run_tool};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The folder, and what is known of the disks in it.
-#[derive(Debug)]
-pub struct Workshop {
-    tools: QemuTools,
-    folder: TempDir,
+pub struct Workshop<'r> {
+    run: Box<RunTool<'r>>,
+    folder: PathBuf,
     guest: GuestModel,
     features: FeatureSet,
+    /// A command has damaged an image.
     is_damaged: bool,
     /// A command may have made QEMU lose data.
     is_lossy: bool,
@@ -42,11 +44,28 @@ pub struct MadeDisk {
     pub known: Vec<KnownBytes>,
 }
 
-impl Workshop {
-    /// Creates an empty folder. The caller chooses its place and its name.
-    pub fn new(tools: QemuTools, folder: TempDir) -> Self {
+impl fmt::Debug for Workshop<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Workshop").field("folder", &self.folder).finish_non_exhaustive()
+    }
+}
+
+impl<'r> Workshop<'r> {
+    /// Works in `folder`, which is empty, with `run`.
+    pub fn new(
+        folder: &Path,
+        run: impl Fn(QemuTool, &[String], &Path) -> io::Result<Reply> + 'r,
+    ) -> Self {
         let (guest, features) = Default::default();
-        Self { tools, folder, guest, features, is_damaged: false, is_lossy: false }
+        let (run, folder) = (Box::new(run), folder.to_path_buf());
+        Self { run, folder, guest, features, is_damaged: false, is_lossy: false }
+    }
+
+    /// Works in `folder`, which is empty, with QEMU's tools.
+    pub fn of_qemu(tools: &'r QemuTools, folder: &Path) -> Self {
+        Self::new(folder, |tool, words, folder| {
+            Ok(run_tool(tools.executable(tool), words, folder, PATIENCE)?.0)
+        })
     }
 
     /// Performs the commands of a step. QEMU may refuse each of them.
@@ -54,25 +73,37 @@ impl Workshop {
     /// # Errors
     /// A tool does not start, or a file cannot be written.
     pub fn change(&mut self, step: &RecipeStep) -> Result<(), RecipeError> {
-        for command in &step.commands {
-            self.is_lossy |= loses_data(command);
-            let Self { tools, folder, guest, features, is_damaged, .. } = self;
-            let folder = folder.path();
-            let run = &mut |tool: QemuTool, words: &[String]| {
-                Ok(run_tool(tools.executable(tool), words, folder, PATIENCE)?.0)
-            };
-            let performed = perform(command, run, folder)?;
-            guest.note(command, &performed);
-            match performed {
-                Performed::Program(built) => {
-                    *features = features.with(built.vm.features());
-                    *is_damaged |= !built.vm.attacks().is_empty();
-                }
-                Performed::Written => *is_damaged |= matches!(command, Command::Damage { .. }),
-                Performed::Reply(_) => *features = features.with(claims::of_command(command)),
+        step.commands.iter().try_for_each(|command| self.perform(command).map(|_| ()))
+    }
+
+    /// Performs a command.
+    ///
+    /// # Errors
+    /// As for [`Workshop::change`].
+    pub fn perform(&mut self, command: &Command) -> Result<Performed, RecipeError> {
+        let Self { run, folder, guest, features, is_damaged, is_lossy } = self;
+        let performed = perform(command, run, folder)?;
+        guest.note(command, &performed);
+        *is_lossy |= loses_data(command);
+        match &performed {
+            Performed::Program(built) => {
+                *features = features.with(built.vm.features());
+                *is_damaged |= !built.vm.attacks().is_empty();
             }
+            Performed::Written => *is_damaged |= matches!(command, Command::Damage { .. }),
+            Performed::Reply(_) => *features = features.with(claims::of_command(command)),
         }
-        Ok(())
+        Ok(performed)
+    }
+
+    /// Returns the folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Returns the bytes that guests must read.
+    pub(crate) fn guest(&self) -> &GuestModel {
+        &self.guest
     }
 
     /// Reads the files of a disk into `images`. Returns `None` if there is no disk, its files are too large, or QEMU
@@ -86,9 +117,8 @@ impl Workshop {
         images: &mut Images,
     ) -> Result<Option<MadeDisk>, RecipeError> {
         let words = chain_words(disk);
-        let folder = self.folder.path();
-        let asked = run_tool(self.tools.executable(QemuTool::Img), &words, folder, PATIENCE);
-        let (reply, _) = asked.map_err(RecipeError::Process)?;
+        let folder = self.folder();
+        let reply = (self.run)(QemuTool::Img, &words, folder).map_err(RecipeError::Process)?;
         let taken = made_files::take(&reply, disk, folder, images)?;
         let is_any_content = match taken {
             Taken::Nothing => return Ok(None),

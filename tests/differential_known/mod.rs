@@ -196,7 +196,7 @@ fn known_divergences_still_occur() {
         let all =
             RecipeRunner { sides: &sides, known: &KnownFindings::default(), folder: dir.path() };
         let found = all.run(&recipe).met.map(|met| met.fingerprint).unwrap_or_default();
-        let in_recipe = known.find_in(&found, &recipe.commands());
+        let in_recipe = known.find_in(&found, &recipe.lines());
         assert_eq!(in_recipe.map(|it| &*it.fingerprint), Some(fingerprint), "{id}: {found}");
         // A campaign sets it aside.
         let dir = tempfile::tempdir().unwrap();

@@ -29,11 +29,6 @@ impl RecipeSource {
         self.recipe = recipe_of_bytes(input);
     }
 
-    /// Returns the commands of the recipe.
-    pub(crate) fn commands(&self) -> Vec<String> {
-        self.recipe.commands()
-    }
-
     /// Carries out the recipe, and passes the files to `judge` after each step. If QEMU cannot
     /// work, it ends the run without a verdict.
     ///
@@ -49,7 +44,7 @@ impl RecipeSource {
             QemuTools::find("qemu-img".as_ref()).unwrap_or_else(|error| not_carried_out(&error))
         });
         let folder = chain_files::folder_on_disk().unwrap_or_else(|error| not_carried_out(&error));
-        let mut workshop = Workshop::new(tools.clone(), folder);
+        let mut workshop = Workshop::of_qemu(tools, folder.path());
         let mut outcome = Outcome { operations: recipe.steps.len(), ..Outcome::default() };
         for (index, step) in recipe.steps.iter().enumerate() {
             let made = workshop.change(step).and_then(|()| workshop.take(&step.disk, images));
@@ -69,14 +64,9 @@ impl RecipeSource {
         Ok(outcome)
     }
 
-    /// Returns the commands of the last run, with a comment for each step.
-    pub(crate) fn lines(&self) -> Vec<String> {
-        let mut lines = Vec::new();
-        for step in &self.recipe.steps {
-            lines.push(format!("# {}", step.operation.name()));
-            lines.extend(step.commands.iter().map(|command| command.to_string()));
-        }
-        lines
+    /// Returns the recipe of the last run.
+    pub(crate) fn recipe(&self) -> &Recipe {
+        &self.recipe
     }
 }
 

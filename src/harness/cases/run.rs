@@ -167,7 +167,7 @@ impl Harness {
         let claims = (definition.claims)(judging.engine.facts());
         judging.begin_run(crc32fast::hash(input));
         recipes.draw(input);
-        judging.verdicts.begin_recipe(recipes.commands());
+        judging.verdicts.begin_recipe(recipes.recipe().lines());
         let observer = &**observer;
         let outcome =
             recipes.run(observer, |case| judging.case(case, definition, &claims, observer))?;
@@ -250,15 +250,7 @@ impl Harness {
     /// recipe.
     pub(crate) fn recipe_lines(&self) -> Vec<String> {
         #[cfg(feature = "cli")]
-        return self.recipes.lines();
-        #[cfg(not(feature = "cli"))]
-        Vec::new()
-    }
-
-    /// Returns the commands of the recipe of the last run; none if inputs choose no recipe.
-    pub(crate) fn recipe_commands(&self) -> Vec<String> {
-        #[cfg(feature = "cli")]
-        return self.recipes.commands();
+        return self.recipes.recipe().lines();
         #[cfg(not(feature = "cli"))]
         Vec::new()
     }
