@@ -147,7 +147,10 @@ fn chain_words(disk: &AskedDisk) -> Vec<String> {
 /// `docs/quirks.md`.
 fn loses_data(command: &Command) -> bool {
     match command {
-        Command::QemuImg(words) => words.iter().any(|word| word == "--preallocation=metadata"),
+        Command::QemuImg(words) => {
+            let preallocation = words.iter().find_map(|word| word.strip_prefix("--preallocation="));
+            preallocation.is_some_and(|value| value != "off")
+        }
         Command::QemuIo { requests, .. } => {
             requests.iter().any(|request| request.starts_with(COMPRESSED_WRITE))
         }

@@ -52,25 +52,48 @@ impl FileChain {
             format,
         });
         while let Some(below) = next.take() {
-            let above = chain.layers.last().map(|layer| layer.path.clone());
-            let image = FileStorage::open(&below.path).map_err(|error| match &above {
-                None => ChainError::File(error),
-                Some(path) => ChainError::Named { path: path.clone(), what: BACKING_FILE, error },
-            })?;
-            let (id, name) = (image.id(), below.name.clone());
-            let (layer, named) = FileLayer::open(below, image, Follow::All)?;
-            // An image without a backing file ends the chain, so it cannot be part of a loop.
-            if let Some(path) = above.filter(|_| named.is_some() && seen.contains(&id)) {
-                return Err(ChainError::Loop { path, name });
+            match chain.open_next(below, &mut seen) {
+                Ok((layer, named)) => {
+                    chain.layers.push(layer);
+                    next = named;
+                }
+                Err(error) => return Err(chain.fault().unwrap_or(error)),
             }
-            seen.push(id);
-            if chain.layers.len() == MAX_FILE_LAYERS {
-                return Err(ChainError::TooDeep { path: layer.path });
-            }
-            chain.layers.push(layer);
-            next = named;
         }
         Ok(chain)
+    }
+
+    /// Opens the image below all others. `seen` has the files of the others.
+    fn open_next(
+        &self,
+        below: BackingReference,
+        seen: &mut Vec<FileId>,
+    ) -> Result<(FileLayer, Option<BackingReference>), ChainError> {
+        let above = self.layers.last().map(|layer| layer.path.clone());
+        let image = FileStorage::open(&below.path).map_err(|error| match &above {
+            None => ChainError::File(error),
+            Some(path) => ChainError::Named { path: path.clone(), what: BACKING_FILE, error },
+        })?;
+        let (id, name) = (image.id(), below.name.clone());
+        let (layer, named) = FileLayer::open(below, image, Follow::All)?;
+        // An image without a backing file ends the chain, so it cannot be part of a loop.
+        if let Some(path) = above.filter(|_| named.is_some() && seen.contains(&id)) {
+            return Err(ChainError::Loop { path, name });
+        }
+        seen.push(id);
+        if self.layers.len() == MAX_FILE_LAYERS {
+            return Err(ChainError::TooDeep { path: layer.path });
+        }
+        Ok((layer, named))
+    }
+
+    /// Returns the fault of the highest image that has one. An image is opened completely before those below it, as in
+    /// QEMU, but only its names have been read so far.
+    fn fault(&self) -> Option<ChainError> {
+        self.layers.iter().find_map(|layer| {
+            let error = Disk::check_layer(layer.format, &layer.files()).err()?;
+            Some(ChainError::Image { path: layer.path.clone(), error })
+        })
     }
 
     /// Opens only the image at `path`, and none of the files that it names. If `format` is `None`, the format of the

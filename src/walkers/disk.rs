@@ -177,6 +177,18 @@ impl<'s, S: Storage + ?Sized> Disk<'s, S> {
         let (top, _) = OpenLayer::open(&Layer::alone(image), Some(format), &())?;
         Ok(Self { top, below: SmallVec::new(), observer: (), host_holes: false })
     }
+
+    /// Opens the image of `layer`, which is of `format`, and none below it.
+    ///
+    /// # Errors
+    /// As for [`Disk::open`], except for the image below.
+    pub(in crate::walkers) fn check_layer(
+        format: ImageFormat,
+        layer: &Layer<'s, S>,
+    ) -> Result<(), MapError> {
+        let (top, _) = OpenLayer::open(layer, Some(format), &())?;
+        top.complete().map(|_| ())
+    }
 }
 
 impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {

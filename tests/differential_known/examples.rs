@@ -78,6 +78,19 @@ pub fn preallocated_old_data() -> Recipe {
     recipe(DiskOperation::Resize, "disk.qcow2", commands, vec![DiskQuestion::Read])
 }
 
+/// Preallocated clusters in place of a bitmap directory at the end of the file.
+pub fn preallocated_end_of_file() -> Recipe {
+    let commands = vec![
+        qemu_img("create -q -f qcow2 disk.qcow2 65536"),
+        qemu_img("bitmap --add -f qcow2 disk.qcow2 one"),
+        // A writer that opens the image puts the directory elsewhere.
+        qemu_io(&["quit"], "disk.qcow2"),
+        qemu_img("bitmap --clear -f qcow2 disk.qcow2 one"),
+        qemu_img("resize -q --preallocation=falloc -f qcow2 disk.qcow2 131072"),
+    ];
+    recipe(DiskOperation::Resize, "disk.qcow2", commands, vec![DiskQuestion::Read])
+}
+
 /// An empty disk of a format that has one extent for each 2 GiB.
 pub fn vmdk_no_extents() -> Recipe {
     let commands = vec![qemu_img("create -q -f vmdk -o subformat=twoGbMaxExtentFlat disk.vmdk 0")];
@@ -107,7 +120,7 @@ pub fn vmdk_no_table() -> Recipe {
 /// A bitmap whose bits represent too many bytes each.
 pub fn map_without_bitmaps() -> Recipe {
     let commands = vec![
-        qemu_img("create -q -f qcow2 disk.qcow2 64k"),
+        qemu_img("create -q -f qcow2 disk.qcow2 65536"),
         qemu_img("bitmap --add -f qcow2 disk.qcow2 bitmap"),
         // log2 of the bytes per bit, in the directory.
         Command::Damage { file: "disk.qcow2".to_string(), at: 0x50011, bytes: "3f".to_string() },

@@ -2,7 +2,7 @@
 
 mod examples;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,7 @@ const RELEASE: &str = "10.0";
 type Example = (&'static str, &'static str, fn() -> Recipe);
 
 /// The known divergences. The list has further fingerprints of the same causes.
-const EXAMPLES: [Example; 12] = [
+const EXAMPLES: [Example; 13] = [
     (
         "commit-crash",
         "commit_signal: qcow2, qemu, signal 11, after: qcow: Marking image as corrupt: *",
@@ -46,6 +46,11 @@ const EXAMPLES: [Example; 12] = [
         "read_model_divergence: qcow2, zero → data",
         examples::preallocated_old_data,
     ),
+    (
+        "preallocated-end-of-file",
+        "read_model_divergence: qcow2, zero → data",
+        examples::preallocated_end_of_file,
+    ),
     ("vmdk-no-extents", "info_signal: vmdk, qemu, signal 6", examples::vmdk_no_extents),
     (
         "vmdk-no-table",
@@ -54,7 +59,7 @@ const EXAMPLES: [Example; 12] = [
     ),
     (
         "map-without-bitmaps",
-        "map_exit_code_divergence: qcow2, 1 (invalid bitmap) → 0",
+        "map_exit_code_divergence: qcow2, 1 (*invalid bitmap) → 0",
         examples::map_without_bitmaps,
     ),
     (
@@ -123,7 +128,13 @@ fn page(known: &KnownFindings) -> String {
             if is_bug(finding(known, fingerprint)) { "a fault of QEMU" } else { "a choice" };
         let _ = writeln!(text, "| [{id}](#{id}) | {cause} |");
     }
+    let mut described: BTreeMap<&str, &str> = BTreeMap::new();
     for (id, fingerprint, example) in EXAMPLES {
+        if let Some(first) = described.insert(fingerprint, id) {
+            let _ = write!(text, "\n## {id}\n\nThe cause of [{first}](#{first}), too.\n");
+            let _ = write!(text, "\n```sh\n{}```\n", commands(&example()));
+            continue;
+        }
         let reason = reason_of(finding(known, fingerprint));
         let (title, rest) = reason.split_once(". ").unwrap();
         let _ = write!(text, "\n## {id}\n\n**{title}.** {rest}\n\nFingerprints:\n\n");

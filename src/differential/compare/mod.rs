@@ -90,7 +90,8 @@ fn ends(question: &DiskQuestion, answers: Replies<'_>) -> Result<(), Divergence>
         true => String::new(),
         false => format!(" ({})", class_or_finding(question, answer)),
     };
-    let what = match findings::named(answers) {
+    let only_ours = findings::named(answers).filter(|_| *question == DiskQuestion::Check);
+    let what = match only_ours {
         Some(name) => format!("{qemu} → {tested}, {name}"),
         None => format!("{qemu}{} → {tested}{}", why(answers.qemu), why(answers.tested)),
     };

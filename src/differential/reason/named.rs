@@ -1,6 +1,6 @@
 //! The differences between the classes of two messages that mean the same fault, each with its reason.
 
-use super::class::ReasonClass::{self, Entry, Invalid, NotThisFormat, Payload, Read};
+use super::class::ReasonClass::{self, Bitmaps, Entry, Invalid, NotThisFormat, Payload, Read};
 use super::search::class_of;
 
 /// A fault for which QEMU's message has another class than ours.
@@ -49,6 +49,13 @@ pub const PAIRS: &[NamedPair] = &[
         our_phrase: "",
         their_phrase: "error while reading at byte",
         reason: "QEMU reports a failed read; we name the compressed payload",
+    },
+    NamedPair {
+        command: Some("check"),
+        classes: Some((Bitmaps, Invalid)),
+        our_phrase: "a table entry has bits that are reserved",
+        their_phrase: "Check failed: Invalid argument",
+        reason: "QEMU prints only an error number about an entry of a bitmap table",
     },
     pair(
         (Entry, Read),
