@@ -55,6 +55,22 @@ fn every_layer_is_written_and_map_follows_as_qemu_img_does() {
 }
 
 #[test]
+fn an_image_is_opened_completely_before_those_below_it() {
+    let dir = with_chain();
+    let sub = dir.path().join("sub");
+    // One snapshot, whose table lies behind the end of the file.
+    let mut bytes = fs::read(sub.join("disk.qcow2")).unwrap();
+    bytes[60..64].copy_from_slice(&1u32.to_be_bytes());
+    bytes[64..72].copy_from_slice(&(1u64 << 40).to_be_bytes());
+    fs::write(sub.join("disk.qcow2"), bytes).unwrap();
+    let found = error_line(&qcowfuzz(&sub, &["map", "disk.qcow2"]));
+    fs::remove_file(sub.join("disk.0.raw")).unwrap();
+    let without_base = error_line(&qcowfuzz(&sub, &["map", "disk.qcow2"]));
+    assert!(found.contains("disk.qcow2: snapshot table"), "{found}");
+    assert_eq!(found, without_base);
+}
+
+#[test]
 fn without_following_nothing_else_is_opened() {
     let dir = with_chain();
     let sub = dir.path().join("sub");
