@@ -45,7 +45,7 @@ struct Meant {
 
 /// Returns the violations that each oracle finds by itself.
 fn found(image: &Image, meant: &Meant) -> Vec<String> {
-    let counted = refcounts::check(&mut Recount::new(), image, &meant.out_of_date);
+    let counted = refcounts::check(&mut Recount::new(), image, &meant.out_of_date, &mut Err);
     let mut found: Vec<_> = counted.err().map(|it| it.fingerprint()).into_iter().collect();
     let (mut walker, chain) = (Walker::default(), Chain::alone(image.clone()));
     let mut disk = match walker.open(&chain) {

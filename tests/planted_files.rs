@@ -48,7 +48,7 @@ fn ran(input: &[u8]) -> Harness {
 fn found(image: &Image, harness: &Harness) -> Vec<String> {
     let mut model = Model::new();
     model.replay(harness.vm().journals());
-    let counted = refcounts::check(&mut Recount::new(), image, &[]);
+    let counted = refcounts::check(&mut Recount::new(), image, &[], &mut Err);
     let (mut walker, chain) = (Walker::default(), Chain::alone(image.clone()));
     let mut disk = walker.open(&chain).unwrap();
     let read = data::edges::check(&mut |at, into| disk.read(at, into), &model, |_| true, &mut Err);

@@ -45,7 +45,8 @@ impl SeenImage {
     /// The fingerprint of a wrong refcount.
     pub fn of(chain: &Chain) -> Result<Self, String> {
         let mut recount = Recount::new();
-        refcounts::check(&mut recount, chain.image(), &[]).map_err(|found| found.fingerprint())?;
+        refcounts::check(&mut recount, chain.image(), &[], &mut Err)
+            .map_err(|found| found.fingerprint())?;
         let occupied = recount.occupied();
         let data = occupied.iter().filter(|run| run.role == Some(Role::Data));
         let named = data.map(|run| run.end - run.first).sum();

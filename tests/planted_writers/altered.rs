@@ -31,6 +31,10 @@ enum Fault {
     Size,
     /// Discards fail.
     Discard,
+    /// Flushes fail.
+    Flush,
+    /// Discards and flushes fail.
+    DiscardAndFlush,
 }
 
 struct AlteredDisk<'s>(Box<dyn OpenDisk + 's>, Fault);
@@ -63,11 +67,12 @@ impl OpenDisk for AlteredDisk<'_> {
     }
 
     fn request(&mut self, request: &Request) -> Answer {
+        let planted = || Err(EngineError::from(std::io::Error::other("planted")));
         match (request, self.1) {
-            (Request::Write { .. } | Request::Flush, _) => self.0.request(request),
-            (Request::Discard { .. }, Fault::Discard) => {
-                Err(EngineError::from(std::io::Error::other("planted")))
-            }
+            (Request::Discard { .. }, Fault::Discard | Fault::DiscardAndFlush)
+            | (Request::Flush, Fault::Flush | Fault::DiscardAndFlush) => planted(),
+            (Request::Write { .. } | Request::Flush, _)
+            | (Request::Discard { .. }, Fault::Flush) => self.0.request(request),
             _ => Err(EngineError::NoAnswer),
         }
     }
@@ -124,4 +129,42 @@ fn cuts_before_a_known_error_are_judged() {
             assert_eq!(target.met().len(), 1, "the known error was met");
         }
     }
+}
+
+/// Returns the fingerprint that an engine shows in a disk of nine clusters with these operations, with a known finding.
+fn found_beside(engine: Altered, known: &str, operations: &str) -> Option<String> {
+    let text = format!(
+        "image version=3 cluster_bits=9 refcount_order=4 features=none size=9<<9+0 rng_seed=0 \
+         blocks=append table=append tolerance=0\nwrite at=start+0 clusters=2\nsync kind=kill choice=0\n{operations}"
+    );
+    let known = format!("[[finding]]\nfingerprint = '{known}'\nreason = 'Planted.'");
+    let mut target = knowing(engine, KnownFindings::parse(&known).unwrap());
+    let found = found_in(&mut target, &assemble(&text).unwrap());
+    assert_eq!(target.met().len(), 1, "the known finding was met");
+    found
+}
+
+#[test]
+fn the_requests_after_a_known_error_are_judged() {
+    let operations = "discard at=start+0 clusters=1\nwrite_at at=start+0 inside=0 length=5<<0\n\
+                      sync kind=flush choice=0\n";
+    let walker = WritingWalker::default();
+    let known = "written: discard, *";
+    for (written, expected) in [
+        (Fault::Discard, None),
+        (Fault::DiscardAndFlush, Some("written: flush, an answer → an error (planted)")),
+    ] {
+        let engine = Altered { walker: walker.clone(), opened: Fault::None, written };
+        assert_eq!(found_beside(engine, known, operations).as_deref(), expected);
+    }
+}
+
+#[test]
+fn the_sessions_after_a_known_leak_are_judged() {
+    let operations = "discard at=start+0 clusters=1\ncheckpoint\n\
+                      write at=start+3 clusters=1\nsync kind=flush choice=0\n";
+    let walker = WritingWalker::default().with_fault(WriterFault::CountNotLowered);
+    let engine = Altered { walker, opened: Fault::None, written: Fault::Flush };
+    let found = found_beside(engine, "refcounts: *, free → counted", operations);
+    assert_eq!(found.as_deref(), Some("written: flush, an answer → an error (planted)"));
 }

@@ -23,12 +23,13 @@ use crate::disk::extent::{Extent, Mapping};
 use crate::disk::limits::MAX_INFLATED_BYTES;
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Data, Storage, each_data};
+use crate::harness::engine::ErrorKind;
 use crate::harness::files::chain::{Chain, ChainFile};
 use crate::harness::model::Model;
 use crate::images::entropy::Entropy;
 
 use super::data::{GuestRead, InCompressed};
-use super::{OracleResult, POISON, Violation, model, unexpected_error, violation};
+use super::{OracleResult, POISON, SetAside, Violation, model, unexpected_error, violation};
 
 const ORACLE: &str = "written";
 
@@ -130,28 +131,33 @@ pub struct WrittenBuffers {
 }
 
 /// Reads a disk around its edges, and more, and compares its bytes.
+///
+/// # Errors
+/// The first violation that is not set aside; or the engine has no answer to reads.
 pub fn check(
     read: &mut GuestRead,
     disk: &impl ExpectedDisk,
     moment: Moment,
     beyond: BeyondEdges,
     buffers: &mut WrittenBuffers,
+    set_aside: &mut SetAside,
 ) -> OracleResult {
     let size = disk.size_bytes();
     if size <= EDGE_BYTES {
-        return check_range(read, disk, 0..size, moment, buffers);
+        return check_range(read, disk, 0..size, moment, buffers, set_aside);
     }
     let mut edges = std::mem::take(&mut buffers.edges);
     edges.clear();
     disk.add_edges(&mut edges);
     edges.extend([0, size]);
     edges.sort_unstable();
-    let judged = check_edges(read, disk, &edges, moment, buffers);
+    let judged = check_edges(read, disk, &edges, moment, buffers, set_aside);
     buffers.edges = edges;
     judged?;
     match beyond {
         BeyondEdges::Drawn(entropy) => {
-            check_drawn(read, disk, moment, entropy, buffers).map_err(|found| found.into_drawn())
+            let set_aside = &mut |found: Box<Violation>| set_aside(found.into_drawn());
+            check_drawn(read, disk, moment, entropy, buffers, set_aside)
         }
         BeyondEdges::Nothing => Ok(()),
     }
@@ -164,37 +170,50 @@ fn check_drawn(
     moment: Moment,
     entropy: &mut Entropy,
     buffers: &mut WrittenBuffers,
+    set_aside: &mut SetAside,
 ) -> OracleResult {
     let size = disk.size_bytes();
     if size <= MAX_WHOLE_BYTES && entropy.below(size.div_ceil(WHOLE_MEAN_BYTES)) == 0 {
-        return check_range(read, disk, 0..size, moment, buffers);
+        return check_range(read, disk, 0..size, moment, buffers, set_aside);
     }
     for _ in 0..OTHER_WINDOWS {
-        check_edges(read, disk, &[entropy.below(size)], moment, buffers)?;
+        check_edges(read, disk, &[entropy.below(size)], moment, buffers, set_aside)?;
     }
     Ok(())
 }
 
 /// Reads a disk around some offsets, in order, and compares its bytes. Windows side by side are one read.
+///
+/// # Errors
+/// As for [`check`].
 pub fn check_edges(
     read: &mut GuestRead,
     disk: &impl ExpectedDisk,
     edges: &[u64],
     moment: Moment,
     buffers: &mut WrittenBuffers,
+    set_aside: &mut SetAside,
 ) -> OracleResult {
     let mut windows = edge_windows(disk, edges, moment).peekable();
     while let Some(mut all) = windows.next() {
         while let Some(next) = windows.next_if(|next| next.start == all.end) {
             all.end = next.end;
         }
-        let Err(found) = check_range(read, disk, all.clone(), moment, buffers) else { continue };
+        let together = check_range(read, disk, all.clone(), moment, buffers, &mut Err);
+        let Err(found) = together else { continue };
         // The field of a read that fails depends on where the read begins.
         let windows = edge_windows(disk, edges, moment);
+        let mut has_found = false;
         for window in windows.filter(|window| all.contains(&window.start)) {
-            check_range(read, disk, window, moment, buffers)?;
+            let set_aside = &mut |found| {
+                has_found = true;
+                set_aside(found)
+            };
+            check_range(read, disk, window, moment, buffers, set_aside)?;
         }
-        return Err(found);
+        if !has_found {
+            go_on_reading(Err(found), set_aside)?;
+        }
     }
     Ok(())
 }
@@ -240,14 +259,23 @@ fn check_range(
     range: Range<u64>,
     moment: Moment,
     buffers: &mut WrittenBuffers,
+    set_aside: &mut SetAside,
 ) -> OracleResult {
     let mut at = range.start;
     while at < range.end {
         let piece = at..range.end.min(at.saturating_add(WRITTEN_PIECE_BYTES));
         at = piece.end;
-        check_piece(read, disk, piece, moment, buffers)?;
+        go_on_reading(check_piece(read, disk, piece, moment, buffers), set_aside)?;
     }
     Ok(())
+}
+
+/// Sets the violation of a read aside. An engine that has no answer to reads need not be asked again.
+fn go_on_reading(judged: OracleResult, set_aside: &mut SetAside) -> OracleResult {
+    judged.or_else(|found| match found.error_kind() {
+        Some(ErrorKind::NoAnswer) => Err(found),
+        _ => set_aside(found),
+    })
 }
 
 /// Reads at most [`WRITTEN_PIECE_BYTES`], and compares them.
@@ -291,10 +319,11 @@ pub fn check_outside(
     touched: impl Iterator<Item = Range<u64>>,
     after: &[Extent],
     buffers: &mut WrittenBuffers,
+    set_aside: &mut SetAside,
 ) -> OracleResult {
     before.extents(&mut buffers.before);
-    model::check_outside(touched, &buffers.before, after, &mut buffers.clipped, &mut Err)
-        .map_err(|found| found.attributed_to(ORACLE))
+    let set_aside = &mut |found: Box<Violation>| set_aside(found.attributed_to(ORACLE));
+    model::check_outside(touched, &buffers.before, after, &mut buffers.clipped, set_aside)
 }
 
 /// Checks that the image itself stores the bytes of a write, without those behind the end of the disk.

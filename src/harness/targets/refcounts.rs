@@ -41,7 +41,9 @@ impl JudgeCase for RefcountJudge {
         case: &Case,
     ) -> Result<CaseEnd, Box<Violation>> {
         let top = case.images.top();
-        run.verdicts.judge(refcounts::check(&mut self.recount, &top.image, &top.out_of_date))?;
+        let set_aside = &mut |found| run.verdicts.set_aside(found);
+        let checked = refcounts::check(&mut self.recount, &top.image, &top.out_of_date, set_aside);
+        run.verdicts.judge(checked)?;
         Ok(CaseEnd::Judged)
     }
 }

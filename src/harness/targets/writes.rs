@@ -60,7 +60,7 @@ impl JudgeCase for WriterJudge {
         }
         run.observer.begin(State::Write);
         let judged = self.judge_requests(engine, run, case);
-        // A known error of a request ends the requests.
+        // A known error of a request that changes more than a range ends the requests.
         run.verdicts.judge(judged).map(|_| CaseEnd::Judged)
     }
 

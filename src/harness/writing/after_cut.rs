@@ -10,7 +10,7 @@ use crate::harness::engine::tested::TestedEngine;
 use crate::harness::files::chain::Chain;
 use crate::harness::oracles::qcow2::refcounts;
 use crate::harness::oracles::written::{self, BeyondEdges, Moment};
-use crate::harness::oracles::{self, OracleResult, Violation};
+use crate::harness::oracles::{self, OracleResult, SetAside, Violation};
 use crate::programs::CutKind;
 
 use super::cut::Cut;
@@ -48,48 +48,64 @@ impl WriterJudge {
         steps: &mut FileSteps,
     ) -> OracleResult {
         let mut reader = std::mem::take(&mut self.reader);
-        let walked = self.walk_after_cut(&mut reader, cut);
-        let snapshots = self.snapshots_after_cut(&mut reader, cut);
+        let walked = self.walk_after_cut(&mut reader, cut, steps);
+        let snapshots =
+            steps.each(|set_aside| self.snapshots_after_cut(&mut reader, cut, set_aside));
         self.reader = reader;
-        let size_bytes = steps.judge(walked)?;
-        steps.judge(snapshots)?;
-        steps.judge(self.kept_after_cut(cut))?;
-        steps.judge(self.kept_bits(&cut.files))?;
+        let size_bytes = walked?;
+        snapshots?;
+        steps.each(|set_aside| self.kept_after_cut(cut, set_aside))?;
+        steps.each(|set_aside| self.kept_bits(&cut.files, set_aside))?;
         if is_dirty(&cut.files) {
             // With lazy refcounts, the next writer counts all clusters again. Many readers refuse the image until then.
             return Ok(());
         }
-        steps.judge(refcounts::check_after_cut(&mut self.recount, cut.files.image()))?;
+        steps.each(|set_aside| {
+            refcounts::check_after_cut(&mut self.recount, cut.files.image(), set_aside)
+        })?;
         // Our walker has not read the file: nothing is known about the size of its disk.
         let Some(size_bytes) = size_bytes else { return Ok(()) };
-        steps.judge(self.raw_data_file_after_cut(cut, size_bytes))?;
-        let read = self.read_after_cut(engine, cut, size_bytes);
+        steps.each(|set_aside| self.raw_data_file_after_cut(cut, size_bytes, set_aside))?;
+        let read = steps.each(|set_aside| {
+            match self.read_after_cut(engine, cut, size_bytes, set_aside) {
+                // The engine has no answer to reads, or the harness cannot give it the file.
+                Err(found) if found.error_kind() == Some(ErrorKind::NoAnswer) => Ok(()),
+                judged => judged,
+            }
+        });
         let refused_writes = self.meter.take_refused_writes();
         steps.judge(written::check_read_only("image opened again", refused_writes))?;
-        // The engine has no answer to reads, or the harness cannot give it the file.
-        if read.as_ref().is_err_and(|found| found.error_kind() == Some(ErrorKind::NoAnswer)) {
-            return Ok(());
-        }
-        steps.judge(read).map(|_| ())
+        read.map(|_| ())
     }
 
-    /// Walks and reads the file with our own walker. Returns the size of the disk.
-    fn walk_after_cut(&mut self, reader: &mut Walker, cut: &Cut) -> Result<u64, Box<Violation>> {
-        let mut disk = self.walked(reader, &cut.files, |size_bytes| {
+    /// Walks and reads the file with our own walker. Returns the size of the disk; `None` if a known finding says that
+    /// its bytes are not those of the guest.
+    fn walk_after_cut(
+        &mut self,
+        reader: &mut Walker,
+        cut: &Cut,
+        steps: &mut FileSteps,
+    ) -> Result<Option<u64>, Box<Violation>> {
+        let walked = self.walked(reader, &cut.files, |size_bytes| {
             match cut.guest.may_have_size(size_bytes) {
                 true => Ok(()),
                 false => oracles::model::check_size(cut.guest.size_bytes(), size_bytes),
             }
-        })?;
+        });
+        let Some(mut disk) = steps.judge(walked)? else { return Ok(None) };
         let size_bytes = disk.virtual_size_bytes();
         let expected = cut.guest.flushed_over(&self.built, size_bytes);
         let read = &mut |at, into: &mut [u8]| disk.read(at, into);
         let beyond = BeyondEdges::Drawn(&mut self.entropy);
-        written::check(read, &expected, Moment::Cut, beyond, &mut self.bytes)?;
-        cut.guest.bitmaps.check_after_cut(&cut.files, cut.guest.unsettled(), |range| {
-            cut.guest.has_written(range, read)
+        let has_disk = steps.each(|set_aside| {
+            written::check(read, &expected, Moment::Cut, beyond, &mut self.bytes, set_aside)
         })?;
-        Ok(size_bytes)
+        let has_survived = |range: &_| cut.guest.has_written(range, read);
+        steps.each(|set_aside| {
+            let (files, unsettled) = (&cut.files, cut.guest.unsettled());
+            cut.guest.bitmaps.check_after_cut(files, unsettled, has_survived, set_aside)
+        })?;
+        Ok(has_disk.then_some(size_bytes))
     }
 
     /// Opens the image through the engine for reading only, and reads its disk of `size_bytes`.
@@ -98,6 +114,7 @@ impl WriterJudge {
         engine: &mut TestedEngine,
         cut: &Cut,
         size_bytes: u64,
+        set_aside: &mut SetAside,
     ) -> OracleResult {
         let size = engine.facts().policy.size;
         let opened = engine.open(&cut.files);
@@ -108,7 +125,8 @@ impl WriterJudge {
         let expected = cut.guest.flushed_over(&self.built, size_bytes);
         let read = &mut |at, into: &mut [u8]| disk.read(at, into);
         let bytes = &mut self.bytes;
-        written::check(read, &expected, Moment::CutReopened, BeyondEdges::Nothing, bytes)?;
+        let (moment, beyond) = (Moment::CutReopened, BeyondEdges::Nothing);
+        written::check(read, &expected, moment, beyond, bytes, set_aside)?;
         disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))
     }
 }

@@ -10,8 +10,8 @@ use crate::formats::qcow2::constants::AUTOCLEAR_BITMAPS;
 use crate::formats::qcow2::head::Head;
 use crate::formats::qcow2::header::Header;
 use crate::harness::files::chain::{Chain, ChainFile};
-use crate::harness::oracles::OracleResult;
 use crate::harness::oracles::qcow2::bitmaps::{self, ExpectedBitmap, FoundBitmap, OtherBits};
+use crate::harness::oracles::{OracleResult, SetAside};
 use crate::programs::{BitmapChange, WriteRequest};
 
 /// A bitmap.
@@ -196,7 +196,7 @@ impl TrackedBitmaps {
     }
 
     /// Judges the bitmaps of a closed file, except those that are dropped.
-    pub(super) fn check(&mut self, files: &Chain) -> OracleResult {
+    pub(super) fn check(&mut self, files: &Chain, set_aside: &mut SetAside) -> OracleResult {
         if self.are_dropped || self.all.is_empty() && !self.are_supported {
             return Ok(());
         }
@@ -210,15 +210,15 @@ impl TrackedBitmaps {
                 continue;
             }
             if entry.in_use() {
-                if self.are_supported {
-                    return bitmaps::not_kept("in use");
-                }
                 bitmap.in_use = true;
+                if self.are_supported {
+                    bitmaps::not_kept("in use").or_else(&mut *set_aside)?;
+                }
                 continue;
             }
             let found = FoundBitmap { file: files.image(), header: &head.header, index, entry };
             let expected = expected(&self.built, bitmap, &bitmap.changed);
-            bitmaps::check(&found, &expected, OtherBits::Zeros)?;
+            bitmaps::check(&found, &expected, OtherBits::Zeros).or_else(&mut *set_aside)?;
         }
         Ok(())
     }
@@ -231,6 +231,7 @@ impl TrackedBitmaps {
         files: &Chain,
         unsettled: &RangeMap<()>,
         mut has_survived: impl FnMut(&Range<u64>) -> bool,
+        set_aside: &mut SetAside,
     ) -> OracleResult {
         if self.all.is_empty() || self.are_unsettled || !has_bitmaps(files) {
             return Ok(());
@@ -252,7 +253,7 @@ impl TrackedBitmaps {
             bitmap.flushed.iter().for_each(|(range, ())| changed.insert(range, ()));
             let found = FoundBitmap { file: files.image(), header: &head.header, index, entry };
             let expected = expected(&self.built, bitmap, &changed);
-            bitmaps::check(&found, &expected, OtherBits::Any)?;
+            bitmaps::check(&found, &expected, OtherBits::Any).or_else(&mut *set_aside)?;
         }
         Ok(())
     }

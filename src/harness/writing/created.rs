@@ -9,10 +9,11 @@ use crate::harness::engine::EngineError;
 use crate::harness::engine::tested::TestedEngine;
 use crate::harness::files::chain::Chain;
 use crate::harness::oracles::written;
-use crate::harness::oracles::{self, OracleResult, Violation, observed};
+use crate::harness::oracles::{self, OracleResult, SetAside, Violation, observed};
 use crate::programs::NewImage;
 
 use super::judge::WriterJudge;
+use super::steps::FileSteps;
 
 impl WriterJudge {
     /// Has the engine create the image of `case`, if the program wants that. Returns `None` if it does not, if the
@@ -56,7 +57,7 @@ impl WriterJudge {
         Ok(judged?.then_some(chain))
     }
 
-    /// Judges the files of a new image. Returns false if there is a known finding in them.
+    /// Judges the files of a new image. Returns false if there is a known finding in them that is more than a leak.
     fn judge_created(
         &mut self,
         files: &Chain,
@@ -64,15 +65,16 @@ impl WriterJudge {
         verdicts: &mut Verdicts,
     ) -> Result<bool, Box<Violation>> {
         // With another geometry, the other oracles would find the same in their words.
-        let has_geometry = verdicts.judge(check_geometry(files, wanted))?.is_some();
-        Ok(has_geometry && self.closed(files, verdicts)?.is_sound)
+        let mut steps = FileSteps::new(verdicts, written::in_file);
+        let has_geometry = steps.each(|set_aside| check_geometry(files, wanted, set_aside))?;
+        Ok(has_geometry && !self.closed(files, verdicts)?.has_harm)
     }
 }
 
 /// Compares the header of a new image with the properties that the harness has asked for.
-fn check_geometry(files: &Chain, wanted: &NewImage) -> OracleResult {
+fn check_geometry(files: &Chain, wanted: &NewImage, set_aside: &mut SetAside) -> OracleResult {
     let header = Header::read(files.image()).map_err(|error| {
-        written::in_file(oracles::unexpected_error("open", "new image", &EngineError::from(error)))
+        oracles::unexpected_error("open", "new image", &EngineError::from(error))
     })?;
     let geometry = &header.geometry;
     let number = u64::from;
@@ -99,7 +101,7 @@ fn check_geometry(files: &Chain, wanted: &NewImage) -> OracleResult {
         ("backing file of a new image", 0, number(header.backing_file_bytes)),
         ("size of a new image", wanted.size_bytes, header.size_bytes),
     ] {
-        written::check_new_image(field, expected, actual)?;
+        written::check_new_image(field, expected, actual).or_else(&mut *set_aside)?;
     }
     Ok(())
 }

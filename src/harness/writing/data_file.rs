@@ -8,9 +8,9 @@ use crate::disk::offsets::HostOffset;
 use crate::formats::qcow2::constants::AUTOCLEAR_RAW_DATA_FILE;
 use crate::formats::qcow2::header::Header;
 use crate::harness::files::chain::{Chain, ChainFile};
-use crate::harness::oracles::OracleResult;
 use crate::harness::oracles::qcow2::raw_data_file;
 use crate::harness::oracles::written::{self, Moment};
+use crate::harness::oracles::{OracleResult, SetAside};
 
 use super::cut::Cut;
 use super::judge::WriterJudge;
@@ -22,22 +22,31 @@ impl WriterJudge {
     }
 
     /// Judges the data file of a closed image.
-    pub(super) fn raw_data_file(&mut self, chain: &Chain) -> OracleResult {
+    pub(super) fn raw_data_file(
+        &mut self,
+        chain: &Chain,
+        set_aside: &mut SetAside,
+    ) -> OracleResult {
         let Some(RawDataFile { file, cluster_size }) = raw_data_file_of(chain) else {
             return Ok(());
         };
         let Self { built, guest, bytes, .. } = self;
         let size_bytes = guest.size_bytes();
         let most_bytes = cluster_size.saturating_bytes(cluster_size.clusters_for(size_bytes));
-        raw_data_file::check_length(file, size_bytes..=most_bytes)?;
-        raw_data_file::check_written(file, &guest.over(built), Moment::Closed, bytes)
+        raw_data_file::check_length(file, size_bytes..=most_bytes).or_else(&mut *set_aside)?;
+        raw_data_file::check_written(file, &guest.over(built), Moment::Closed, bytes, set_aside)
     }
 
     /// Judges the data file after a cut that has left a disk of `size_bytes`.
-    pub(super) fn raw_data_file_after_cut(&mut self, cut: &Cut, size_bytes: u64) -> OracleResult {
+    pub(super) fn raw_data_file_after_cut(
+        &mut self,
+        cut: &Cut,
+        size_bytes: u64,
+        set_aside: &mut SetAside,
+    ) -> OracleResult {
         let Some(RawDataFile { file, .. }) = raw_data_file_of(&cut.files) else { return Ok(()) };
         let expected = cut.guest.flushed_over(&self.built, size_bytes);
-        raw_data_file::check_written(file, &expected, Moment::Cut, &mut self.bytes)
+        raw_data_file::check_written(file, &expected, Moment::Cut, &mut self.bytes, set_aside)
     }
 }
 

@@ -153,6 +153,12 @@ impl GuestDisk {
         self.bitmaps.note(request, before_bytes);
     }
 
+    /// Notes a request that failed, which is a known finding. The range that it was to change may have any bytes.
+    pub(super) fn note_failed(&mut self, range: Range<u64>) {
+        self.requests = self.requests.saturating_add(1);
+        self.now.change(range, GuestChange::Unknown);
+    }
+
     fn note_write(&mut self, range: Range<u64>, content: RequestContent) {
         let change = match content {
             RequestContent::Fresh => GuestChange::Written(self.requests),
@@ -273,7 +279,10 @@ impl<'d> ChangedDisk<'d> {
                     let actual = actual.map(|actual| &actual[at..until]);
                     self.expect_unchanged(GuestOffset::new(guest), actual, part);
                 }
-                Some(GuestChange::Zeroed) => part.fill(0),
+                Some(GuestChange::Unknown) if let Some(actual) = actual => {
+                    part.copy_from_slice(&actual[at..until]);
+                }
+                Some(GuestChange::Zeroed | GuestChange::Unknown) => part.fill(0),
                 Some(GuestChange::Written(write)) => written_bytes(*write, guest, part),
                 Some(GuestChange::Unstamped { data, first }) => {
                     data.fill(guest.saturating_sub(*first), part);
@@ -291,7 +300,7 @@ impl ExpectedDisk for ChangedDisk<'_> {
 
     fn last_change(&self, guest: u64) -> LastChange {
         match self.guest.changes.at(guest).0 {
-            None => LastChange::None,
+            None | Some(GuestChange::Unknown) => LastChange::None,
             Some(GuestChange::Written(_) | GuestChange::Former | GuestChange::Unstamped { .. }) => {
                 LastChange::Written
             }

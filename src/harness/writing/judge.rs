@@ -25,7 +25,7 @@ use crate::harness::oracles::data::GuestRead;
 use crate::harness::oracles::qcow2::recount::Recount;
 use crate::harness::oracles::qcow2::refcounts;
 use crate::harness::oracles::written::{self, BeyondEdges, Moment};
-use crate::harness::oracles::{self, OracleResult};
+use crate::harness::oracles::{self, OracleResult, SetAside};
 use crate::images::entropy::Entropy;
 use crate::images::files::{FileNames, Images};
 use crate::programs::{CutKind, WriteRequest};
@@ -142,7 +142,7 @@ impl WriterJudge {
 
     /// Carries out all requests. A session ends where the engine closes the image; the file is judged after each
     /// session but the last. Returns false if the caller must not judge the file: the engine does not open images for
-    /// writing, or one of these files has a known finding.
+    /// writing, or one of these files has a known finding that is more than a leak.
     fn sessions(
         &mut self,
         engine: &mut TestedEngine,
@@ -167,7 +167,8 @@ impl WriterJudge {
     }
 
     /// Judges the files that a session leaves. The caller judges the one that the last session closes. Returns false if
-    /// the engine has not opened the image, or if there is a known finding: later ones could follow from it.
+    /// the engine has not opened the image, or if there is a known finding that is more than a leak: later ones could
+    /// follow from it.
     fn judge_session(
         &mut self,
         engine: &mut TestedEngine,
@@ -183,7 +184,7 @@ impl WriterJudge {
         }
         chain.note_closed();
         self.guest.settle();
-        Ok(is_last || self.closed(&chain.as_written(), verdicts)?.is_sound)
+        Ok(is_last || !self.closed(&chain.as_written(), verdicts)?.has_harm)
     }
 
     /// Forgets the files of the last case.
@@ -228,8 +229,9 @@ impl WriterJudge {
             }
         }
         self.check_open_size(size, disk.virtual_size_bytes())?;
-        let read = self.compare(Moment::Open, &mut |at, into: &mut [u8]| disk.read(at, into));
-        verdicts.judge_answer(read)?;
+        let read = &mut |at, into: &mut [u8]| disk.read(at, into);
+        let compared = self.compare(Moment::Open, read, &mut |found| verdicts.set_aside(found));
+        verdicts.judge_answer(compared)?;
         let written = chain.written_changes();
         disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))?;
         if let Some(WriteRequest::Cut { kind, choice }) = requests.last() {
@@ -285,31 +287,30 @@ impl WriterJudge {
         let mut steps = FileSteps::new(verdicts, written::in_file);
         let are_dropped = self.guest.bitmaps.note_dropped(chain);
         steps.judge(self.guest.bitmaps.check_kept())?;
-        let counted = match are_dropped {
-            true => self.count_without_bitmaps(chain),
-            false => refcounts::check(&mut self.recount, chain.image(), &[]),
-        };
-        steps.judge(counted)?;
+        steps.each(|set_aside| match are_dropped {
+            true => self.count_without_bitmaps(chain, set_aside),
+            false => refcounts::check(&mut self.recount, chain.image(), &[], set_aside),
+        })?;
         let mut reader = std::mem::take(&mut self.reader);
         let walked = self.walk(&mut reader, chain, &mut steps);
         self.reader = reader;
         let Some(has_disk) = walked? else {
-            return Ok(ClosedFile { is_sound: false, has_disk: false });
+            return Ok(ClosedFile { has_harm: true, has_disk: false });
         };
-        steps.judge(self.kept_bits(chain))?;
-        steps.judge(self.kept(chain))?;
-        steps.judge(self.guest.bitmaps.check(chain))?;
-        steps.judge(self.raw_data_file(chain))?;
-        Ok(ClosedFile { is_sound: !steps.has_finding(), has_disk })
+        steps.each(|set_aside| self.kept_bits(chain, set_aside))?;
+        steps.each(|set_aside| self.kept(chain, set_aside))?;
+        steps.each(|set_aside| self.guest.bitmaps.check(chain, set_aside))?;
+        steps.each(|set_aside| self.raw_data_file(chain, set_aside))?;
+        Ok(ClosedFile { has_harm: steps.has_harm(), has_disk })
     }
 
     /// Recounts the file of an engine that has dropped the bitmaps. Nothing but a repair frees their clusters.
-    fn count_without_bitmaps(&mut self, chain: &Chain) -> OracleResult {
+    fn count_without_bitmaps(&mut self, chain: &Chain, set_aside: &mut SetAside) -> OracleResult {
         let of_bitmaps = match self.guest.bitmaps.built() {
             Some(built) => refcounts::clusters_of_bitmaps(&mut self.recount, built)?,
             None => Vec::new(),
         };
-        refcounts::check_with_leaks(&mut self.recount, chain.image(), &of_bitmaps)
+        refcounts::check_with_leaks(&mut self.recount, chain.image(), &of_bitmaps, set_aside)
     }
 
     /// Walks and reads the file and its snapshots with our own walker. Returns true if the disk has the guest's bytes,
@@ -325,14 +326,14 @@ impl WriterJudge {
             oracles::model::check_size(expected_bytes, size_bytes)
         });
         let Some(mut disk) = steps.judge(walked)? else { return Ok(None) };
-        steps.judge(oracles::flags::check(&self.extents, &mut Err))?;
-        let read = self.compare(Moment::Closed, &mut |at, into: &mut [u8]| disk.read(at, into));
-        let has_disk = steps.judge(read)?.is_some();
+        steps.each(|set_aside| oracles::flags::check(&self.extents, set_aside))?;
+        let read = &mut |at, into: &mut [u8]| disk.read(at, into);
+        let has_disk = steps.each(|set_aside| self.compare(Moment::Closed, read, set_aside))?;
         drop(disk);
         if has_disk {
-            steps.judge(self.mapping())?;
+            steps.each(|set_aside| self.mapping(set_aside))?;
         }
-        steps.judge(self.snapshots(reader, chain))?;
+        steps.each(|set_aside| self.snapshots(reader, chain, set_aside))?;
         Ok(Some(has_disk))
     }
 
@@ -373,8 +374,9 @@ impl WriterJudge {
         if verdicts.judge(sized)?.is_none() {
             return Ok(());
         }
-        let read = self.compare(Moment::Reopened, &mut |at, into: &mut [u8]| disk.read(at, into));
-        verdicts.judge_answer(read)?;
+        let read = &mut |at, into: &mut [u8]| disk.read(at, into);
+        let compared = self.compare(Moment::Reopened, read, &mut |it| verdicts.set_aside(it));
+        verdicts.judge_answer(compared)?;
         verdicts.judge(self.walk_again(&mut disk))?;
         disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))
     }
@@ -412,14 +414,19 @@ impl WriterJudge {
         verdicts.judge(checked).map(|_| ())
     }
 
-    pub(super) fn compare(&mut self, moment: Moment, read: &mut GuestRead) -> OracleResult {
+    pub(super) fn compare(
+        &mut self,
+        moment: Moment,
+        read: &mut GuestRead,
+        set_aside: &mut SetAside,
+    ) -> OracleResult {
         let Self { built, guest, bytes, entropy, .. } = self;
         // Our walker has read more of the file before the engine opens it again.
         let beyond = match moment {
             Moment::Reopened => BeyondEdges::Nothing,
             _ => BeyondEdges::Drawn(entropy),
         };
-        written::check(read, &guest.over(built), moment, beyond, bytes)
+        written::check(read, &guest.over(built), moment, beyond, bytes, set_aside)
     }
 }
 
@@ -439,8 +446,8 @@ fn handled_bytes(images: &Images, requests: &[WriteRequest]) -> u64 {
 
 /// The result of the oracles on the file that an engine has closed.
 pub(super) struct ClosedFile {
-    /// No oracle met a known finding.
-    pub(super) is_sound: bool,
+    /// An oracle met a known finding that is more than a leak.
+    pub(super) has_harm: bool,
     /// The file has the disk of the guest.
     has_disk: bool,
 }

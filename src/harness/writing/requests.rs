@@ -7,7 +7,7 @@ use crate::harness::engine::tested::TestedDisk;
 use crate::harness::engine::{Answer, EngineError, Request};
 use crate::harness::files::chain::Chain;
 use crate::harness::oracles::written::{self, Moment};
-use crate::harness::oracles::{self, OracleResult, observed};
+use crate::harness::oracles::{self, OracleResult, SetAside, observed};
 use crate::programs::WriteRequest;
 
 use super::cut::Cut;
@@ -39,8 +39,9 @@ impl WriterJudge {
                 if *request == WriteRequest::Flush {
                     chain.settle();
                 }
-                let read = self.compare_edges(request, disk);
-                verdicts.judge_answer(read).map(|_| ())
+                let set_aside = &mut |found| verdicts.set_aside(found);
+                let compared = self.compare_edges(request, disk, set_aside);
+                verdicts.judge_answer(compared).map(|_| ())
             }
             Err(EngineError::NoAnswer) => Ok(()),
             // Version 2 has no zero clusters, say.
@@ -52,7 +53,18 @@ impl WriterJudge {
             Err(error @ EngineError::NotGiven(_)) => {
                 Err(oracles::unexpected_error("open", "image", &error))
             }
-            Err(error) => Err(oracles::unexpected_error("written", kind.oracles().0, &error)),
+            Err(error) => {
+                let found = oracles::unexpected_error("written", kind.oracles().0, &error);
+                match request.changed() {
+                    // After an error, the size of the disk and the bits of a bitmap may be any, too.
+                    Some(range) if !range.is_empty() && !self.guest.bitmaps.were_there() => {
+                        verdicts.set_aside(found)?;
+                        self.guest.note_failed(range);
+                        Ok(())
+                    }
+                    _ => Err(found),
+                }
+            }
         }
     }
 
@@ -103,15 +115,21 @@ impl WriterJudge {
 
     /// Reads the open disk around the edges of a request that was carried out, or more of it if that applied a
     /// snapshot. Later requests may hide a mistake there, and the end of the session shows it too late.
-    fn compare_edges(&mut self, request: &WriteRequest, disk: &mut TestedDisk) -> OracleResult {
+    fn compare_edges(
+        &mut self,
+        request: &WriteRequest,
+        disk: &mut TestedDisk,
+        set_aside: &mut SetAside,
+    ) -> OracleResult {
         if matches!(request, WriteRequest::ApplySnapshot { .. }) {
-            return self.compare(Moment::Open, &mut |at, into: &mut [u8]| disk.read(at, into));
+            let read = &mut |at, into: &mut [u8]| disk.read(at, into);
+            return self.compare(Moment::Open, read, set_aside);
         }
         let Some(changed) = request.changed() else { return Ok(()) };
         let Self { built, guest, bytes, .. } = self;
         let read = &mut |at, into: &mut [u8]| disk.read(at, into);
         let edges = [changed.start, changed.end];
-        written::check_edges(read, &guest.over(built), &edges, Moment::Open, bytes)
+        written::check_edges(read, &guest.over(built), &edges, Moment::Open, bytes, set_aside)
     }
 }
 

@@ -6,7 +6,7 @@ use crate::harness::Walker;
 use crate::harness::engine::{Engine, EngineError};
 use crate::harness::files::chain::Chain;
 use crate::harness::oracles::written::{self, BeyondEdges, Moment, WrittenBuffers};
-use crate::harness::oracles::{self, OracleResult, Violation};
+use crate::harness::oracles::{self, OracleResult, SetAside, Violation};
 use crate::images::entropy::Entropy;
 
 use super::cut::Cut;
@@ -16,40 +16,51 @@ use super::state::{BuiltDisks, DiskState};
 
 impl WriterJudge {
     /// Judges the snapshots of a closed file.
-    pub(super) fn snapshots(&mut self, reader: &mut Walker, chain: &Chain) -> OracleResult {
+    pub(super) fn snapshots(
+        &mut self,
+        reader: &mut Walker,
+        chain: &Chain,
+        set_aside: &mut SetAside,
+    ) -> OracleResult {
         let count = count_of(chain)?;
         let Self { built, guest, bytes, entropy, .. } = self;
         let active = guest.state();
         let mut snapshots =
             SnapshotReader { reader, chain, built, active, bytes, entropy, is_cut: false };
         match guest.snapshots.states().count() {
-            expected if expected == count => snapshots.check(guest.snapshots.states()),
+            expected if expected == count => snapshots.check(guest.snapshots.states(), set_aside),
             expected => written::wrong_snapshot_count(expected, count),
         }
     }
 
     /// Judges the snapshots of the file after a cut. Its table is one of those since the last flush.
-    pub(super) fn snapshots_after_cut(&mut self, reader: &mut Walker, cut: &Cut) -> OracleResult {
+    pub(super) fn snapshots_after_cut(
+        &mut self,
+        reader: &mut Walker,
+        cut: &Cut,
+        set_aside: &mut SetAside,
+    ) -> OracleResult {
         let count = count_of(&cut.files)?;
         let Self { built, bytes, entropy, .. } = self;
         let (chain, active) = (&cut.files, cut.guest.state());
         let mut snapshots =
             SnapshotReader { reader, chain, built, active, bytes, entropy, is_cut: true };
-        let mut first = written::wrong_snapshot_count(cut.guest.snapshots.states().count(), count);
-        let mut is_counted = false;
+        let mut latest = None;
         for states in cut.guest.snapshots.after_cut() {
             let states: Vec<&DiskState> = states.collect();
             if states.len() != count {
                 continue;
             }
-            match snapshots.check(states.into_iter()) {
-                Ok(()) => return Ok(()),
-                // The latest table says most.
-                found if !is_counted => (first, is_counted) = (found, true),
-                Err(_) => {}
+            if snapshots.check(states.iter().copied(), &mut Err).is_ok() {
+                return Ok(());
             }
+            latest.get_or_insert(states);
         }
-        first
+        match latest {
+            // The latest table says most.
+            Some(states) => snapshots.check(states.into_iter(), set_aside),
+            None => written::wrong_snapshot_count(cut.guest.snapshots.states().count(), count),
+        }
     }
 }
 
@@ -78,13 +89,24 @@ struct SnapshotReader<'r> {
 
 impl SnapshotReader<'_> {
     /// Reads all snapshots, in the order of the table.
-    fn check<'d>(&mut self, states: impl Iterator<Item = &'d DiskState>) -> OracleResult {
+    fn check<'d>(
+        &mut self,
+        states: impl Iterator<Item = &'d DiskState>,
+        set_aside: &mut SetAside,
+    ) -> OracleResult {
+        let set_aside = &mut |found| set_aside(written::in_snapshot(found));
         (0..).zip(states).try_for_each(|(index, state)| {
-            self.check_one(index, state).map_err(written::in_snapshot)
+            let opened = self.check_one(index, state, set_aside);
+            opened.or_else(|found| set_aside(found))
         })
     }
 
-    fn check_one(&mut self, index: u32, state: &DiskState) -> OracleResult {
+    fn check_one(
+        &mut self,
+        index: u32,
+        state: &DiskState,
+        set_aside: &mut SetAside,
+    ) -> OracleResult {
         let Self { reader, chain, built, active, bytes, entropy, is_cut } = self;
         let opened = reader.open_snapshot(chain, index);
         let mut disk = opened.map_err(|error| oracles::unexpected_error("open", "", &error))?;
@@ -95,9 +117,9 @@ impl SnapshotReader<'_> {
         match is_cut {
             true => {
                 let disk = FlushedDisk::new(disk, built);
-                written::check(read, &disk, Moment::Cut, beyond, bytes)
+                written::check(read, &disk, Moment::Cut, beyond, bytes, set_aside)
             }
-            false => written::check(read, &disk, Moment::Closed, beyond, bytes),
+            false => written::check(read, &disk, Moment::Closed, beyond, bytes, set_aside),
         }
     }
 }

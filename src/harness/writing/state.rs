@@ -23,6 +23,8 @@ pub(super) enum GuestChange {
         /// The guest offset of their first byte.
         first: u64,
     },
+    /// A request has failed, which is a known finding: the range may have any bytes.
+    Unknown,
 }
 
 /// The state of a disk at some moment: a disk that the program has built, with changes.

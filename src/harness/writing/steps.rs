@@ -1,7 +1,8 @@
 //! The steps in which a file is judged: a known finding of one step does not hide those of the next.
 
 use crate::harness::cases::verdicts::Verdicts;
-use crate::harness::oracles::Violation;
+use crate::harness::oracles::qcow2::refcounts;
+use crate::harness::oracles::{OracleResult, SetAside, Violation};
 
 /// The verdicts on a file.
 pub(super) struct FileSteps<'v> {
@@ -9,6 +10,8 @@ pub(super) struct FileSteps<'v> {
     /// Adds to a violation in which file it was found.
     attribute: fn(Box<Violation>) -> Box<Violation>,
     has_finding: bool,
+    /// A finding is more than a leak.
+    has_harm: bool,
 }
 
 impl<'v> FileSteps<'v> {
@@ -17,7 +20,7 @@ impl<'v> FileSteps<'v> {
         verdicts: &'v mut Verdicts,
         attribute: fn(Box<Violation>) -> Box<Violation>,
     ) -> Self {
-        Self { verdicts, attribute, has_finding: false }
+        Self { verdicts, attribute, has_finding: false, has_harm: false }
     }
 
     /// Returns the result of a step; `None` if it met a known finding.
@@ -28,12 +31,41 @@ impl<'v> FileSteps<'v> {
         &mut self,
         found: Result<T, Box<Violation>>,
     ) -> Result<Option<T>, Box<Violation>> {
-        self.has_finding |= found.is_err();
-        self.verdicts.judge(found.map_err(self.attribute))
+        match found {
+            Ok(held) => Ok(Some(held)),
+            Err(found) => self.set_aside(found).map(|()| None),
+        }
+    }
+
+    /// Has `judge` compare several things, and set aside what is known. Returns true if it met no finding.
+    ///
+    /// # Errors
+    /// As for [`FileSteps::judge`].
+    pub(super) fn each(
+        &mut self,
+        judge: impl FnOnce(&mut SetAside) -> OracleResult,
+    ) -> Result<bool, Box<Violation>> {
+        let mut has_held = true;
+        let judged = judge(&mut |found| {
+            has_held = false;
+            self.set_aside(found)
+        });
+        Ok(self.judge(judged)?.is_some() && has_held)
+    }
+
+    fn set_aside(&mut self, found: Box<Violation>) -> OracleResult {
+        self.has_finding = true;
+        self.has_harm |= !refcounts::is_leak(&found);
+        self.verdicts.set_aside((self.attribute)(found))
     }
 
     /// Reports whether a step has found something, known or not.
     pub(super) fn has_finding(&self) -> bool {
         self.has_finding
+    }
+
+    /// Reports whether a finding is more than a leak: later findings could follow from it.
+    pub(super) fn has_harm(&self) -> bool {
+        self.has_harm
     }
 }

@@ -19,7 +19,9 @@ use crate::formats::qcow2::head::{Field, Head};
 use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::snapshot_table;
 use crate::harness::engine::EngineError;
-use crate::harness::oracles::{OracleResult, Violation, unexpected_error, violation};
+use crate::harness::oracles::{
+    OracleResult, SetAside, Violation, disagreement, unexpected_error, violation,
+};
 
 use super::declarations::read_field;
 
@@ -52,6 +54,7 @@ pub fn check<S: Storage + ?Sized>(
     before: &S,
     after: &S,
     kept: impl Iterator<Item = (usize, usize)>,
+    set_aside: &mut SetAside,
 ) -> OracleResult {
     let old = Head::read(before).map_err(unreadable)?;
     let new = Head::read(after).map_err(unreadable)?;
@@ -62,7 +65,7 @@ pub fn check<S: Storage + ?Sized>(
         ("backing file's format", old_names.backing_format == new_names.backing_format),
         ("data file's name", old_names.data_file == new_names.data_file),
     ];
-    check_fields(&fields, &old_names, &new_names)?;
+    check_fields(&fields, &old_names, &new_names, set_aside)?;
     let mut kept = kept.peekable();
     if kept.peek().is_none() {
         return Ok(());
@@ -71,11 +74,15 @@ pub fn check<S: Storage + ?Sized>(
     let new = snapshots(after, &new).map_err(unreadable)?;
     // The number of snapshots is right (`written::wrong_snapshot_count`), or that is a known finding.
     let mut pairs = kept.filter_map(|(now, then)| old.get(then).zip(new.get(now)));
-    pairs.try_for_each(|(then, now)| check_snapshot(then, now))
+    pairs.try_for_each(|(then, now)| check_snapshot(then, now, set_aside))
 }
 
 /// Checks the header's bits of a closed image. `before` is the image before; a new image has none.
-pub fn check_bits<S: Storage + ?Sized>(before: Option<&S>, after: &S) -> OracleResult {
+pub fn check_bits<S: Storage + ?Sized>(
+    before: Option<&S>,
+    after: &S,
+    set_aside: &mut SetAside,
+) -> OracleResult {
     let old = before.map(Header::read).transpose().map_err(unreadable)?;
     let new = Header::read(after).map_err(unreadable)?;
     let marks = old.as_ref().map_or(0, |old| old.incompatible);
@@ -84,9 +91,9 @@ pub fn check_bits<S: Storage + ?Sized>(before: Option<&S>, after: &S) -> OracleR
     let excused = if is_lazy { INCOMPATIBLE_DIRTY } else { 0 };
     for (field, bit) in [("dirty bit", INCOMPATIBLE_DIRTY), ("corrupt bit", INCOMPATIBLE_CORRUPT)] {
         if new.incompatible & !marks & !excused & bit != 0 {
-            return violation(ORACLE, field, ("clear", "set"), || {
-                format!("incompatible features {marks:#x} before, {:#x} after", new.incompatible)
-            });
+            let after = new.incompatible;
+            let detail = format!("incompatible features {marks:#x} before, {after:#x} after");
+            set_aside(disagreement(ORACLE, field, ("clear", "set"), detail))?;
         }
     }
     let lazy = |header: &Header| header.compatible & COMPATIBLE_LAZY_REFCOUNTS;
@@ -113,7 +120,11 @@ impl HeaderNames {
     }
 }
 
-fn check_snapshot(before: &SnapshotFacts, after: &SnapshotFacts) -> OracleResult {
+fn check_snapshot(
+    before: &SnapshotFacts,
+    after: &SnapshotFacts,
+    set_aside: &mut SetAside,
+) -> OracleResult {
     let fields = [
         ("snapshot's id", before.id == after.id),
         ("snapshot's name", before.name == after.name),
@@ -122,17 +133,21 @@ fn check_snapshot(before: &SnapshotFacts, after: &SnapshotFacts) -> OracleResult
         ("snapshot's VM state", before.vm_state_bytes == after.vm_state_bytes),
         ("snapshot's size", before.disk_bytes.is_none() || before.disk_bytes == after.disk_bytes),
     ];
-    check_fields(&fields, before, after)
+    check_fields(&fields, before, after, set_aside)
 }
 
-/// Checks that each field is kept. The first one that is not names the violation.
-fn check_fields<T: Debug>(fields: &[(&'static str, bool)], before: &T, after: &T) -> OracleResult {
-    match fields.iter().find(|(_, is_kept)| !is_kept) {
-        None => Ok(()),
-        Some((field, _)) => violation(ORACLE, field, ("kept", "changed"), || {
-            format!("before {before:?}\nafter  {after:?}")
-        }),
-    }
+/// Checks that each field is kept.
+fn check_fields<T: Debug>(
+    fields: &[(&'static str, bool)],
+    before: &T,
+    after: &T,
+    set_aside: &mut SetAside,
+) -> OracleResult {
+    let mut changed = fields.iter().filter(|(_, is_kept)| !is_kept);
+    changed.try_for_each(|(field, _)| {
+        let detail = format!("before {before:?}\nafter  {after:?}");
+        set_aside(disagreement(ORACLE, field, ("kept", "changed"), detail))
+    })
 }
 
 /// Returns the facts about all snapshots, in the order of their table.

@@ -12,7 +12,7 @@ use crate::harness::engine::EngineError;
 use crate::harness::files::chain::ChainFile;
 use crate::harness::model::Model;
 use crate::harness::oracles::written::{self, BeyondEdges, ExpectedDisk, Moment, WrittenBuffers};
-use crate::harness::oracles::{OracleResult, data, violation};
+use crate::harness::oracles::{OracleResult, SetAside, Violation, data, violation};
 use crate::images::image::Image;
 
 const ORACLE: &str = "raw_data_file";
@@ -31,9 +31,10 @@ pub(crate) fn check_written(
     disk: &impl ExpectedDisk,
     moment: Moment,
     bytes: &mut WrittenBuffers,
+    set_aside: &mut SetAside,
 ) -> OracleResult {
-    written::check(&mut read_of(file), disk, moment, BeyondEdges::Nothing, bytes)
-        .map_err(|violation| violation.attributed_to(ORACLE))
+    let set_aside = &mut |found: Box<Violation>| set_aside(found.attributed_to(ORACLE));
+    written::check(&mut read_of(file), disk, moment, BeyondEdges::Nothing, bytes, set_aside)
 }
 
 /// Checks the length of a raw data file: a reader that opens it as a raw image gets the size of the disk from it.

@@ -9,7 +9,7 @@ use crate::disk::storage::Storage;
 use crate::images::files::Deviation;
 
 use super::recount::{Recount, RefcountFault, RefcountReport, Role};
-use crate::harness::oracles::{OracleResult, Violation, disagreement, violation};
+use crate::harness::oracles::{OracleResult, SetAside, Violation, disagreement};
 
 const ORACLE: &str = "refcounts";
 
@@ -19,12 +19,13 @@ pub fn check<S: Storage + ?Sized>(
     recount: &mut Recount,
     storage: &S,
     out_of_date: &[Deviation],
+    set_aside: &mut SetAside,
 ) -> OracleResult {
     let reports = recounted(recount, storage)?;
     // A deviation explains a report.
-    check_all(reports, |report| explained(report, out_of_date))?;
-    check_out_of_date(reports, out_of_date)?;
-    check_past_end(recount, storage)
+    check_all(reports, |report| explained(report, out_of_date), set_aside)?;
+    check_out_of_date(reports, out_of_date, set_aside)?;
+    check_past_end(recount, storage, set_aside)
 }
 
 /// Recounts the image in `storage`. The clusters in `may_leak`, which come in the order of the file, may be counted
@@ -33,6 +34,7 @@ pub fn check_with_leaks<S: Storage + ?Sized>(
     recount: &mut Recount,
     storage: &S,
     may_leak: &[Range<u64>],
+    set_aside: &mut SetAside,
 ) -> OracleResult {
     let reports = recounted(recount, storage)?;
     let may_be = |report: &RefcountReport| {
@@ -41,8 +43,8 @@ pub fn check_with_leaks<S: Storage + ?Sized>(
         let end = report.cluster.get().saturating_add(report.clusters);
         is_leak && report.on_disk == 1 && lies_in(report.cluster.get()..end, may_leak)
     };
-    check_all(reports, may_be)?;
-    check_past_end(recount, storage)
+    check_all(reports, may_be, set_aside)?;
+    check_past_end(recount, storage, set_aside)
 }
 
 /// Reports whether all `clusters` lie in `ranges`, which come in the order of the file.
@@ -78,16 +80,17 @@ fn recounted<'r, S: Storage + ?Sized>(
     recounted.map_err(|error| disagreement(ORACLE, "image", unreadable, error.to_string()))
 }
 
-fn check_past_end<S: Storage + ?Sized>(recount: &Recount, storage: &S) -> OracleResult {
-    match recount.past_end().next() {
-        None => Ok(()),
-        Some((past, clusters)) => {
-            violation(ORACLE, role(Some(past)), ("in the file", "past its end"), || {
-                let (Range { start, end }, length) = (clusters, storage.length_bytes());
-                format!("clusters {start} to {end}, the file has {length} bytes")
-            })
-        }
-    }
+fn check_past_end<S: Storage + ?Sized>(
+    recount: &Recount,
+    storage: &S,
+    set_aside: &mut SetAside,
+) -> OracleResult {
+    recount.past_end().try_for_each(|(past, Range { start, end })| {
+        let length = storage.length_bytes();
+        let detail = format!("clusters {start} to {end}, the file has {length} bytes");
+        let kinds = ("in the file", "past its end");
+        set_aside(disagreement(ORACLE, role(Some(past)), kinds, detail))
+    })
 }
 
 /// Recounts the image in `storage` after a cut. Clusters may be leaked. The dirty bit is not set.
@@ -95,7 +98,11 @@ fn check_past_end<S: Storage + ?Sized>(recount: &Recount, storage: &S) -> Oracle
 /// A writer that takes or deletes a snapshot cannot change the counts and the flags at once. So an entry that is marked
 /// as copied may name a cluster with a higher count, if nothing else names that: the count is a leak, and a write in
 /// place harms no other reference. The flag may also be missing: a writer then copies a cluster in vain.
-pub fn check_after_cut<S: Storage + ?Sized>(recount: &mut Recount, storage: &S) -> OracleResult {
+pub fn check_after_cut<S: Storage + ?Sized>(
+    recount: &mut Recount,
+    storage: &S,
+    set_aside: &mut SetAside,
+) -> OracleResult {
     recounted(recount, storage)?;
     let is_leak = |report: &RefcountReport| match report.finding {
         RefcountFault::Leak => true,
@@ -105,23 +112,22 @@ pub fn check_after_cut<S: Storage + ?Sized>(recount: &mut Recount, storage: &S) 
         }
         RefcountFault::Corruption | RefcountFault::Overlap => false,
     };
-    check_all(recount.reports(), is_leak)?;
-    check_past_end(recount, storage)
+    check_all(recount.reports(), is_leak, set_aside)?;
+    check_past_end(recount, storage, set_aside)
 }
 
 /// Checks that each report is explained.
 fn check_all(
     reports: &[RefcountReport],
     is_explained: impl Fn(&RefcountReport) -> bool,
+    set_aside: &mut SetAside,
 ) -> OracleResult {
-    match reports.iter().find(|report| !is_explained(report)) {
-        None => Ok(()),
-        Some(report) => unexplained(report, reports.len()),
-    }
+    let mut unexplained = reports.iter().filter(|report| !is_explained(report));
+    unexplained.try_for_each(|report| set_aside(violation_of(report, reports.len())))
 }
 
 /// Returns the violation for a report, one of `all`.
-fn unexplained(report: &RefcountReport, all: usize) -> OracleResult {
+fn violation_of(report: &RefcountReport, all: usize) -> Box<Violation> {
     let kinds = match report.finding {
         RefcountFault::Leak if report.references == 0 => ("free", "counted"),
         RefcountFault::Leak => ("the references", "more"),
@@ -130,7 +136,12 @@ fn unexplained(report: &RefcountReport, all: usize) -> OracleResult {
         RefcountFault::Copied => ("copied", "not copied"),
         RefcountFault::Overlap => ("a cluster of its own", "an overlap"),
     };
-    violation(ORACLE, role(report.role), kinds, || format!("{report}; {all} in all"))
+    disagreement(ORACLE, role(report.role), kinds, format!("{report}; {all} in all"))
+}
+
+/// Reports whether a violation is a leak: the clusters are lost, and no later request can harm the disk because of it.
+pub fn is_leak(found: &Violation) -> bool {
+    found.oracle == ORACLE && matches!(found.actual, "counted" | "more")
 }
 
 /// Reports whether all clusters of a report are out of date in the way that the report says.
@@ -159,7 +170,11 @@ fn explained(report: &RefcountReport, out_of_date: &[Deviation]) -> bool {
 
 /// Checks that the recount finds every deviation: the count once, and COPIED as often as flags disagree with the
 /// count.
-fn check_out_of_date(reports: &[RefcountReport], out_of_date: &[Deviation]) -> OracleResult {
+fn check_out_of_date(
+    reports: &[RefcountReport],
+    out_of_date: &[Deviation],
+    set_aside: &mut SetAside,
+) -> OracleResult {
     for one in out_of_date {
         let about = |report: &&RefcountReport| {
             // As above.
@@ -176,12 +191,11 @@ fn check_out_of_date(reports: &[RefcountReport], out_of_date: &[Deviation]) -> O
         {
             if found != expected {
                 let kinds = ("as it was left", "otherwise");
-                return violation(ORACLE, what, kinds, || {
-                    let Deviation { cluster, references, on_disk, .. } = one;
-                    let left =
-                        format!("cluster {cluster}: references {references}, refcount {on_disk}");
-                    format!("{left}: {found} reports, expected {expected}")
-                });
+                let Deviation { cluster, references, on_disk, .. } = one;
+                let left =
+                    format!("cluster {cluster}: references {references}, refcount {on_disk}");
+                let detail = format!("{left}: {found} reports, expected {expected}");
+                set_aside(disagreement(ORACLE, what, kinds, detail))?;
             }
         }
     }
@@ -195,6 +209,7 @@ fn role(role: Option<Role>) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::clusters::HostCluster;
     use crate::disk::offsets::HostOffset;
     use crate::harness::{Harness, Walker};
 
@@ -217,6 +232,30 @@ mod tests {
     }
 
     #[test]
+    fn a_known_report_hides_no_other() {
+        let report = |finding, cluster| RefcountReport {
+            finding,
+            cluster: HostCluster::new(cluster),
+            clusters: 1,
+            references: 0,
+            on_disk: 1,
+            role: Some(Role::Data),
+        };
+        let reports = [report(RefcountFault::Leak, 3), report(RefcountFault::Overlap, 4)];
+        let mut found = Vec::new();
+        let set_aside = &mut |violation: Box<Violation>| {
+            found.push((violation.fingerprint(), is_leak(&violation)));
+            Ok(())
+        };
+        check_all(&reports, |_| false, set_aside).unwrap();
+        let expected = [
+            ("refcounts: data, free → counted", true),
+            ("refcounts: data, a cluster of its own → an overlap", false),
+        ];
+        assert_eq!(found, expected.map(|(name, is_leak)| (name.to_string(), is_leak)));
+    }
+
+    #[test]
     fn a_file_that_ends_too_early_is_found() {
         let text = "image version=3 cluster_bits=9 refcount_order=4 features=none size=90<<9+0 \
                     rng_seed=0 blocks=first table=first tolerance=0\nreserve gap=9<<0\n\
@@ -227,10 +266,10 @@ mod tests {
         let mut file = vec![0; image.length_bytes() as usize];
         image.read_at(HostOffset::ZERO, &mut file).unwrap();
         let mut recount = Recount::new();
-        assert!(check(&mut recount, file.as_slice(), &[]).is_ok());
+        assert!(check(&mut recount, file.as_slice(), &[], &mut Err).is_ok());
         // The refcount structures lie in the gap, the data at the end. One cluster may be missing.
         file.truncate(file.len() - 1024);
-        let found = check(&mut recount, file.as_slice(), &[]).unwrap_err();
+        let found = check(&mut recount, file.as_slice(), &[], &mut Err).unwrap_err();
         assert_eq!(found.fingerprint(), "refcounts: data, in the file → past its end");
     }
 }

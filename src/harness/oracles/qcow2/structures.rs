@@ -66,7 +66,7 @@ impl Structures {
         for files in layers {
             let mut layer = RecountedLayer::default();
             if files.format == ImageFormat::Qcow2 {
-                refcounts::check(&mut self.recount, &files.image, &files.out_of_date)?;
+                refcounts::check(&mut self.recount, &files.image, &files.out_of_date, &mut Err)?;
                 layer.head = self.recount.take_head();
                 layer.table_bytes = self.recount.active_table_bytes();
                 self.table_bytes.of_a_snapshot = self.recount.snapshot_table_bytes();
