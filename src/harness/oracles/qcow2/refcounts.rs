@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use crate::disk::clusters::HostCluster;
+use crate::disk::ranges::RangeMap;
 use crate::disk::storage::Storage;
 use crate::images::files::Deviation;
 
@@ -117,29 +117,35 @@ pub fn check_after_cut<S: Storage + ?Sized>(
     check_past_end(recount, storage, set_aside)
 }
 
-/// Checks that each report is explained. A flag that disagrees with a wrong count says no more than the count.
+/// Checks that each report is explained, or follows from one before about the same clusters: the count of a cluster with
+/// two structures is too low, and a flag disagrees with a wrong count. Reports come in this order.
 fn check_all(
     reports: &[RefcountReport],
     is_explained: impl Fn(&RefcountReport) -> bool,
     set_aside: &mut SetAside,
 ) -> OracleResult {
-    for (at, report) in reports.iter().enumerate().filter(|(_, report)| !is_explained(report)) {
-        let is_flag = report.finding == RefcountFault::Copied;
-        let mut before = reports[..at].iter().filter(|before| !is_explained(before));
-        if is_flag && before.any(|before| has_wrong_count(before, report.cluster)) {
+    let (mut overlaps, mut counts) = (RangeMap::default(), RangeMap::default());
+    for report in reports.iter().filter(|report| !is_explained(report)) {
+        let cluster = report.cluster.get();
+        // Clusters are those of a file of less than 2^63 bytes.
+        let clusters = cluster..cluster.saturating_add(report.clusters);
+        let has_overlap = overlaps.at(cluster).0.is_some();
+        let follows = match report.finding {
+            RefcountFault::Overlap => false,
+            RefcountFault::Leak | RefcountFault::Corruption => has_overlap,
+            RefcountFault::Copied => has_overlap || counts.at(cluster).0.is_some(),
+        };
+        if follows {
             continue;
         }
         set_aside(violation_of(report, reports.len()))?;
+        match report.finding {
+            RefcountFault::Overlap => overlaps.insert(clusters, ()),
+            RefcountFault::Leak | RefcountFault::Corruption => counts.insert(clusters, ()),
+            RefcountFault::Copied => {}
+        }
     }
     Ok(())
-}
-
-/// Reports whether a report says that the count of a cluster is wrong.
-fn has_wrong_count(report: &RefcountReport, cluster: HostCluster) -> bool {
-    // Clusters are those of a file of less than 2^63 bytes.
-    let end = report.cluster.get().saturating_add(report.clusters);
-    matches!(report.finding, RefcountFault::Leak | RefcountFault::Corruption)
-        && (report.cluster.get()..end).contains(&cluster.get())
 }
 
 /// Returns the violation for a report, one of `all`.
@@ -225,6 +231,7 @@ fn role(role: Option<Role>) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::clusters::HostCluster;
     use crate::disk::offsets::HostOffset;
     use crate::harness::{Harness, Walker};
 
@@ -256,12 +263,10 @@ mod tests {
             on_disk: 1,
             role: Some(Role::Data),
         };
-        let reports = [
-            report(RefcountFault::Leak, 3),
-            report(RefcountFault::Copied, 3),
-            report(RefcountFault::Overlap, 4),
-            report(RefcountFault::Copied, 4),
-        ];
+        use RefcountFault::{Copied, Corruption, Leak, Overlap};
+        let reports =
+            [(Overlap, 4), (Leak, 3), (Corruption, 4), (Copied, 3), (Copied, 4), (Copied, 5)];
+        let reports = reports.map(|(finding, cluster)| report(finding, cluster));
         let mut found = Vec::new();
         let set_aside = &mut |violation: Box<Violation>| {
             found.push((violation.fingerprint(), is_leak(&violation)));
@@ -269,8 +274,8 @@ mod tests {
         };
         check_all(&reports, |_| false, set_aside).unwrap();
         let expected = [
-            ("refcounts: data, free → counted", true),
             ("refcounts: data, a cluster of its own → an overlap", false),
+            ("refcounts: data, free → counted", true),
             ("refcounts: data, copied → not copied", false),
         ];
         assert_eq!(found, expected.map(|(name, is_leak)| (name.to_string(), is_leak)));
