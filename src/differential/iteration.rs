@@ -122,7 +122,7 @@ impl Course {
     ) -> Option<Met> {
         let known = match met.divergence.kind {
             DivergenceKind::HarnessFailure => None,
-            _ => known.find_in(&met.fingerprint, &recipe.lines()),
+            _ => known.find_in(&met.fingerprint, &recipe.commands()),
         };
         let Some(known) = known else { return Some(met) };
         self.known.entry(known.fingerprint.clone()).or_insert(met);

@@ -129,7 +129,7 @@ impl Runner {
             let observer = Rc::clone(&self.observer);
             self.target = self.kind.create(&self.implementation, self.names.clone(), observer);
         }
-        let Self { target, known, met, panicked, .. } = self;
+        let Self { target, met, panicked, .. } = self;
         let caught = panics::caught(|| target.run(input, checks));
         met.clear();
         met.extend_from_slice(target.met());
@@ -139,8 +139,7 @@ impl Runner {
             Err(note) => {
                 *panicked = true;
                 let fingerprint = note.fingerprint();
-                let known = known.find_in(&fingerprint, &target.recipe_lines());
-                let Some(known) = known else { return Ran::Panic(note) };
+                let Some(known) = target.known(&fingerprint) else { return Ran::Panic(note) };
                 MetFinding::add(met, known, &fingerprint);
                 Ran::KnownPanic(note)
             }

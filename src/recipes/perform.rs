@@ -22,7 +22,7 @@ pub enum QemuTool {
 }
 
 /// Runs a tool of QEMU, or a program in its place, with some arguments in a folder.
-pub type RunTool<'r> = dyn Fn(QemuTool, &[String], &Path) -> io::Result<Reply> + 'r;
+pub(super) type RunTool<'r> = dyn Fn(QemuTool, &[String], &Path) -> io::Result<Reply> + 'r;
 
 /// The result of a command.
 pub enum Performed {

@@ -15,7 +15,7 @@ use super::error::RecipeError;
 use super::guest::{Expected, GuestModel, samples};
 use super::made_files::{self, Taken};
 use super::perform::{Performed, QemuTool, RunTool, perform};
-use super::recipe::{AskedDisk, COMPRESSED_WRITE, Command, RecipeStep};
+use super::recipe::{AskedDisk, COMPRESSED_WRITE, Command, RecipeStep, value_of};
 use super::tools::{QemuTools, run_tool};
 
 /// The time limit of a tool. One that takes longer is stopped, and counts as one that fails.
@@ -51,7 +51,7 @@ impl fmt::Debug for Workshop<'_> {
 }
 
 impl<'r> Workshop<'r> {
-    /// Works in `folder`, which is empty, with `run`.
+    /// Works in `folder`, which is empty or not yet there, with `run`.
     pub fn new(
         folder: &Path,
         run: impl Fn(QemuTool, &[String], &Path) -> io::Result<Reply> + 'r,
@@ -68,7 +68,7 @@ impl<'r> Workshop<'r> {
         })
     }
 
-    /// Performs the commands of a step. QEMU may refuse each of them.
+    /// Performs the commands of a step. A tool may refuse each of them.
     ///
     /// # Errors
     /// A tool does not start, or a file cannot be written.
@@ -143,13 +143,14 @@ fn chain_words(disk: &AskedDisk) -> Vec<String> {
     words
 }
 
-/// Reports whether QEMU may lose data by a command: the faults `compressed-overwrite` and `preallocated-old-data` of
-/// `docs/quirks.md`.
+/// Reports whether QEMU may lose data by a command: the faults `compressed-overwrite`, `preallocated-old-data`
+/// and `preallocated-end-of-file` of `docs/quirks.md`.
 fn loses_data(command: &Command) -> bool {
     match command {
         Command::QemuImg(words) => {
             let preallocation = words.iter().find_map(|word| word.strip_prefix("--preallocation="));
             preallocation.is_some_and(|value| value != "off")
+                && value_of(words, "-f") == Some("qcow2")
         }
         Command::QemuIo { requests, .. } => {
             requests.iter().any(|request| request.starts_with(COMPRESSED_WRITE))

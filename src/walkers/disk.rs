@@ -178,7 +178,7 @@ impl<'s, S: Storage + ?Sized> Disk<'s, S> {
         Ok(Self { top, below: SmallVec::new(), observer: (), host_holes: false })
     }
 
-    /// Opens the image of `layer`, which is of `format`, and none below it.
+    /// Checks that the image of `layer`, which is of `format`, can be opened without the images below it.
     ///
     /// # Errors
     /// As for [`Disk::open`], except for the image below.

@@ -131,7 +131,7 @@ fn page(known: &KnownFindings) -> String {
     let mut described: BTreeMap<&str, &str> = BTreeMap::new();
     for (id, fingerprint, example) in EXAMPLES {
         if let Some(first) = described.insert(fingerprint, id) {
-            let _ = write!(text, "\n## {id}\n\nThe cause of [{first}](#{first}), too.\n");
+            let _ = write!(text, "\n## {id}\n\nAnother example of [{first}](#{first}).\n");
             let _ = write!(text, "\n```sh\n{}```\n", commands(&example()));
             continue;
         }
@@ -207,7 +207,7 @@ fn known_divergences_still_occur() {
         let all =
             RecipeRunner { sides: &sides, known: &KnownFindings::default(), folder: dir.path() };
         let found = all.run(&recipe).met.map(|met| met.fingerprint).unwrap_or_default();
-        let in_recipe = known.find_in(&found, &recipe.lines());
+        let in_recipe = known.find_in(&found, &recipe.commands());
         assert_eq!(in_recipe.map(|it| &*it.fingerprint), Some(fingerprint), "{id}: {found}");
         // A campaign sets it aside.
         let dir = tempfile::tempdir().unwrap();

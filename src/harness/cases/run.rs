@@ -29,7 +29,7 @@ use crate::harness::oracles::OracleResult;
 use crate::harness::oracles::memory::MemoryMeter;
 use crate::harness::oracles::qcow2::structures::Structures;
 use crate::harness::targets::TargetKind;
-use crate::harness::{Checks, Failure, MetFinding, Outcome, Pipeline};
+use crate::harness::{Checks, Failure, KnownFinding, MetFinding, Outcome, Pipeline};
 use crate::images::damage::Damage;
 use crate::images::entropy::Entropy;
 use crate::images::files::{FileNames, Images, LayerFiles};
@@ -167,7 +167,7 @@ impl Harness {
         let claims = (definition.claims)(judging.engine.facts());
         judging.begin_run(crc32fast::hash(input));
         recipes.draw(input);
-        judging.verdicts.begin_recipe(recipes.recipe().lines());
+        judging.verdicts.begin_recipe(recipes.recipe().commands());
         let observer = &**observer;
         let outcome =
             recipes.run(observer, |case| judging.case(case, definition, &claims, observer))?;
@@ -187,6 +187,11 @@ impl Harness {
         let run = self.pipeline.run(self.definition.limits, Checks::default(), &(), |_| Ok(()));
         debug_assert!(run.is_ok());
         self.image()
+    }
+
+    /// Returns the first known finding to which this fingerprint belongs in the last run.
+    pub(crate) fn known(&self, fingerprint: &str) -> Option<&KnownFinding> {
+        self.judging.verdicts.known(fingerprint)
     }
 
     /// Returns the known findings that the last run met, each once.

@@ -2,7 +2,7 @@
 //! itself aside, and nothing else.
 
 use crate::harness::Violation;
-use crate::harness::engine::known::{KnownFindings, MetFinding};
+use crate::harness::engine::known::{KnownFinding, KnownFindings, MetFinding};
 use crate::harness::engine::{EngineEnd, ErrorKind};
 use crate::harness::oracles::{OracleResult, process_end};
 
@@ -38,6 +38,11 @@ impl Verdicts {
         self.commands = commands;
     }
 
+    /// Returns the first known finding to which this fingerprint belongs in this run.
+    pub(crate) fn known(&self, fingerprint: &str) -> Option<&KnownFinding> {
+        self.known.find_in(fingerprint, &self.commands)
+    }
+
     /// Returns the known findings that the run met, each once.
     pub(crate) fn met(&self) -> &[MetFinding] {
         &self.met
@@ -71,6 +76,7 @@ impl Verdicts {
         }
         // A violation is rare: its fingerprint may cost more than the search.
         let fingerprint = violation.fingerprint();
+        // Not `Verdicts::known`, which would borrow `met`, too.
         let known = self.known.find_in(&fingerprint, &self.commands);
         let Some(known) = known else { return Err(violation) };
         MetFinding::add(&mut self.met, known, &fingerprint);

@@ -10,7 +10,7 @@
 //! before are read in each. A disk of at most 1 MiB is compared whole in some runs, and some windows of every disk are
 //! read: the input decides ([`BeyondEdges`]). Only our walker reads compressed clusters of more than 16 KiB
 //! (`limits::MAX_INFLATED_BYTES`) that no request has changed, and only their first 16 KiB; a disk that is compared
-//! whole is the exception. Nor does it check where the engine places new data, whether it stores zeros, and the names,
+//! whole is the exception. Nor does it check the bytes in the range of a request that failed with a known error, where the engine places new data, whether it stores zeros, and the names,
 //! ids and dates of new snapshots.
 //!
 //! # Arithmetic
@@ -29,7 +29,9 @@ use crate::harness::model::Model;
 use crate::images::entropy::Entropy;
 
 use super::data::{GuestRead, InCompressed};
-use super::{OracleResult, POISON, SetAside, Violation, model, unexpected_error, violation};
+use super::{
+    OracleResult, POISON, SetAside, Violation, disagreement, model, unexpected_error, violation,
+};
 
 const ORACLE: &str = "written";
 
@@ -98,8 +100,8 @@ pub trait ExpectedDisk {
     /// Returns the size in bytes.
     fn size_bytes(&self) -> u64;
 
-    /// Returns the last change of a byte.
-    fn last_change(&self, guest: u64) -> LastChange;
+    /// Returns the last change of a byte, and the offset at which bytes with another change begin.
+    fn last_change(&self, guest: u64) -> (LastChange, u64);
 
     /// Adds the offsets at which other contents begin to `edges`, in any order. Some may lie past the end of the disk.
     fn add_edges(&self, edges: &mut Vec<u64>);
@@ -202,16 +204,19 @@ pub fn check_edges(
         let together = check_range(read, disk, all.clone(), moment, buffers, &mut Err);
         let Err(found) = together else { continue };
         // The field of a read that fails depends on where the read begins.
-        let windows = edge_windows(disk, edges, moment);
-        let mut has_found = false;
-        for window in windows.filter(|window| all.contains(&window.start)) {
-            let set_aside = &mut |found| {
-                has_found = true;
-                set_aside(found)
+        let near = &edges[edges.partition_point(|edge| *edge < all.start)..];
+        let near = &near[..near.partition_point(|edge| *edge <= all.end)];
+        let mut has_same = false;
+        for window in edge_windows(disk, near, moment) {
+            let set_aside = &mut |alone: Box<Violation>| {
+                // Both are errors, or have the same words.
+                has_same |= alone.words() == found.words();
+                set_aside(alone)
             };
+            let window = window.start.max(all.start)..window.end;
             check_range(read, disk, window, moment, buffers, set_aside)?;
         }
-        if !has_found {
+        if !has_same {
             go_on_reading(Err(found), set_aside)?;
         }
     }
@@ -265,12 +270,18 @@ fn check_range(
     while at < range.end {
         let piece = at..range.end.min(at.saturating_add(WRITTEN_PIECE_BYTES));
         at = piece.end;
-        go_on_reading(check_piece(read, disk, piece, moment, buffers), set_aside)?;
+        let read = read_piece(read, disk, piece.clone(), moment, buffers);
+        let has_read = read.is_ok();
+        go_on_reading(read, set_aside)?;
+        if has_read {
+            compare_piece(disk, piece, moment, buffers, set_aside)?;
+        }
     }
     Ok(())
 }
 
-/// Sets the violation of a read aside. An engine that has no answer to reads need not be asked again.
+/// Passes a violation to `set_aside`. Returns it if the engine has no answer to reads, because further reads have none
+/// either.
 fn go_on_reading(judged: OracleResult, set_aside: &mut SetAside) -> OracleResult {
     judged.or_else(|found| match found.error_kind() {
         Some(ErrorKind::NoAnswer) => Err(found),
@@ -278,8 +289,8 @@ fn go_on_reading(judged: OracleResult, set_aside: &mut SetAside) -> OracleResult
     })
 }
 
-/// Reads at most [`WRITTEN_PIECE_BYTES`], and compares them.
-fn check_piece(
+/// Reads at most [`WRITTEN_PIECE_BYTES`].
+fn read_piece(
     read: &mut GuestRead,
     disk: &impl ExpectedDisk,
     piece: Range<u64>,
@@ -294,21 +305,34 @@ fn check_piece(
     actual.clear();
     actual.resize(length, POISON);
     if let Err(error) = read(start, actual) {
-        let field = moment.field(disk.last_change(piece.start));
+        let field = moment.field(disk.last_change(piece.start).0);
         return Err(unexpected_error(ORACLE, field, &error));
     }
     disk.expect(start, actual, expected);
+    Ok(())
+}
+
+/// Compares the bytes of a piece that was read. Bytes with the same last change have one violation.
+fn compare_piece(
+    disk: &impl ExpectedDisk,
+    piece: Range<u64>,
+    moment: Moment,
+    WrittenBuffers { expected, actual, .. }: &WrittenBuffers,
+    set_aside: &mut SetAside,
+) -> OracleResult {
+    let mut at = 0;
     // To compare slices is faster than to search.
-    if *expected != **actual
-        && let Some(differs) = expected.iter().zip(&*actual).position(|(one, other)| one != other)
-    {
-        let guest = piece.start.saturating_add(differs as u64);
-        let field = moment.field(disk.last_change(guest));
-        let found = if actual[differs] == 0 { "zeros" } else { "other bytes" };
-        return violation(ORACLE, field, ("the bytes of the guest", found), || {
-            let (wanted, found) = (expected[differs], actual[differs]);
-            format!("guest offset {guest}: expected {wanted:#04x}, actual {found:#04x}")
-        });
+    while at < actual.len() && expected[at..actual.len()] != actual[at..] {
+        let mut pairs = expected[at..].iter().zip(&actual[at..]);
+        at += pairs.position(|(wanted, found)| wanted != found).unwrap_or(0);
+        let (wanted, found) = (expected[at], actual[at]);
+        let guest = piece.start.saturating_add(at as u64);
+        let (change, next) = disk.last_change(guest);
+        let kind = if found == 0 { "zeros" } else { "other bytes" };
+        let detail = format!("guest offset {guest}: expected {wanted:#04x}, actual {found:#04x}");
+        let kinds = ("the bytes of the guest", kind);
+        set_aside(disagreement(ORACLE, moment.field(change), kinds, detail))?;
+        at = next.clamp(guest.saturating_add(1), piece.end).saturating_sub(piece.start) as usize;
     }
     Ok(())
 }

@@ -60,7 +60,8 @@ impl JudgeCase for WriterJudge {
         }
         run.observer.begin(State::Write);
         let judged = self.judge_requests(engine, run, case);
-        // A known error of a request that changes more than a range ends the requests.
+        // A known error ends the requests, unless it is that of a write, of zeros or of a discard, and the image has
+        // no bitmaps.
         run.verdicts.judge(judged).map(|_| CaseEnd::Judged)
     }
 

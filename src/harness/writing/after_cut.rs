@@ -63,7 +63,7 @@ impl WriterJudge {
         steps.each(|set_aside| {
             refcounts::check_after_cut(&mut self.recount, cut.files.image(), set_aside)
         })?;
-        // Our walker has not read the file: nothing is known about the size of its disk.
+        // The bytes are not those of the guest, or our walker has not read the file.
         let Some(size_bytes) = size_bytes else { return Ok(()) };
         steps.each(|set_aside| self.raw_data_file_after_cut(cut, size_bytes, set_aside))?;
         let read = steps.each(|set_aside| {
@@ -78,8 +78,8 @@ impl WriterJudge {
         read.map(|_| ())
     }
 
-    /// Walks and reads the file with our own walker. Returns the size of the disk; `None` if a known finding says that
-    /// its bytes are not those of the guest.
+    /// Walks and reads the file with our own walker. Returns the size of the disk; `None` if a known finding
+    /// prevents the reading, or says that the disk has other bytes.
     fn walk_after_cut(
         &mut self,
         reader: &mut Walker,

@@ -17,8 +17,8 @@ use super::steps::FileSteps;
 
 impl WriterJudge {
     /// Has the engine create the image of `case`, if the program wants that. Returns `None` if it does not, if the
-    /// engine does not create such images, or if there is a known finding in the image: the engine then writes to the
-    /// image that the harness has built.
+    /// engine does not create such images, or if there is a known finding in the image that is more than a leak: the
+    /// engine then writes to the image that the harness has built.
     pub(super) fn create(
         &mut self,
         engine: &mut TestedEngine,

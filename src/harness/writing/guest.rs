@@ -298,14 +298,15 @@ impl ExpectedDisk for ChangedDisk<'_> {
         self.guest.size_bytes
     }
 
-    fn last_change(&self, guest: u64) -> LastChange {
-        match self.guest.changes.at(guest).0 {
-            None | Some(GuestChange::Unknown) => LastChange::None,
-            Some(GuestChange::Written(_) | GuestChange::Former | GuestChange::Unstamped { .. }) => {
-                LastChange::Written
-            }
-            Some(GuestChange::Zeroed) => LastChange::Zeroed,
-        }
+    fn last_change(&self, guest: u64) -> (LastChange, u64) {
+        use GuestChange::{Former, Unknown, Unstamped, Written, Zeroed};
+        let (change, next) = self.guest.changes.at(guest);
+        let change = match change {
+            None => LastChange::None,
+            Some(Written(_) | Former | Unstamped { .. } | Unknown) => LastChange::Written,
+            Some(Zeroed) => LastChange::Zeroed,
+        };
+        (change, next)
     }
 
     fn add_edges(&self, edges: &mut Vec<u64>) {
@@ -315,7 +316,7 @@ impl ExpectedDisk for ChangedDisk<'_> {
         edges.extend(changed.flat_map(|(range, _)| [range.start, range.end]));
     }
 
-    /// A cluster that a request has changed is no longer compressed.
+    /// A cluster that a request has changed is no longer compressed; one of a request that failed may be.
     fn in_compressed(&self, guest: u64) -> Option<InCompressed> {
         let cluster_bytes = self.cluster_bytes;
         let is_unchanged = || {
@@ -367,7 +368,7 @@ impl ExpectedDisk for FlushedDisk<'_> {
         self.size_bytes
     }
 
-    fn last_change(&self, guest: u64) -> LastChange {
+    fn last_change(&self, guest: u64) -> (LastChange, u64) {
         self.disk.last_change(guest)
     }
 

@@ -56,7 +56,7 @@ impl WriterJudge {
             Err(error) => {
                 let found = oracles::unexpected_error("written", kind.oracles().0, &error);
                 match request.changed() {
-                    // After an error, the size of the disk and the bits of a bitmap may be any, too.
+                    // Only bytes may become unknown: after a failed resize, the size is, and with bitmaps their bits.
                     Some(range) if !range.is_empty() && !self.guest.bitmaps.were_there() => {
                         verdicts.set_aside(found)?;
                         self.guest.note_failed(range);

@@ -45,20 +45,25 @@ impl WriterJudge {
         let (chain, active) = (&cut.files, cut.guest.state());
         let mut snapshots =
             SnapshotReader { reader, chain, built, active, bytes, entropy, is_cut: true };
-        let mut latest = None;
+        // The latest table says most.
+        let mut of_latest = None;
         for states in cut.guest.snapshots.after_cut() {
             let states: Vec<&DiskState> = states.collect();
             if states.len() != count {
                 continue;
             }
-            if snapshots.check(states.iter().copied(), &mut Err).is_ok() {
+            let mut found = Vec::new();
+            snapshots.check(states.into_iter(), &mut |violation| {
+                found.push(violation);
+                Ok(())
+            })?;
+            if found.is_empty() {
                 return Ok(());
             }
-            latest.get_or_insert(states);
+            of_latest.get_or_insert(found);
         }
-        match latest {
-            // The latest table says most.
-            Some(states) => snapshots.check(states.into_iter(), set_aside),
+        match of_latest {
+            Some(found) => found.into_iter().try_for_each(set_aside),
             None => written::wrong_snapshot_count(cut.guest.snapshots.states().count(), count),
         }
     }

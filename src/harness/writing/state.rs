@@ -23,7 +23,7 @@ pub(super) enum GuestChange {
         /// The guest offset of their first byte.
         first: u64,
     },
-    /// A request has failed, which is a known finding: the range may have any bytes.
+    /// A request for this range has failed with a known error. The range may have any bytes, but must be readable.
     Unknown,
 }
 

@@ -37,7 +37,8 @@ impl<'v> FileSteps<'v> {
         }
     }
 
-    /// Has `judge` compare several things, and set aside what is known. Returns true if it met no finding.
+    /// Runs `judge`, which may set several violations aside. Returns true if there was none. A new violation is
+    /// attributed twice, which changes nothing.
     ///
     /// # Errors
     /// As for [`FileSteps::judge`].
@@ -64,7 +65,7 @@ impl<'v> FileSteps<'v> {
         self.has_finding
     }
 
-    /// Reports whether a finding is more than a leak: later findings could follow from it.
+    /// Reports whether a finding is more than a leak of clusters without a reference: later ones could follow from it.
     pub(super) fn has_harm(&self) -> bool {
         self.has_harm
     }

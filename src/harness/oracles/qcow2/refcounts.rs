@@ -117,8 +117,9 @@ pub fn check_after_cut<S: Storage + ?Sized>(
     check_past_end(recount, storage, set_aside)
 }
 
-/// Checks that each report is explained, or follows from one before about the same clusters: the count of a cluster with
-/// two structures is too low, and a flag disagrees with a wrong count. Reports come in this order.
+/// Checks that each report is explained. Skips a count if the cluster has an overlap, and a flag if the cluster has an
+/// overlap, or a wrong count and the flag that fits its references: they follow from it. Overlaps come first, then
+/// counts, then flags.
 fn check_all(
     reports: &[RefcountReport],
     is_explained: impl Fn(&RefcountReport) -> bool,
@@ -133,7 +134,11 @@ fn check_all(
         let follows = match report.finding {
             RefcountFault::Overlap => false,
             RefcountFault::Leak | RefcountFault::Corruption => has_overlap,
-            RefcountFault::Copied => has_overlap || counts.at(cluster).0.is_some(),
+            // The value of the flag stands in place of the references.
+            RefcountFault::Copied => {
+                let fits = |references: &u64| report.references == u64::from(*references == 1);
+                has_overlap || counts.at(cluster).0.is_some_and(fits)
+            }
         };
         if follows {
             continue;
@@ -141,7 +146,9 @@ fn check_all(
         set_aside(violation_of(report, reports.len()))?;
         match report.finding {
             RefcountFault::Overlap => overlaps.insert(clusters, ()),
-            RefcountFault::Leak | RefcountFault::Corruption => counts.insert(clusters, ()),
+            RefcountFault::Leak | RefcountFault::Corruption => {
+                counts.insert(clusters, report.references);
+            }
             RefcountFault::Copied => {}
         }
     }
@@ -161,9 +168,9 @@ fn violation_of(report: &RefcountReport, all: usize) -> Box<Violation> {
     disagreement(ORACLE, role(report.role), kinds, format!("{report}; {all} in all"))
 }
 
-/// Reports whether a violation is a leak: the clusters are lost, and no later request can harm the disk because of it.
+/// Reports whether a violation is a leak of clusters without a reference: no later finding follows from it.
 pub fn is_leak(found: &Violation) -> bool {
-    found.oracle == ORACLE && matches!(found.actual, "counted" | "more")
+    found.oracle == ORACLE && found.actual == "counted"
 }
 
 /// Reports whether all clusters of a report are out of date in the way that the report says.

@@ -59,7 +59,8 @@ impl Recount {
         }
     }
 
-    /// Recounts the image in `storage`, and returns the findings in the order of their clusters.
+    /// Recounts the image in `storage`, and returns the findings: overlaps, counts, and flags, each in the
+    /// order of their clusters.
     ///
     /// # Errors
     /// The header, the snapshot table, the bitmap directory or an entry is malformed, or a read failed.
