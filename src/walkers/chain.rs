@@ -87,8 +87,8 @@ impl FileChain {
         Ok((layer, named))
     }
 
-    /// Returns the fault of the highest open image that has one. QEMU opens an image completely before the one below it;
-    /// here, only its names have been read so far.
+    /// Returns the fault of the highest open image that has one. QEMU opens an image completely before the one below
+    /// it; here, only its names have been read so far.
     fn fault(&self) -> Option<ChainError> {
         self.layers.iter().find_map(|layer| {
             let error = Disk::check_layer(layer.format, &layer.files()).err()?;

@@ -131,7 +131,8 @@ fn cuts_before_a_known_error_are_judged() {
     }
 }
 
-/// Runs these operations on a disk of nine clusters, with `known` set aside. Returns the fingerprint of the new finding.
+/// Runs these operations on a disk of nine clusters, with `known` set aside. Returns the fingerprint of the new
+/// finding.
 fn found_beside(engine: Altered, known: &str, operations: &str) -> Option<String> {
     let text = format!(
         "image version=3 cluster_bits=9 refcount_order=4 features=none size=9<<9+0 rng_seed=0 \

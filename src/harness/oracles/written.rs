@@ -10,8 +10,8 @@
 //! before are read in each. A disk of at most 1 MiB is compared whole in some runs, and some windows of every disk are
 //! read: the input decides ([`BeyondEdges`]). Only our walker reads compressed clusters of more than 16 KiB
 //! (`limits::MAX_INFLATED_BYTES`) that no request has changed, and only their first 16 KiB; a disk that is compared
-//! whole is the exception. Nor does it check the bytes in the range of a request that failed with a known error, where the engine places new data, whether it stores zeros, and the names,
-//! ids and dates of new snapshots.
+//! whole is the exception. Nor does it check the bytes in the range of a request that failed with a known error, where
+//! the engine places new data, whether it stores zeros, and the names, ids and dates of new snapshots.
 //!
 //! # Arithmetic
 //! A disk ends before 2^63, so that no offset near it saturates at 2^64; one that saturates at 0 is its beginning.
