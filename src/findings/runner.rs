@@ -7,7 +7,7 @@ use crate::harness::cases::implementation::Implementation;
 #[cfg(feature = "fuzzer")]
 use crate::harness::cases::implementation::no_observer;
 use crate::harness::targets::TargetKind;
-use crate::harness::{Checks, Failure, Harness, KnownFindings, MetFinding, Outcome, Pipeline};
+use crate::harness::{Checks, Failure, Harness, MetFinding, Outcome, Pipeline};
 use crate::images::files::FileNames;
 use crate::images::files::LayerFiles;
 
@@ -87,8 +87,8 @@ pub(crate) fn showing(
     let mut runner = Runner::new(implementation, kind, FileNames::default(), no_observer());
     let finding = runner.run(input, Checks::default()).finding();
     let known = match finding.is_none() && !runner.met.is_empty() {
-        true => KnownFindings::default(),
-        false => runner.known,
+        true => Default::default(),
+        false => runner.target.facts().known.clone(),
     };
     implementation.clone().knowing(known)
 }
@@ -99,7 +99,6 @@ pub struct Runner {
     kind: TargetKind,
     names: FileNames,
     observer: Rc<dyn Observer>,
-    known: KnownFindings,
     /// The known findings that the last run met, each once.
     met: Vec<MetFinding>,
     target: Harness,
@@ -117,10 +116,9 @@ impl Runner {
         observer: Rc<dyn Observer>,
     ) -> Self {
         let target = kind.create(implementation, names.clone(), Rc::clone(&observer));
-        let known = target.facts().known.clone();
         let implementation = implementation.clone();
         let (met, panicked) = Default::default();
-        Self { implementation, kind, names, observer, known, met, target, panicked }
+        Self { implementation, kind, names, observer, met, target, panicked }
     }
 
     /// Runs an input. If it panics, [`Runner::pipeline`] shows the progress of the run.

@@ -102,7 +102,7 @@ impl SnapshotReader<'_> {
         let set_aside = &mut |found| set_aside(written::in_snapshot(found));
         (0..).zip(states).try_for_each(|(index, state)| {
             let opened = self.check_one(index, state, set_aside);
-            opened.or_else(|found| set_aside(found))
+            opened.or_else(&mut *set_aside)
         })
     }
 
