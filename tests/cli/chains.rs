@@ -58,10 +58,13 @@ fn every_layer_is_written_and_map_follows_as_qemu_img_does() {
 fn an_image_is_opened_completely_before_those_below_it() {
     let dir = with_chain();
     let sub = dir.path().join("sub");
-    // One snapshot, whose table lies behind the end of the file.
+    // One snapshot, whose entry at the end of the file has more extra data than any.
     let mut bytes = fs::read(sub.join("disk.qcow2")).unwrap();
+    bytes.resize(bytes.len().next_multiple_of(512), 0);
+    let table = bytes.len() as u64;
     bytes[60..64].copy_from_slice(&1u32.to_be_bytes());
-    bytes[64..72].copy_from_slice(&(1u64 << 40).to_be_bytes());
+    bytes[64..72].copy_from_slice(&table.to_be_bytes());
+    bytes.extend([0xFF; 512]);
     fs::write(sub.join("disk.qcow2"), bytes).unwrap();
     let with_base = qcowfuzz(&sub, &["map", "disk.qcow2"]);
     fs::remove_file(sub.join("disk.0.raw")).unwrap();
