@@ -51,6 +51,15 @@ const NO_OFFSET: Broken = Broken {
     qemu: "Could not read file metadata",
 };
 
+/// A bitmap in use, which qemu-img loads only to check it, with a malformed entry.
+const BITMAP_ENTRY: Broken = Broken {
+    rule: "reserved bits in a bitmap table",
+    image: "",
+    build: "bitmap granularity=9 flags=in_use name=0\nfill_bitmap index=0 entry=0 entries=1 fill=bits",
+    damage: "bitmap_table nth=0 transform=flip value=60",
+    qemu: "Check failed: Invalid argument",
+};
+
 /// The origin of an image.
 enum Source {
     Bytes(Vec<u8>),
@@ -158,5 +167,7 @@ pub fn cases() -> Vec<Case> {
     let no_offset =
         with_command(((NO_OFFSET.rule.to_string(), ImageFormat::Qcow2, no_offset), "map"));
     cases.push(Case { form: "human", ..no_offset });
+    let entry = Source::Program(BITMAP_ENTRY.program());
+    cases.push(with_command(((BITMAP_ENTRY.rule.to_string(), ImageFormat::Qcow2, entry), "check")));
     cases
 }
