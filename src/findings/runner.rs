@@ -86,7 +86,7 @@ pub(crate) fn showing(
 ) -> Implementation {
     let mut runner = Runner::new(implementation, kind, FileNames::default(), no_observer());
     let finding = runner.run(input, Checks::default()).finding();
-    let known = match finding.is_none() && !runner.met.is_empty() {
+    let known = match finding.is_none() && !runner.met().is_empty() {
         true => Default::default(),
         false => runner.target.facts().known.clone(),
     };
@@ -99,8 +99,6 @@ pub struct Runner {
     kind: TargetKind,
     names: FileNames,
     observer: Rc<dyn Observer>,
-    /// The known findings that the last run met, each once.
-    met: Vec<MetFinding>,
     target: Harness,
     /// True if the last run panicked. The target's buffers are then in an unknown state.
     panicked: bool,
@@ -117,8 +115,7 @@ impl Runner {
     ) -> Self {
         let target = kind.create(implementation, names.clone(), Rc::clone(&observer));
         let implementation = implementation.clone();
-        let (met, panicked) = Default::default();
-        Self { implementation, kind, names, observer, met, target, panicked }
+        Self { implementation, kind, names, observer, target, panicked: false }
     }
 
     /// Runs an input. If it panics, [`Runner::pipeline`] shows the progress of the run.
@@ -127,26 +124,24 @@ impl Runner {
             let observer = Rc::clone(&self.observer);
             self.target = self.kind.create(&self.implementation, self.names.clone(), observer);
         }
-        let Self { target, met, panicked, .. } = self;
+        let Self { target, panicked, .. } = self;
         let caught = panics::caught(|| target.run(input, checks));
-        met.clear();
-        met.extend_from_slice(target.met());
         match caught {
             Ok(Ok(outcome)) => Ran::Sound(outcome),
             Ok(Err(failure)) => Ran::Violation(failure),
             Err(note) => {
                 *panicked = true;
-                let fingerprint = note.fingerprint();
-                let Some(known) = target.known(&fingerprint) else { return Ran::Panic(note) };
-                MetFinding::add(met, known, &fingerprint);
-                Ran::KnownPanic(note)
+                match target.note_known(&note.fingerprint()) {
+                    true => Ran::KnownPanic(note),
+                    false => Ran::Panic(note),
+                }
             }
         }
     }
 
     /// Returns the known findings that the last run met, each once.
     pub fn met(&self) -> &[MetFinding] {
-        &self.met
+        self.target.met()
     }
 
     /// Returns the implementation under test.

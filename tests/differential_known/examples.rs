@@ -120,7 +120,7 @@ pub fn vmdk_no_table() -> Recipe {
 /// A bitmap whose bits represent too many bytes each.
 pub fn map_without_bitmaps() -> Recipe {
     let commands = vec![
-        qemu_img("create -q -f qcow2 disk.qcow2 65536"),
+        qemu_img("create -q -f qcow2 disk.qcow2 64k"),
         qemu_img("bitmap --add -f qcow2 disk.qcow2 bitmap"),
         // log2 of the bytes per bit, in the directory.
         Command::Damage { file: "disk.qcow2".to_string(), at: 0x50011, bytes: "3f".to_string() },

@@ -1,8 +1,7 @@
 //! The whole command of qcowfuzz, with QEMU under test: a long-running qemu-io.
 
-use qcowfuzz::harness::Implementation;
-use qcowfuzz::harness::KnownFindings;
 use qcowfuzz::harness::against::qemu_io::QemuEngine;
+use qcowfuzz::harness::{Implementation, KnownFindings};
 
 /// QEMU with its known findings.
 fn qemu() -> Implementation {

@@ -29,7 +29,7 @@ use crate::harness::oracles::OracleResult;
 use crate::harness::oracles::memory::MemoryMeter;
 use crate::harness::oracles::qcow2::structures::Structures;
 use crate::harness::targets::TargetKind;
-use crate::harness::{Checks, Failure, KnownFinding, MetFinding, Outcome, Pipeline};
+use crate::harness::{Checks, Failure, MetFinding, Outcome, Pipeline};
 use crate::images::damage::Damage;
 use crate::images::entropy::Entropy;
 use crate::images::files::{FileNames, Images, LayerFiles};
@@ -189,9 +189,9 @@ impl Harness {
         self.image()
     }
 
-    /// Returns the first known finding to which this fingerprint belongs in the last run.
-    pub(crate) fn known(&self, fingerprint: &str) -> Option<&KnownFinding> {
-        self.judging.verdicts.known(fingerprint)
+    /// Notes that the last run met the finding with this fingerprint, by a panic. Returns false if it is not known.
+    pub(crate) fn note_known(&mut self, fingerprint: &str) -> bool {
+        self.judging.verdicts.note_known(fingerprint)
     }
 
     /// Returns the known findings that the last run met, each once.

@@ -2,7 +2,7 @@
 //! itself aside, and nothing else.
 
 use crate::harness::Violation;
-use crate::harness::engine::known::{KnownFinding, KnownFindings, MetFinding};
+use crate::harness::engine::known::{KnownFindings, MetFinding};
 use crate::harness::engine::{EngineEnd, ErrorKind};
 use crate::harness::oracles::{OracleResult, process_end};
 
@@ -38,11 +38,6 @@ impl Verdicts {
         self.commands = commands;
     }
 
-    /// Returns the first known finding to which this fingerprint belongs in this run.
-    pub(crate) fn known(&self, fingerprint: &str) -> Option<&KnownFinding> {
-        self.known.find_in(fingerprint, &self.commands)
-    }
-
     /// Returns the known findings that the run met, each once.
     pub(crate) fn met(&self) -> &[MetFinding] {
         &self.met
@@ -75,13 +70,20 @@ impl Verdicts {
             return Ok(());
         }
         // A violation is rare: its fingerprint may cost more than the search.
-        let fingerprint = violation.fingerprint();
-        // Not `Verdicts::known`, which would borrow `met`, too.
-        let known = self.known.find_in(&fingerprint, &self.commands);
-        let Some(known) = known else { return Err(violation) };
-        MetFinding::add(&mut self.met, known, &fingerprint);
+        if !self.note_known(&violation.fingerprint()) {
+            return Err(violation);
+        }
         self.last = words;
         Ok(())
+    }
+
+    /// Notes that the run met the finding with this fingerprint. Returns false if it is not known.
+    pub(crate) fn note_known(&mut self, fingerprint: &str) -> bool {
+        let known = self.known.find_in(fingerprint, &self.commands);
+        known.into_iter().for_each(|known| {
+            MetFinding::add(&mut self.met, known, fingerprint);
+        });
+        known.is_some()
     }
 
     /// Returns the result of an oracle that asks questions of one kind; `None` if the engine has no answers to them, or

@@ -4,9 +4,8 @@ use std::fmt;
 use std::rc::Rc;
 
 use qcowfuzz::disk::features::Feature;
-use qcowfuzz::harness::Implementation;
-use qcowfuzz::harness::Walker;
 use qcowfuzz::harness::engine::questions::QuestionKinds;
+use qcowfuzz::harness::{Implementation, Walker};
 use qcowfuzz::internal::disk::clusters::ClusterSize;
 use qcowfuzz::internal::disk::observer::Observer;
 use qcowfuzz::internal::formats::qcow2::geometry::{Compression, Geometry, Version};
