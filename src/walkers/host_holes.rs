@@ -4,12 +4,13 @@
 //! # Arithmetic
 //! An extent of data lies below the host offset 2^63, so that neither host offsets nor guest offsets saturate.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
+use crate::disk::error::StorageError;
 use crate::disk::extent::{Extent, Mapping, MappingStatus, Visitor};
 use crate::disk::observer::Observer;
 use crate::disk::offsets::{GuestOffset, HostOffset};
-use crate::disk::storage::Storage;
+use crate::disk::storage::{Storage, Stored};
 
 use super::disk::{Disk, OpenLayer};
 
@@ -48,6 +49,7 @@ impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
     pub(super) fn emit_parts<V: Visitor + ?Sized>(
         &self,
         extent: Extent,
+        run: &mut HostRun<'s, S>,
         visitor: &mut V,
     ) -> ControlFlow<()> {
         let Some((file, from)) = self.asked(extent.start, &extent.mapping) else {
@@ -56,7 +58,7 @@ impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
         let mut done = 0;
         while done < extent.length_bytes {
             let (at, end) = (from.saturating_add(done), from.saturating_add(extent.length_bytes));
-            let Ok(stored) = file.stored(at, end) else {
+            let Ok(stored) = run.stored(file, at, end) else {
                 // Like QEMU, this ignores errors.
                 return visitor.extent(part(&extent, done, extent.length_bytes, true));
             };
@@ -87,6 +89,39 @@ impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
     }
 }
 
+/// The last known run of data, or of a hole, in a host file. The extents of a fragmented image lie in few runs: to ask
+/// the file system about each extent would take most of the time of a walk.
+#[derive(Debug)]
+pub(super) struct HostRun<'s, S: ?Sized> {
+    file: Option<&'s S>,
+    range: Range<HostOffset>,
+    is_stored: bool,
+}
+
+impl<S: ?Sized> Default for HostRun<'_, S> {
+    fn default() -> Self {
+        Self { file: None, range: HostOffset::ZERO..HostOffset::ZERO, is_stored: false }
+    }
+}
+
+impl<'s, S: Storage + ?Sized> HostRun<'s, S> {
+    /// Returns what [`Storage::stored`] answers about `from..until`.
+    fn stored(
+        &mut self,
+        file: &'s S,
+        from: HostOffset,
+        until: HostOffset,
+    ) -> Result<Stored, StorageError> {
+        let is_same = self.file.is_some_and(|known| std::ptr::addr_eq(known, file));
+        if !is_same || !self.range.contains(&from) {
+            let all = until.max(HostOffset::new(file.length_bytes()));
+            let Stored { stored, end } = file.stored(from, all)?;
+            *self = Self { file: Some(file), range: from..end, is_stored: stored };
+        }
+        Ok(Stored { stored: self.is_stored, end: self.range.end.min(until) })
+    }
+}
+
 /// Returns the bytes `from..end` of an extent, both counted from its start.
 fn part(extent: &Extent, from: u64, end: u64, stored: bool) -> Extent {
     let mapping = extent.mapping.advanced(from).unwrap_or(extent.mapping);
@@ -94,5 +129,56 @@ fn part(extent: &Extent, from: u64, end: u64, stored: bool) -> Extent {
         start: extent.start.saturating_add(from),
         length_bytes: end.saturating_sub(from),
         mapping: Mapping { zero: !stored, ..mapping },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// A file of three runs: 4 KiB of data, a hole, and 4 KiB of data.
+    #[derive(Default)]
+    struct ThreeRuns {
+        asked: Cell<u32>,
+    }
+
+    impl Storage for ThreeRuns {
+        fn length_bytes(&self) -> u64 {
+            3 * 4096
+        }
+
+        fn read_at(&self, _offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError> {
+            into.fill(0);
+            Ok(())
+        }
+
+        fn stored(&self, from: HostOffset, until: HostOffset) -> Result<Stored, StorageError> {
+            self.asked.set(self.asked.get() + 1);
+            let run = from.get() / 4096;
+            let end = if run < 3 { HostOffset::new((run + 1) * 4096) } else { until };
+            Ok(Stored { stored: run == 0 || run == 2, end: end.min(until) })
+        }
+    }
+
+    #[test]
+    fn a_file_is_asked_once_for_each_run() {
+        let (files, mut run) = ([ThreeRuns::default(), ThreeRuns::default()], HostRun::default());
+        for at in (0..4 * 4096).step_by(512) {
+            let range = HostOffset::new(at)..HostOffset::new(at + 512);
+            let found = run.stored(&files[0], range.start, range.end).unwrap();
+            assert_eq!(
+                found,
+                Stored { stored: at / 4096 % 2 == 0 && at < 3 * 4096, end: range.end }
+            );
+        }
+        // Behind the end of the file, each answer is only about the range that was asked.
+        assert_eq!(files[0].asked.get(), 3 + 8);
+        // A longer range ends with its run, and another file has other runs.
+        let whole = HostOffset::ZERO..HostOffset::new(4 * 4096);
+        let found = run.stored(&files[1], whole.start, whole.end).unwrap();
+        assert_eq!(found, Stored { stored: true, end: HostOffset::new(4096) });
+        assert_eq!(files[1].asked.get(), 1);
     }
 }

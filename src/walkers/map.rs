@@ -15,6 +15,7 @@ use crate::formats::error::{Flow, MapError};
 
 use super::cover::{Cover, HoldingFile, at_depth, go_on};
 use super::disk::{Disk, OpenLayer};
+use super::host_holes::HostRun;
 use super::scratch::{TablePieces, WalkScratch};
 
 /// Calls `visitor` with every extent of `window`, in order. Extents are maximal within the window, which is clipped to
@@ -51,7 +52,8 @@ pub fn map_extents<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
         }
         return Ok(());
     }
-    let mut sink = Sink { pending: None, file: HoldingFile::default(), disk, visitor };
+    let (file, host_run) = Default::default();
+    let mut sink = Sink { pending: None, file, host_run, disk, visitor };
     match layer(0, range, scratch.for_layers(disk.layers()), &mut sink) {
         Ok(ControlFlow::Continue(())) => {
             let _ = sink.flush();
@@ -89,6 +91,7 @@ struct Sink<'w, 's, S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> {
     pending: Option<Extent>,
     /// The file that holds the end of that extent.
     file: HoldingFile,
+    host_run: HostRun<'s, S>,
     visitor: &'w mut V,
 }
 
@@ -131,7 +134,7 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Sink<'_, '_, S, V, O
     fn emit(&mut self, extent: Extent) -> ControlFlow<()> {
         match self.disk.host_holes {
             false => self.visitor.extent(extent),
-            true => self.disk.emit_parts(extent, self.visitor),
+            true => self.disk.emit_parts(extent, &mut self.host_run, self.visitor),
         }
     }
 }
