@@ -1,4 +1,5 @@
 use super::*;
+use crate::recipes::recipe::COMPRESSED_WRITE;
 
 #[test]
 fn a_recipe_depends_on_seed_and_iteration_alone() {
@@ -31,4 +32,32 @@ fn every_action_on_bitmaps_and_snapshots_is_drawn_often() {
         // QEMU refuses some of them, and 1% of all iterations must have the effect.
         assert!(count >= 60, "{action}: {count} of 4000 recipes");
     }
+}
+
+/// QEMU places the compressed clusters of one request in a random order.
+#[test]
+fn a_request_writes_one_compressed_cluster() {
+    let mut several = 0;
+    for iteration in 0..4000 {
+        for command in recipe(1, iteration).steps.iter().flat_map(|step| &step.commands) {
+            let Command::QemuIo { requests, .. } = command else { continue };
+            let requests = requests.iter().filter(|it| it.starts_with(COMPRESSED_WRITE));
+            let ranges: Vec<[u64; 2]> = requests
+                .map(|request| {
+                    let words: Vec<&str> = request.rsplitn(3, ' ').collect();
+                    [words[1], words[0]].map(|number| number.parse().unwrap())
+                })
+                .collect();
+            let Some([_, cluster_bytes]) = ranges.first().copied() else { continue };
+            several += usize::from(ranges.len() > 1);
+            for [start, length_bytes] in ranges {
+                assert_eq!(
+                    (start % cluster_bytes, length_bytes),
+                    (0, cluster_bytes),
+                    "{iteration}"
+                );
+            }
+        }
+    }
+    assert!(several >= 500, "{several} commands with several compressed writes");
 }

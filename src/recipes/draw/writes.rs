@@ -4,7 +4,7 @@ use crate::disk::image_format::ImageFormat;
 use crate::images::look::{LOOK_BYTES, Look};
 
 use crate::recipes::pattern::Pattern;
-use crate::recipes::recipe::{ABORT, Command};
+use crate::recipes::recipe::{ABORT, COMPRESSED_WRITE, Command};
 
 use super::Draft;
 
@@ -40,14 +40,14 @@ impl Draft<'_> {
         let mut requests = Vec::new();
         for _ in 0..count {
             let kind = kind(self);
-            requests.push(match self.top.is_stream {
-                true => self.next_in_stream(),
-                false => self.request(kind),
-            });
+            match self.top.is_stream {
+                true => requests.push(self.next_in_stream()),
+                false => requests.extend(self.request(kind)),
+            }
         }
         // A compressed write may destroy data if the cluster before it was freed: the fault `compressed-overwrite` of
         // `docs/quirks.md`. So compressed writes come first.
-        requests.sort_by_key(|request| !request.starts_with("write -q -c"));
+        requests.sort_by_key(|request| !request.starts_with(COMPRESSED_WRITE));
         // A process that dies leaves its tables as they are in the file: dirty images, leaks.
         if self.percent(4) {
             requests.push(ABORT.to_string());
@@ -64,20 +64,20 @@ impl Draft<'_> {
         self.commands.push(Command::QemuIo { options, requests, file });
     }
 
-    fn request(&mut self, kind: WriteKind) -> String {
+    fn request(&mut self, kind: WriteKind) -> Vec<String> {
         let (at, length) = self.place();
-        match kind {
+        vec![match kind {
             WriteKind::Zeros => {
                 let unmap = if self.percent(40) { " -u" } else { "" };
                 format!("write -q -z{unmap} {at} {length}")
             }
             WriteKind::Discard => format!("discard -q {at} {length}"),
-            WriteKind::Data => self.data(at, length),
-        }
+            WriteKind::Data => return self.data(at, length),
+        }]
     }
 
-    fn data(&mut self, at: u64, length: u64) -> String {
-        match self.choices.below(12) {
+    fn data(&mut self, at: u64, length: u64) -> Vec<String> {
+        vec![match self.choices.below(12) {
             0 => format!("write -q -P 0 {at} {length}"),
             1..=3 => {
                 let content =
@@ -87,13 +87,20 @@ impl Draft<'_> {
             }
             4 => self.look(),
             5 if self.top.format == ImageFormat::Qcow2 && !self.top.has_data_file => {
-                let at = at / self.top.unit * self.top.unit;
-                let length = self.top.unit.saturating_mul(1 + self.choices.below(3));
-                let pattern = self.choices.below(256);
-                format!("write -q -c -P {pattern} {at} {length}")
+                return self.compressed(at);
             }
             _ => format!("write -q -P {} {at} {length}", 1 + self.choices.below(255)),
-        }
+        }]
+    }
+
+    /// Returns writes of one to three compressed clusters. QEMU compresses the clusters of one request in threads, and
+    /// places each when its thread is ready: two images of one such recipe would differ. So each has its request.
+    fn compressed(&mut self, at: u64) -> Vec<String> {
+        let unit = self.top.unit;
+        let (first, count) = (at / unit, 1 + self.choices.below(3));
+        let pattern = self.choices.below(256);
+        let starts = (first..first.saturating_add(count)).map(|number| number.saturating_mul(unit));
+        starts.map(|start| format!("{COMPRESSED_WRITE} -P {pattern} {start} {unit}")).collect()
     }
 
     /// Returns a write of a sector that looks like a partition table or another file, where a reader would look for it.
@@ -114,7 +121,7 @@ impl Draft<'_> {
         let unit = self.top.unit;
         let at = self.top.stream_end.saturating_add(unit.saturating_mul(self.choices.below(6)));
         self.top.stream_end = at.saturating_add(unit);
-        format!("write -q -c -P {} {at} {unit}", self.choices.below(256))
+        format!("{COMPRESSED_WRITE} -P {} {at} {unit}", self.choices.below(256))
     }
 
     /// Draws a range of guest bytes: anywhere or near the start; in whole units, whole sectors or neither.
