@@ -7,7 +7,7 @@
 use std::env;
 use std::process::exit;
 
-use qcowfuzz::disk::features::FeatureSet;
+use qcowfuzz::base::features::FeatureSet;
 use qcowfuzz::harness::Implementation;
 use qcowfuzz::prelude::*;
 

@@ -19,8 +19,8 @@ ROOT = results.ROOT
 EXPLAINED = ROOT / "scripts" / "coverage.explained"
 # The folders of each group.
 GROUPS = {
-    "walkers": ["src/walkers/"],
-    "decoders": ["src/formats/", "src/disk/"],
+    "walkers": ["crates/walker/src/walkers/"],
+    "decoders": ["crates/walker/src/formats/", "crates/walker/src/disk/"],
     "builder": ["src/images/"],
     "recount": ["src/harness/oracles/qcow2/"],
 }
@@ -270,7 +270,7 @@ def report(lcov, explanation_text, read):
 
 def self_test():
     """Proves that each error can come out."""
-    path = "src/walkers/planted.rs"
+    path = "crates/walker/src/walkers/planted.rs"
     source = "fn one() {\n    first();\n}\nfn two() {\n    second();\n    third();\n}\n"
     body = "\n".join(f"    line{number}();" for number in range(8, 400))
     source = f"{source}fn three() {{\n{body}\n}}\nfn two() {{\n    second();\n}}\n"
@@ -299,7 +299,7 @@ def self_test():
         ("one of two functions", f"elsewhere: w\n    {path}: fn two\n", {**two, 402: 0, 403: 0, 404: 0}, None),
         ("reached", f"never: w\n    {path}: second();\n", {}, "explained, but reached"),
         ("no such line", f"never: w\n    {path}: fourth();\n", {}, "there is no such line"),
-        ("no such file", "never: w\n    src/walkers/none.rs\n", {}, "there is no such file"),
+        ("no such file", "never: w\n    crates/walker/src/walkers/none.rs\n", {}, "there is no such file"),
         ("twice", f"never: w\n    {path}: second();\n    {path}: second();\n", {5: 0}, "explained twice"),
         ("too few lines", f"never: w\n    {path}: fn two\n    {path}: first();\n", {2: 0, **two}, "expected 99%"),
         ("lines outside do not count", f"elsewhere: w\n    {path}: fn two\n    {path}: first();\n", {2: 0, **two}, None),

@@ -239,6 +239,6 @@ class Build:
 
 def code_files(*folders):
     """Returns the files that a build consists of, and those of other folders."""
-    listing = subprocess.run(["git", "ls-files", "-z", "-co", "--exclude-standard", "src", "examples", "benches",
+    listing = subprocess.run(["git", "ls-files", "-z", "-co", "--exclude-standard", "src", "crates", "examples", "benches",
                               "tests/small_writer", "Cargo.toml", "Cargo.lock", *folders], cwd=ROOT, capture_output=True, check=True).stdout
     return sorted(pathlib.Path(os.fsdecode(path)) for path in listing.split(b"\0") if path)

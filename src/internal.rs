@@ -14,22 +14,10 @@ pub mod cli {
 pub mod differential {
     pub use crate::differential::*;
 }
-pub mod formats {
-    pub use crate::formats::*;
-}
-pub mod disk {
-    pub mod clusters {
-        pub use crate::disk::clusters::*;
-    }
-    #[cfg(feature = "fuzzer")]
+#[cfg(feature = "fuzzer")]
+pub mod base {
     pub mod files {
-        pub use crate::disk::files::*;
-    }
-    pub mod image_format {
-        pub use crate::disk::image_format::*;
-    }
-    pub mod observer {
-        pub use crate::disk::observer::*;
+        pub use crate::base::files::*;
     }
 }
 pub mod findings {

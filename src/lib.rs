@@ -17,7 +17,7 @@
 //!
 //! [`harness::Harness`] does all of this, with buffers that are reused from run to run. The functions of
 //! [`fuzzing::libfuzzer`] are the entry points of libFuzzer. Three kinds of failure are never mixed:
-//! [`MapError`](walkers::MapError) (the image is malformed: a valid answer), [`Error`](disk::error::Error)
+//! [`MapError`](walkers::MapError) (the image is malformed: a valid answer), [`Error`](base::error::Error)
 //! (the harness could not work), [`Violation`](harness::Violation) (an oracle found a bug).
 //!
 //! # A run
@@ -37,7 +37,7 @@
 //! assert_eq!(outcome.unwrap().effective, 2);
 //! // A hole, data, zeros that keep their cluster, a hole.
 //! assert_eq!(harness.actual().len(), 4);
-//! # Ok::<(), qcowfuzz::disk::error::Error>(())
+//! # Ok::<(), qcowfuzz::base::error::Error>(())
 //! ```
 //!
 //! To fuzz your own implementation, implement the traits of [`harness::engine`], with the items of [`prelude`].
@@ -51,13 +51,12 @@
 //! - `cli` (default): the command `qcowfuzz` ([`command!`]), and the page and the archive of a finding; it enables
 //!   `fuzzer`.
 
+pub mod base;
 #[cfg(feature = "cli")]
 pub mod cli;
 #[cfg(feature = "cli")]
 mod differential;
-pub mod disk;
 pub mod findings;
-mod formats;
 pub mod fuzzing;
 pub mod harness;
 pub mod images;
@@ -67,7 +66,7 @@ pub mod processes;
 pub mod programs;
 #[cfg(feature = "cli")]
 mod recipes;
-pub mod walkers;
 
 #[doc(no_inline)]
 pub use harness::prelude;
+pub use qcowfuzz_walker::{disk, formats, walkers};

@@ -20,12 +20,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use qcowfuzz::disk::observer::Event;
+use qcowfuzz::disk::observer::Rare;
+use qcowfuzz::disk::observer::State;
+use qcowfuzz::disk::observer::Vital;
 use qcowfuzz::harness::Harness;
 use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::internal::disk::observer::Event;
-use qcowfuzz::internal::disk::observer::Rare;
-use qcowfuzz::internal::disk::observer::State;
-use qcowfuzz::internal::disk::observer::Vital;
 use qcowfuzz::internal::fuzzing::feedback::layout::EDGES;
 use qcowfuzz::internal::fuzzing::feedback::layout::MAGNITUDES;
 use qcowfuzz::internal::fuzzing::feedback::layout::OWN_COUNTERS;
@@ -86,7 +86,8 @@ fn references(document: &str) -> Vec<String> {
     let links = document.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     let links = links.map(|link| link.split('#').next().unwrap_or_default());
     let mut found: Vec<_> = links.filter(|link| !link.contains("://")).map(String::from).collect();
-    let rooms = ["src/", "tests/", "examples/", "docs/", "scripts/", "benches/", "corpus/", ".ci/"];
+    let rooms = ["src/", "crates/", "tests/", "examples/", "docs/", "scripts/", "benches/"];
+    let rooms = [&rooms[..], &["corpus/", ".ci/"]].concat();
     let words = quoted(document).into_iter().flat_map(str::split_whitespace);
     let paths = words.filter(|word| rooms.iter().any(|room| word.starts_with(room)));
     found.extend(paths.map(|word| word.trim_end_matches(',').to_string()));

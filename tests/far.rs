@@ -6,11 +6,11 @@ use std::ops::ControlFlow;
 
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::findings::minimizer::{MinimizeProgress, MinimizeSettings, minimize};
+use qcowfuzz::formats::qcow2::constants::MAX_REFCOUNT_TABLE_BYTES;
+use qcowfuzz::formats::qcow2::head::Head;
 use qcowfuzz::harness::cases::target::Inputs;
 use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::images::{Image, Limits};
-use qcowfuzz::internal::formats::qcow2::constants::MAX_REFCOUNT_TABLE_BYTES;
-use qcowfuzz::internal::formats::qcow2::head::Head;
 use qcowfuzz::internal::images::qcow2::Sizes;
 use qcowfuzz::programs::generate::generate_any;
 use qcowfuzz::programs::{Operation, Program, text};

@@ -4,7 +4,7 @@
 #[allow(dead_code)]
 mod lines;
 
-use qcowfuzz::disk::features::{Feature, FeatureSet};
+use qcowfuzz::base::features::{Feature, FeatureSet};
 use qcowfuzz::harness::engine::claims::Claims;
 use qcowfuzz::harness::{Checks, Pipeline};
 use qcowfuzz::images::{Image, Limits};

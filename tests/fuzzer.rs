@@ -6,6 +6,8 @@
 use std::path::Path;
 use std::rc::Rc;
 
+use qcowfuzz::disk::observer::Observer;
+use qcowfuzz::disk::observer::{Rare, Vital};
 use qcowfuzz::findings::runner::Finding;
 use qcowfuzz::fuzzing::corpus::Folder;
 use qcowfuzz::fuzzing::embedded::{FuzzSettings, Fuzzer, RunReply, Subject};
@@ -14,9 +16,7 @@ use qcowfuzz::harness::cases::target::Inputs;
 use qcowfuzz::harness::engine::claims::Claims;
 use qcowfuzz::harness::{Checks, Harness, Outcome, Walker};
 use qcowfuzz::images::Limits;
-use qcowfuzz::internal::disk::files;
-use qcowfuzz::internal::disk::observer::Observer;
-use qcowfuzz::internal::disk::observer::{Rare, Vital};
+use qcowfuzz::internal::base::files;
 use qcowfuzz::internal::fuzzing::embedded::state::CampaignState;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::programs::Program;

@@ -3,15 +3,15 @@
 #[allow(dead_code)]
 mod lines;
 
+use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::images::Limits;
-use qcowfuzz::internal::disk::image_format::ImageFormat;
-use qcowfuzz::internal::formats::qcow2::constants::{
+use qcowfuzz::formats::qcow2::constants::{
     COMPATIBLE_LAZY_REFCOUNTS, EXTENSION_BACKING_FORMAT, EXTENSION_DATA_FILE, EXTENSION_END,
     EXTENSION_FEATURE_NAMES,
 };
-use qcowfuzz::internal::formats::qcow2::head::Head;
+use qcowfuzz::formats::qcow2::head::Head;
+use qcowfuzz::images::Limits;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::files::LayerFiles;
 use qcowfuzz::internal::images::qcow2::{

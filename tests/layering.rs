@@ -11,9 +11,10 @@ use source::{Modules, Source, files};
 /// The rooms from the bottom up. A room imports the rooms before it, and itself.
 const ROOMS: &[&str] = &[
     "disk",
-    "processes",
     "formats",
     "walkers",
+    "base",
+    "processes",
     "images",
     "programs",
     "recipes",
@@ -37,7 +38,7 @@ const APART: &[(&str, &[&str], &str)] = &[
     ("images::damage::rules", &["formats"], "the rules do not share the checks of readers"),
     (
         "harness::model",
-        &["disk::storage", "disk::limits", "formats", "walkers", "images", "programs"],
+        &["disk::storage", "base::limits", "formats", "walkers", "images", "programs"],
         "the model reads the journal and never an image",
     ),
     ("harness::oracles", &["walkers"], "oracles reach every engine through its interface"),
@@ -105,7 +106,7 @@ const EXCEPTIONS: &[(&str, &[&str])] = &[
 /// The modules that may touch files.
 const FILES: &[&str] = &[
     "disk::storage",
-    "disk::files",
+    "base::files",
     "processes",
     "walkers::chain",
     "images::export",

@@ -5,18 +5,16 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::internal::disk::clusters::ClusterSize;
-use qcowfuzz::internal::disk::image_format::ImageFormat;
-use qcowfuzz::internal::formats::qcow2::bitmap::MAX_BITMAPS;
-use qcowfuzz::internal::formats::qcow2::constants::{
+use qcowfuzz::disk::clusters::ClusterSize;
+use qcowfuzz::disk::image_format::ImageFormat;
+use qcowfuzz::formats::qcow2::bitmap::MAX_BITMAPS;
+use qcowfuzz::formats::qcow2::constants::{
     BITMAP_AUTO, BITMAP_IN_USE, BITMAPS_EXTENSION_BYTES, COPIED, OFFSET_MASK,
     SNAPSHOT_KNOWN_EXTRA_BYTES, SNAPSHOT_V3_EXTRA_BYTES as V3_EXTRA_BYTES, *,
 };
+use qcowfuzz::harness::targets::TargetKind;
 
-use qcowfuzz::internal::formats::{
-    vhdx::constants as vhdx, vmdk::constants as vmdk, vpc::constants as vpc,
-};
+use qcowfuzz::formats::{vhdx::constants as vhdx, vmdk::constants as vmdk, vpc::constants as vpc};
 
 const DICTIONARY: &str = "fuzz/dictionaries/raw_image.dict";
 /// The lowest number of seeds of a target.
@@ -139,7 +137,7 @@ fn entries_of_other_formats() -> Vec<(String, Vec<u8>)> {
 /// Returns the dictionary in libFuzzer's syntax.
 fn dictionary() -> String {
     let mut lines = String::from(
-        "# Values that readers of image files compare with; for -dict=. Generated from the constants of src/formats:\n\
+        "# Values that readers of image files compare with; for -dict=. Generated from the constants of crates/walker/src/formats:\n\
          # QCOWFUZZ_BLESS=1 cargo test --test oss_fuzz\n",
     );
     for (name, bytes) in entries() {
@@ -170,7 +168,7 @@ fn the_dictionary_is_generated() {
 fn the_dictionary_has_every_feature_and_extension() {
     let names: BTreeSet<_> = entries().into_iter().map(|(name, _)| name).collect();
     let prefixes = ["MAGIC", "INCOMPATIBLE_", "COMPATIBLE_", "AUTOCLEAR_", "EXTENSION_"];
-    let header = text_of("src/formats/qcow2/constants.rs");
+    let header = text_of("crates/walker/src/formats/qcow2/constants.rs");
     let constants = header.lines().filter_map(|line| line.strip_prefix("pub const "));
     let constants = constants.filter_map(|line| line.split(':').next());
     let wanted: Vec<_> =
@@ -179,7 +177,7 @@ fn the_dictionary_has_every_feature_and_extension() {
     for name in wanted {
         assert!(
             names.contains(&name.to_lowercase()),
-            "{name} of src/formats/qcow2/constants.rs is no entry"
+            "{name} of crates/walker/src/formats/qcow2/constants.rs is no entry"
         );
     }
 }
@@ -189,7 +187,7 @@ fn the_dictionary_has_every_signature_of_the_other_formats() {
     let names: BTreeSet<_> = entries().into_iter().map(|(name, _)| name).collect();
     let mut found = 0;
     for format in ["vpc", "vhdx", "vmdk"] {
-        let constants = text_of(&format!("src/formats/{format}/constants.rs"));
+        let constants = text_of(&format!("crates/walker/src/formats/{format}/constants.rs"));
         for line in constants.lines().filter_map(|line| line.strip_prefix("pub const ")) {
             let Some((name, rest)) = line.split_once(": ") else { continue };
             if rest.starts_with("[u8;") || rest.starts_with("Guid") {

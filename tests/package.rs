@@ -1,5 +1,6 @@
-//! The package that `cargo package` makes contains all of the source, the example engine, the pages and the licences,
-//! and nothing else. `scripts/check-package` builds and tests it.
+//! The packages that `cargo package` makes. That of the library contains all of its source, the example engine, the
+//! pages and the licences; that of the walker contains its source and the licences; neither contains anything else.
+//! `scripts/check-package` builds and tests them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,7 +22,7 @@ const SINGLE: [&str; 11] = [
     ".cargo_vcs_info.json",
 ];
 
-/// A folder of dated measurements. The package does not contain it, but pages may link to it.
+/// A folder of measurements. The package does not contain it, but pages may link to it.
 const RESULTS: &str = "docs/results";
 
 fn root() -> &'static Path {
@@ -44,18 +45,39 @@ fn below(folder: &str) -> Vec<String> {
     found
 }
 
-/// Returns the files that the package should contain.
+/// The folder of the walker, which is a package of its own. Pages link to its source.
+const WALKER: &str = "crates/walker";
+
+/// The files beside the source in the package of the walker. Cargo adds the last two itself.
+const SINGLE_OF_WALKER: [&str; 6] = [
+    "Cargo.lock",
+    "Cargo.toml",
+    "LICENSE-APACHE",
+    "LICENSE-MIT",
+    "Cargo.toml.orig",
+    ".cargo_vcs_info.json",
+];
+
+/// Returns the files that the package of the walker should contain.
+fn expected_of_walker() -> BTreeSet<String> {
+    let source = below(&format!("{WALKER}/src"));
+    let in_package = |path: String| path.trim_start_matches(WALKER)[1..].to_string();
+    let single = SINGLE_OF_WALKER.iter().map(ToString::to_string);
+    source.into_iter().map(in_package).chain(single).collect()
+}
+
+/// Returns the files that the package of the library should contain.
 fn expected() -> BTreeSet<String> {
     let pages = below("docs").into_iter().filter(|path| !path.starts_with(RESULTS));
     let single = SINGLE.iter().map(ToString::to_string);
     below("src").into_iter().chain(pages).chain(single).collect()
 }
 
-/// Returns the files that Cargo packs.
-fn packed() -> BTreeSet<String> {
+/// Returns the files of a package that Cargo packs.
+fn packed(package: &str) -> BTreeSet<String> {
     let mut cargo = Command::new(env!("CARGO"));
     let output = cargo
-        .args(["package", "--list", "--allow-dirty", "--locked"])
+        .args(["package", "--list", "--allow-dirty", "--locked", "-p", package])
         .current_dir(root())
         .output()
         .unwrap();
@@ -70,8 +92,8 @@ fn faults(packed: &BTreeSet<String>, expected: &BTreeSet<String>) -> Vec<String>
     extra.chain(missing).collect()
 }
 
-/// Returns the target of a link as a path from the root: `../src/disk/limits.rs` in `docs/crash.md` is
-/// `src/disk/limits.rs`.
+/// Returns the target of a link as a path from the root: `../src/base/limits.rs` in `docs/crash.md` is
+/// `src/base/limits.rs`.
 fn target(page: &str, link: &str) -> String {
     let mut path = PathBuf::from(page);
     path.pop();
@@ -84,27 +106,32 @@ fn target(page: &str, link: &str) -> String {
     path.display().to_string()
 }
 
-/// Returns the links of a page that lead to no file of the package. Ignores links to other sites and within the page.
+/// Returns the links of a page that lead to no file of the package, nor to the source of the walker. Ignores links to
+/// other sites and within the page.
 fn broken(packed: &BTreeSet<String>, page: &str, text: &str) -> Vec<String> {
     let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     let files =
         links.filter(|link| !link.contains("://")).filter_map(|link| link.split('#').next());
     let broken = files.filter(|file| {
         let target = target(page, file);
-        !file.is_empty() && !target.starts_with(RESULTS) && !packed.contains(&target)
+        let is_elsewhere = [RESULTS, WALKER].iter().any(|folder| target.starts_with(folder));
+        !file.is_empty() && !is_elsewhere && !packed.contains(&target)
     });
     broken.map(|file| format!("{page}: links {file}, which is not packed")).collect()
 }
 
 #[test]
-fn the_package_is_source_example_pages_and_licences() {
-    let faults = faults(&packed(), &expected());
-    assert!(faults.is_empty(), "{}", faults.join("\n"));
+fn the_packages_are_source_example_pages_and_licences() {
+    for (package, expected) in [("qcowfuzz", expected()), ("qcowfuzz-walker", expected_of_walker())]
+    {
+        let faults = faults(&packed(package), &expected);
+        assert!(faults.is_empty(), "{package}: {}", faults.join("\n"));
+    }
 }
 
 #[test]
 fn pages_link_to_files_of_the_package() {
-    let packed = packed();
+    let packed = packed("qcowfuzz");
     let pages: Vec<_> = packed.iter().filter(|path| path.ends_with(".md")).collect();
     assert!(pages.len() > 8, "{pages:?}");
     let text = |page: &str| fs::read_to_string(root().join(page)).unwrap();
@@ -115,9 +142,9 @@ fn pages_link_to_files_of_the_package() {
 #[test]
 fn faults_of_a_package_are_found() {
     let set = |paths: &[&str]| paths.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
-    let expected = set(&["README.md", "docs/crash.md", "src/disk/limits.rs"]);
+    let expected = set(&["README.md", "docs/crash.md", "src/base/limits.rs"]);
     assert!(faults(&expected, &expected).is_empty());
-    let packed = set(&["README.md", "corpus/map_extents/zero_kinds", "src/disk/limits.rs"]);
+    let packed = set(&["README.md", "corpus/map_extents/zero_kinds", "src/base/limits.rs"]);
     assert_eq!(
         faults(&packed, &expected),
         [
@@ -126,13 +153,13 @@ fn faults_of_a_package_are_found() {
         ]
     );
     let text =
-        "[a](docs/crash.md#two) [b](src/disk/limits.rs) [c](#here) [d](https://qemu.org/docs)";
+        "[a](docs/crash.md#two) [b](src/base/limits.rs) [c](#here) [d](https://qemu.org/docs)";
     assert!(broken(&expected, "README.md", text).is_empty());
     assert_eq!(
         broken(&packed, "README.md", text),
         ["README.md: links docs/crash.md, which is not packed"]
     );
-    assert!(broken(&packed, "docs/crash.md", "[limits](../src/disk/limits.rs)").is_empty());
-    assert_eq!(broken(&packed, "docs/crash.md", "[limits](src/disk/limits.rs)").len(), 1);
+    assert!(broken(&packed, "docs/crash.md", "[limits](../src/base/limits.rs)").is_empty());
+    assert_eq!(broken(&packed, "docs/crash.md", "[limits](src/base/limits.rs)").len(), 1);
     assert!(broken(&packed, "docs/crash.md", "[tables](results) [a](results/a.md)").is_empty());
 }

@@ -6,8 +6,8 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use qcowfuzz::base::features::Feature;
 use qcowfuzz::disk::extent::{Extent, Mapping, Visitor, Window};
-use qcowfuzz::disk::features::Feature;
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::Storage;

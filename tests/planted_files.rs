@@ -12,15 +12,15 @@ use std::path::Path;
 
 use altered::Altered;
 use planted::{Fault, Faulty, LookUp};
-use qcowfuzz::disk::features::FeatureSet;
+use qcowfuzz::base::features::FeatureSet;
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::formats::qcow2::entry::ClusterKind;
+use qcowfuzz::formats::qcow2::entry::L2Entry;
 use qcowfuzz::harness::engine::{Engine, EngineError};
 use qcowfuzz::harness::files::chain::Chain;
 use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::images::{Image, Images};
-use qcowfuzz::internal::formats::qcow2::entry::ClusterKind;
-use qcowfuzz::internal::formats::qcow2::entry::L2Entry;
 use qcowfuzz::internal::harness::cases::case::Case;
 use qcowfuzz::internal::harness::model::Model;
 use qcowfuzz::internal::harness::model::PieceState;

@@ -21,9 +21,9 @@ use std::path::Path;
 use fields::{Case, combinations, fields};
 use info::{Compared, ENCRYPTED};
 use qcowfuzz::disk::extent::Window;
+use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::disk::storage::{FileStorage, Layer};
-use qcowfuzz::internal::disk::image_format::ImageFormat;
 use qemu::{Checked, compare};
 
 fn image_line(version: u32, bits: u32, features: &str) -> String {

@@ -14,7 +14,7 @@ mod lines;
 mod qemu;
 mod tally;
 
-use qcowfuzz::internal::formats::qcow2::layout::Layout;
+use qcowfuzz::formats::qcow2::layout::Layout;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -22,12 +22,12 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use qcowfuzz::disk::extent::{Extent, Window};
+use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::storage::{FileStorage, Layer, Storage};
+use qcowfuzz::formats::anatomy::Part;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Walker};
 use qcowfuzz::images::Image;
-use qcowfuzz::internal::disk::image_format::ImageFormat;
-use qcowfuzz::internal::formats::anatomy::Part;
 use qcowfuzz::internal::images::damage::{Transform, broken_at_open};
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::export;

@@ -14,8 +14,8 @@ use miniz_oxide::deflate::core::{
 use qcowfuzz::disk::extent::Window;
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::disk::storage::{FileStorage, Layer};
+use qcowfuzz::formats::qcow2::geometry::Compression;
 use qcowfuzz::harness::{Harness, Walker};
-use qcowfuzz::internal::formats::qcow2::geometry::Compression;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::export;
 use qcowfuzz::internal::images::export::Holes;

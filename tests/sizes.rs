@@ -59,7 +59,7 @@ fn long_comments(source: &Source) -> Vec<String> {
 #[test]
 fn files_and_functions_stay_short() {
     let files = files_below("");
-    for folder in ["src/", "tests/", "benches/", "examples/", "fuzz/fuzz_targets/"] {
+    for folder in ["src/", "crates/", "tests/", "benches/", "examples/", "fuzz/fuzz_targets/"] {
         assert!(files.iter().any(|file| file.name.starts_with(folder)), "{folder} has no files");
     }
     let faults: Vec<_> = files.iter().flat_map(faults).collect();
@@ -94,7 +94,8 @@ fn undeclared(files: &[Source]) -> Vec<&str> {
         !parents.chain(tests.map(|file| file.name.clone())).any(|parent| declares(&parent, &line))
     };
     let names = files.iter().map(|file| file.name.as_str());
-    let names = names.filter(|name| name.starts_with("src/") || name.starts_with("tests/"));
+    let names =
+        names.filter(|name| ["src/", "crates/", "tests/"].iter().any(|it| name.starts_with(it)));
     names.filter(is_undeclared).collect()
 }
 

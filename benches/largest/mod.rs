@@ -9,13 +9,13 @@ use qcowfuzz::disk::extent::{Extent, Window};
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::{Layer, Storage};
-use qcowfuzz::harness::{Harness, Walker};
-use qcowfuzz::images::Image;
-use qcowfuzz::internal::formats::vhdx::checksum::Checksum;
-use qcowfuzz::internal::formats::vhdx::constants::{
+use qcowfuzz::formats::vhdx::checksum::Checksum;
+use qcowfuzz::formats::vhdx::constants::{
     BAT_REGION, METADATA_REGION, REGION_TABLE_OFFSET, VIRTUAL_DISK_SIZE,
 };
-use qcowfuzz::internal::formats::vpc::footer::checksums;
+use qcowfuzz::formats::vpc::footer::checksums;
+use qcowfuzz::harness::{Harness, Walker};
+use qcowfuzz::images::Image;
 use qcowfuzz::programs::text::assemble;
 use qcowfuzz::walkers::{Disk, WalkScratch, map_extents};
 

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::{env, fs, panic};
 
-use qcowfuzz::disk::features::{Feature, FeatureSet};
+use qcowfuzz::base::features::{Feature, FeatureSet};
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::harness::engine::ErrorKind;
 use qcowfuzz::harness::engine::claims::Claim;

@@ -12,7 +12,7 @@ from .common import MAX_ADDRESS_BYTES, MAX_RUN_SECONDS, Slice, cpu_seconds, fail
 
 KIB = 1 << 10
 MIB = 1 << 20
-# The features of options, by the names of src/disk/features.rs. The first choice is QEMU's default, and as frequent as
+# The features of options, by the names of src/base/features.rs. The first choice is QEMU's default, and as frequent as
 # all others together.
 CLUSTER_SIZES = [64 * KIB, *(512 << shift for shift in range(13) if 512 << shift != 64 * KIB)]
 REFCOUNT_BITS = [16, 1, 2, 4, 8, 32, 64]

@@ -110,9 +110,9 @@ class Builder:
 
     def planted(self, target):
         """Builds a target with the canary planted; returns its folder."""
-        script = self.tree / "build.rs"
+        script = self.tree / "crates/walker/build.rs"
         if script.exists():
-            raise Unable("the crate has a build.rs, expected none: the canary is planted by one")
+            raise Unable("the walker has a build.rs, expected none: the canary is planted by one")
         script.write_text(PLANTING)
         out = self.targets("address", target, folder="out-canary")
         script.unlink()

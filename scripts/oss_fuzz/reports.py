@@ -10,8 +10,8 @@ from .runner import Sandbox
 TARGET = "map_extents"
 # scripts/canary looks for the same.
 FINGERPRINT = r"(model|snapshots): kind, zero-allocated → zero-plain"
-# A function of the crate with its place, as llvm-symbolizer prints it.
-FRAME = r"^ *#\d+ 0x[0-9a-f]+ in .*\bqcowfuzz::.* \S*/src/\S+\.rs:\d+"
+# A function of the library or of the walker with its place, as llvm-symbolizer prints it.
+FRAME = r"^ *#\d+ 0x[0-9a-f]+ in .*\bqcowfuzz(_walker)?::.* \S*/src/\S+\.rs:\d+"
 # libFuzzer's words before a run, and the line in which Rust says where it panicked.
 BEFORE = r"INFO: .*|Running: .*|\S+: Running \d+ inputs .*|thread '.*' .*panicked at .*|"
 
@@ -56,10 +56,10 @@ def check_coverage(out, llvm, tree):
     if foreign:
         raise Failed(f"the coverage report contains {foreign[0]}, expected files of this crate only")
     # A mod.rs has no code, and the files of fuzz targets are in memory, where they have no holes.
-    left_out = [*tree.glob("**/mod.rs"), tree / "src/walkers/qcow2/host_holes.rs"]
-    walker = sorted(set(tree.glob("src/walkers/qcow2/*.rs")) - set(left_out))
+    left_out = [*tree.glob("**/mod.rs"), tree / "crates/walker/src/walkers/qcow2/host_holes.rs"]
+    walker = sorted(set(tree.glob("crates/walker/src/walkers/qcow2/*.rs")) - set(left_out))
     if not walker:
-        raise Unable("no source of the walker in src/walkers/qcow2")
+        raise Unable("no source of the walker in crates/walker/src/walkers/qcow2")
     for path in walker:
         if not covered.get(str(path)):
             raise Failed(f"the coverage report has no covered lines of {path.relative_to(tree)}")

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::disk::files::Existing;
+use crate::base::files::Existing;
 use crate::programs::text;
 
 use super::exit::{CommandError, Exit, ExitResult};

@@ -6,8 +6,8 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
+use crate::base::files;
 use crate::disk::extent::{Extent, Window};
-use crate::disk::files;
 use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::FileStorage;
 use crate::walkers::{Disk, MapError, WalkScratch, map_extents, read};

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::base::features::{Feature, FeatureSet};
 use crate::differential::campaign::{DifferentialCampaign, DifferentialError, Plan};
 use crate::differential::known::{cause_of, is_bug, known_of_qemu};
 use crate::differential::page;
@@ -19,7 +20,6 @@ use crate::differential::reports::{ISSUE_FILE, Reports};
 use crate::differential::sides::{Sides, Tested};
 use crate::differential::summary::Summary;
 use crate::differential::workdir::WorkFolder;
-use crate::disk::features::{Feature, FeatureSet};
 use crate::disk::image_format::ImageFormat;
 use crate::harness::KnownFindings;
 use crate::recipes::recipe::DiskOperation;

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use crate::disk::error::Error;
+use crate::base::error::Error;
+use crate::disk::error::FileError;
 use crate::findings::isolation::IsolationError;
 
 /// The result of a command that did its work.
@@ -75,6 +76,12 @@ impl From<Error> for CommandError {
             Error::Exists { path } => Self::at(&path, OUTPUT_EXISTS),
             error => Self::Message(error.to_string()),
         }
+    }
+}
+
+impl From<FileError> for CommandError {
+    fn from(error: FileError) -> Self {
+        Self::Message(error.to_string())
     }
 }
 

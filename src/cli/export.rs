@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::disk::files::Existing;
+use crate::base::files::Existing;
 use crate::findings::explain::explain;
 use crate::harness::targets::TargetKind;
 use crate::images::export::Holes;

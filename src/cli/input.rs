@@ -4,8 +4,8 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::disk::files;
-use crate::disk::limits::MAX_INPUT_BYTES;
+use crate::base::files;
+use crate::base::limits::MAX_INPUT_BYTES;
 use crate::findings::isolation::{IsolatedRun, Isolation};
 use crate::harness::targets::TargetKind;
 use crate::processes::ProcessLimits;

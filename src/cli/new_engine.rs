@@ -7,8 +7,8 @@ use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use crate::disk::files;
-use crate::disk::files::Existing;
+use crate::base::files;
+use crate::base::files::Existing;
 
 use super::exit::{CommandError, Exit, ExitResult};
 use super::print::say;

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use crate::disk::files::Existing;
+use crate::base::files::Existing;
 use crate::findings::PanicNotes;
 use crate::findings::examiner::Examiner;
 use crate::findings::report::Verdict;

@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::path::Path;
 
-use crate::disk::files;
-use crate::disk::files::Existing;
+use crate::base::files;
+use crate::base::files::Existing;
 
 use super::exit::{CommandError, OUTPUT_EXISTS};
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::disk::files::Existing;
+use crate::base::files::Existing;
 use crate::findings::PanicNotes;
 use crate::fuzzing::corpus::inputs::{Corpus, Pruned};
 use crate::fuzzing::corpus::merge::Merged;

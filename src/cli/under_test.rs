@@ -4,8 +4,8 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use crate::disk::features::{Feature, FeatureSet};
-use crate::disk::files;
+use crate::base::features::{Feature, FeatureSet};
+use crate::base::files;
 use crate::harness::KnownFindings;
 use crate::harness::cases::implementation::Implementation;
 use crate::processes::Executable;

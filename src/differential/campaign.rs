@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use crate::disk::error::Error;
+use crate::base::error::Error;
 
 use super::iteration::{Course, RecipeRunner};
 use super::page;

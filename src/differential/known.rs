@@ -1,6 +1,6 @@
 //! The known differences between QEMU and the command of this project: `known.toml`.
 
-use crate::disk::error::Error;
+use crate::base::error::Error;
 use crate::harness::{KnownFinding, KnownFindings};
 
 /// The beginning of the reason why both behaviours are permitted.

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::reports::Reports;
 use super::summary::{FoundDivergence, Summary};
-use crate::disk::error::Error;
+use crate::base::error::Error;
 use crate::findings::page::document;
 
 /// Writes the summary of a campaign to the folder of its reports, for programs and for people.

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::disk::error::Error;
-use crate::disk::files::replace;
+use crate::base::error::Error;
+use crate::base::files::replace;
 
 use super::divergence::DivergenceKind;
 use super::iteration::Met;

@@ -4,7 +4,7 @@
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
-use crate::disk::error::Error;
+use crate::base::error::Error;
 use crate::processes::survivors;
 
 /// The beginning of the names of subfolders.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tar::{Builder, Header};
 
-use crate::disk::files::Existing;
+use crate::base::files::Existing;
 use crate::disk::storage::Storage;
 use crate::harness::cases::target::Expectation;
 use crate::harness::targets::TargetKind;

@@ -12,8 +12,8 @@
 
 use std::fmt;
 
-use crate::disk::error::Error;
-use crate::disk::limits::MAX_INPUT_BYTES;
+use crate::base::error::Error;
+use crate::base::limits::MAX_INPUT_BYTES;
 
 /// The number of bytes in a row.
 const TEXT_ROW_BYTES: usize = 16;

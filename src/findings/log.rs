@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::disk::limits::MAX_LOGGED;
+use crate::base::limits::MAX_LOGGED;
 use crate::disk::observer::{Event, Observer, PrintAccesses, Rare, State, Vital};
 
 use printer::{LogEntry, LogPrinter};

@@ -32,7 +32,8 @@ impl PanicNote {
         let Stack { function, crate_name, frame, .. } = Stack::of_panic(&file);
         let frame = frame.unwrap_or_else(|| module(&file));
         let file = in_its_crate(&file).to_string();
-        let (crate_name, function) = (crate_name.unwrap_or_default(), function.unwrap_or_default());
+        let crate_name = crate_name.map_or(String::new(), project);
+        let function = function.unwrap_or_default();
         Self { crate_name, file, function, frame, detail: format!("{place}: {message}") }
     }
 
@@ -155,13 +156,24 @@ impl Stack {
     }
 }
 
+/// Returns the name of a crate in fingerprints. The walker was a part of the library, and its panics keep that name.
+fn project(crate_name: String) -> String {
+    match crate_name.as_str() {
+        "qcowfuzz_walker" => env!("CARGO_CRATE_NAME").to_string(),
+        _ => crate_name,
+    }
+}
+
 /// The crates of the standard library. Their types can be first in a function's path.
 const STANDARD: [&str; 3] = ["core", "alloc", "std"];
 
-/// Returns the crate whose sources are in a folder: this crate, or the folder's name without a version.
+/// Returns the crate whose sources are in a folder: this crate (of which the walker was a part), or the folder's name
+/// without a version.
 fn crate_in(root: &str) -> Option<String> {
     let root = root.trim_end_matches('/');
-    if root == env!("CARGO_MANIFEST_DIR") {
+    if [env!("CARGO_MANIFEST_DIR"), concat!(env!("CARGO_MANIFEST_DIR"), "/crates/walker")]
+        .contains(&root)
+    {
         return Some(env!("CARGO_CRATE_NAME").to_string());
     }
     let folder = root.rsplit('/').next().filter(|folder| !folder.is_empty())?;
@@ -328,8 +340,11 @@ mod tests {
     #[test]
     fn folders_name_crates() {
         let crate_of_file = |path: &str| crate_in(crate_root(path));
-        let own = concat!(env!("CARGO_MANIFEST_DIR"), "/src/walkers/qcow2/read.rs");
+        let own = concat!(env!("CARGO_MANIFEST_DIR"), "/src/findings/panics.rs");
         assert_eq!(crate_of_file(own).as_deref(), Some("qcowfuzz"));
+        let walker = concat!(env!("CARGO_MANIFEST_DIR"), "/crates/walker/src/walkers/read.rs");
+        assert_eq!(crate_of_file(walker).as_deref(), Some("qcowfuzz"));
+        assert_eq!(project("qcowfuzz_walker".to_string()), "qcowfuzz");
         let registry = "/home/me/.cargo/registry/src/index.crates.io-1949cf8c6b5b557f/my-disk-0.1.4/src/a/b.rs";
         assert_eq!(crate_of_file(registry).as_deref(), Some("my_disk"));
         assert_eq!(crate_of_file("/home/me/my-disk/src/lib.rs").as_deref(), Some("my_disk"));

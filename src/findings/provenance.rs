@@ -4,8 +4,8 @@
 
 use std::ops::Range;
 
+use crate::base::file_parts::FilePart;
 use crate::disk::clusters::ClusterSize;
-use crate::disk::file_parts::FilePart;
 use crate::disk::offsets::HostOffset;
 use crate::programs::journal::{Journal, Mark};
 use crate::programs::{JournalRecord, Placed};

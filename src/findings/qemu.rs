@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::disk::error::Error;
+use crate::base::error::Error;
+use crate::base::files::Existing;
 use crate::disk::extent::Extent;
-use crate::disk::files::Existing;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::qcow2::constants::INCOMPATIBLE_DATA_FILE;

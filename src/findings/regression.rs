@@ -12,7 +12,7 @@
 
 use std::fmt;
 
-use crate::disk::error::Error;
+use crate::base::error::Error;
 use crate::harness::targets::TargetKind;
 use crate::programs::Program;
 use crate::programs::text::assemble;

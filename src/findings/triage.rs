@@ -10,8 +10,8 @@ use std::thread::available_parallelism;
 
 use serde::Serialize;
 
-use crate::disk::error::Error;
-use crate::disk::files;
+use crate::base::error::Error;
+use crate::base::files;
 use crate::harness::engine::known::is_of;
 use crate::harness::targets::TargetKind;
 use crate::harness::{KnownFinding, KnownFindings};

@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::base::file_parts::MAX_EXTENT_FILES;
+use crate::base::limits::{MAX_LAYERS, MAX_WATCHED_EXTENTS};
 use crate::disk::clusters::ClusterSize;
 use crate::disk::error::StorageError;
 use crate::disk::extent::{Extent, Window};
-use crate::disk::file_parts::MAX_EXTENT_FILES;
 use crate::disk::image_format::ImageFormat;
-use crate::disk::limits::{MAX_LAYERS, MAX_WATCHED_EXTENTS};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Data, Layer, Storage};
 use crate::formats::anatomy::{Element, Part};

@@ -25,9 +25,9 @@ use std::io::ErrorKind;
 
 use serde::{Deserialize, Serialize};
 
-use crate::disk::error::Error;
-use crate::disk::files;
-use crate::disk::limits::MAX_INPUT_BYTES;
+use crate::base::error::Error;
+use crate::base::files;
+use crate::base::limits::MAX_INPUT_BYTES;
 use crate::findings::runner::Finding;
 use crate::fuzzing::corpus;
 use crate::fuzzing::corpus::Folder;
@@ -182,7 +182,7 @@ impl<S: Subject> Fuzzer<S> {
                     self.consider(&input, &Origin::File)?;
                 }
                 // Another process that shares the corpus may remove a file at any time.
-                Err(Error::File { source, .. }) if source.kind() == ErrorKind::NotFound => {}
+                Err(Error::File(error)) if error.source.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
             self.seen.insert(name);

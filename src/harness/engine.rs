@@ -12,9 +12,9 @@ pub(crate) mod tested;
 use std::borrow::Cow;
 use std::error::Error;
 
+use crate::base::features::FeatureSet;
 use crate::disk::error::StorageError;
 use crate::disk::extent::{Visitor, Window};
-use crate::disk::features::FeatureSet;
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::claims::{Claims, EnginePolicy};
 use crate::harness::engine::info::{CheckCounts, ImageInfo};

@@ -15,11 +15,11 @@ use std::ops::Range;
 
 use smallvec::{SmallVec, smallvec};
 
+use crate::base::file_parts::{FilePart, FileParts};
 use crate::disk::clusters::ClusterSize;
 use crate::disk::clusters::GuestCluster;
 use crate::disk::clusters::SUBCLUSTERS;
 use crate::disk::extent::Extent;
-use crate::disk::file_parts::{FilePart, FileParts};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::images::content::{CompressedContent, SubclusterChange};

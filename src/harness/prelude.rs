@@ -1,7 +1,7 @@
 //! The items that an adapter of an implementation uses: `use qcowfuzz::prelude::*;`.
 
+pub use crate::base::features::Feature;
 pub use crate::disk::extent::{Extent, Mapping, Visitor, Window};
-pub use crate::disk::features::Feature;
 pub use crate::disk::image_format::ImageFormat;
 pub use crate::disk::offsets::{GuestOffset, HostOffset};
 pub use crate::disk::storage::Storage;
@@ -35,11 +35,11 @@ macro_rules! __describe {
     ) => {
         fn facts(&self) -> $crate::harness::engine::Facts {
             let claims = $crate::harness::engine::claims::Claims::QCOW2;
-            $(let claims = claims.yes(&[$($crate::disk::features::Feature::$known_too),*]);)?
+            $(let claims = claims.yes(&[$($crate::base::features::Feature::$known_too),*]);)?
             $(let claims = claims.refuse_or_be_right(&[
-                $($crate::disk::features::Feature::$refused),*
+                $($crate::base::features::Feature::$refused),*
             ]);)?
-            $(let claims = claims.no(&[$($crate::disk::features::Feature::$no),*]);)?
+            $(let claims = claims.no(&[$($crate::base::features::Feature::$no),*]);)?
             let policy = $crate::harness::engine::claims::EnginePolicy {
                 $(size: $crate::harness::engine::claims::SizePolicy::$size,)?
                 $(cost: $crate::harness::engine::claims::CostPolicy::$cost,)?
@@ -52,7 +52,7 @@ macro_rules! __describe {
                     let known = $crate::harness::KnownFindings::parse($known);
                     known.unwrap_or_else(|error| panic!("known findings: {error}"))
                 },)?
-                $(write_claims: Some(claims.no(&[$($crate::disk::features::Feature::$no_writes),*])),)?
+                $(write_claims: Some(claims.no(&[$($crate::base::features::Feature::$no_writes),*])),)?
                 $(reads: $crate::harness::engine::AccessFeedback::$reads,)?
                 $(writes: Some($crate::harness::engine::AccessFeedback::$writes),)?
                 ..$crate::harness::engine::Facts::new($name)

@@ -7,8 +7,8 @@
 //! # Arithmetic
 //! [`BlockPlaces::host_clusters`] bounds the clusters of a file, so that no offset saturates.
 
+use crate::base::file_parts::{FileParts, MAX_EXTENT_FILES};
 use crate::disk::clusters::ClusterSize;
-use crate::disk::file_parts::{FileParts, MAX_EXTENT_FILES};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
+use crate::base::file_parts::MAX_EXTENT_FILES;
+use crate::base::limits::MAX_LAYERS;
 use crate::disk::clusters::HostCluster;
-use crate::disk::file_parts::MAX_EXTENT_FILES;
 use crate::disk::image_format::ImageFormat;
-use crate::disk::limits::MAX_LAYERS;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Layer;
 use crate::images::declarations::Declarations;

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use crate::disk::file_parts::MAX_EXTENT_FILES;
+use crate::base::file_parts::MAX_EXTENT_FILES;
 use crate::formats::anatomy::{Anatomy, EVERYTHING, Element, Part};
 use crate::formats::error::MapError;
 use crate::formats::vmdk::head::ImageLayout;

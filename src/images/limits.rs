@@ -1,6 +1,6 @@
 //! Limits on programs. A program that asks for more is cut to these limits, and never rejected.
 
-use crate::disk::limits::MAX_LAYERS;
+use crate::base::limits::MAX_LAYERS;
 use crate::formats::qcow2::constants::{MAX_L1_ENTRIES, MAX_REFCOUNT_TABLE_BYTES};
 use crate::formats::qcow2::geometry::Geometry;
 use crate::images::qcow2::Sizes;

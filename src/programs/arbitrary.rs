@@ -10,7 +10,7 @@
 
 use arbitrary::{Arbitrary, Unstructured};
 
-use crate::disk::limits::MAX_OPERATIONS;
+use crate::base::limits::MAX_OPERATIONS;
 use crate::images::entropy::Entropy;
 use crate::images::limits::Limits;
 

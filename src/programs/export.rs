@@ -3,8 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::disk::error::Error;
-use crate::disk::files::{Existing, create};
+use crate::base::error::Error;
+use crate::base::files::{Existing, create};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::storage::Storage;
 use crate::images::export;
@@ -96,7 +96,7 @@ fn check(path: &Path, existing: Existing, length: u64, holes: Holes) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::files::list;
+    use crate::base::files::list;
     use crate::harness::{Harness, Walker};
     use crate::programs::text::assemble;
 

@@ -4,8 +4,8 @@
 //! Folding replaces what an engine lacks by the nearest that it knows, and removes an operation only if nothing is near
 //! it: a compressed write becomes a write, an overlay or a snapshot disappears.
 
+use crate::base::features::{Feature, FeatureSet};
 use crate::disk::clusters::ClusterSize;
-use crate::disk::features::{Feature, FeatureSet};
 use crate::formats::qcow2::geometry::Version;
 use crate::images::qcow2::{HeaderFlags, HeaderLength, Leaving, MAX_SIZE_BYTES};
 

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::disk::limits::MAX_OPERATIONS;
+use crate::base::limits::MAX_OPERATIONS;
 
 use super::operand::Length;
 use super::operation::{OPERATION_BYTES, Operation};

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use crate::disk::file_parts::MAX_EXTENT_FILES;
+use crate::base::file_parts::MAX_EXTENT_FILES;
 use crate::disk::image_format::ImageFormat;
 use crate::formats::qcow2::geometry::Geometry;
 use crate::images::entropy::Entropy;

@@ -1,10 +1,10 @@
 //! The journal: a record of the meaning of each operation, with the host offsets that the build chose for it. The
 //! reference model sees only the journal: no entry and no byte of the image.
 
+use crate::base::file_parts::FileParts;
 use crate::disk::clusters::ClusterSize;
 use crate::disk::clusters::GuestCluster;
 use crate::disk::clusters::SubclusterRange;
-use crate::disk::file_parts::FileParts;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::images::content::{CompressedContent, SubclusterChange, WriteContent, WriteNumber};

@@ -3,7 +3,7 @@
 
 mod operands;
 
-use crate::disk::error::Error;
+use crate::base::error::Error;
 
 use super::framing::parse_bytes;
 use super::operation::Operation;

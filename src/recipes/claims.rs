@@ -1,7 +1,7 @@
 //! The features of the images that a recipe makes, so that a campaign can leave out those that a program lacks.
 
+use crate::base::features::{Feature, FeatureSet};
 use crate::disk::clusters::ClusterSize;
-use crate::disk::features::{Feature, FeatureSet};
 use crate::disk::image_format::ImageFormat;
 
 use super::recipe::{ABORT, COMPRESSED_WRITE, Command, Recipe, value_of, verb_of};

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::disk::error::Error;
+use crate::base::error::Error;
 
 /// The reason why a recipe could not be carried out: no verdict about an implementation.
 #[derive(Debug, thiserror::Error)]

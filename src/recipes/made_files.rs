@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use crate::base::file_parts::MAX_EXTENT_FILES;
+use crate::base::limits::MAX_LAYERS;
 use crate::disk::error::StorageError;
-use crate::disk::file_parts::MAX_EXTENT_FILES;
 use crate::disk::image_format::ImageFormat;
-use crate::disk::limits::MAX_LAYERS;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{FileStorage, GRAIN_BYTES, PIECE_BYTES, Storage, each_data};
 use crate::images::files::{Images, LayerFiles};

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::disk::files::Existing;
+use crate::base::files::Existing;
 use crate::processes::Reply;
 use crate::programs::export;
 

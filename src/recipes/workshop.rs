@@ -5,8 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::disk::features::FeatureSet;
-use crate::disk::known_bytes::KnownBytes;
+use crate::base::features::FeatureSet;
+use crate::base::known_bytes::KnownBytes;
 use crate::images::files::Images;
 use crate::processes::Reply;
 

@@ -1,7 +1,7 @@
 //! Bugs in bitmaps.
 
 use qcowfuzz::disk::offsets::HostOffset;
-use qcowfuzz::internal::formats::qcow2::constants::AUTOCLEAR_BITMAPS;
+use qcowfuzz::formats::qcow2::constants::AUTOCLEAR_BITMAPS;
 use qcowfuzz::programs::Program;
 
 use super::counts::uncount;

@@ -1,8 +1,8 @@
 //! Bugs in refcounts and COPIED flags.
 
 use qcowfuzz::disk::offsets::HostOffset;
-use qcowfuzz::internal::formats::qcow2::constants::COPIED;
-use qcowfuzz::internal::formats::qcow2::entry::ClusterKind;
+use qcowfuzz::formats::qcow2::constants::COPIED;
+use qcowfuzz::formats::qcow2::entry::ClusterKind;
 
 use super::{Altered, Case, Mapped, case};
 

@@ -8,19 +8,19 @@ pub mod snapshots;
 
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::{GRAIN_BYTES, Storage};
+use qcowfuzz::formats::qcow2::bitmap::BitmapsExtension;
+use qcowfuzz::formats::qcow2::constants::SNAPSHOT_FIXED_BYTES;
+use qcowfuzz::formats::qcow2::entry::ClusterKind;
+use qcowfuzz::formats::qcow2::entry::L1Entry;
+use qcowfuzz::formats::qcow2::entry::L2Entry;
+use qcowfuzz::formats::qcow2::entry::SubclusterBitmap;
+use qcowfuzz::formats::qcow2::geometry::Geometry;
+use qcowfuzz::formats::qcow2::head::Head;
+use qcowfuzz::formats::qcow2::header::Header;
+use qcowfuzz::formats::qcow2::layout::Layout;
+use qcowfuzz::formats::qcow2::refcount;
+use qcowfuzz::formats::qcow2::snapshot::SnapshotEntry;
 use qcowfuzz::images::Image;
-use qcowfuzz::internal::formats::qcow2::bitmap::BitmapsExtension;
-use qcowfuzz::internal::formats::qcow2::constants::SNAPSHOT_FIXED_BYTES;
-use qcowfuzz::internal::formats::qcow2::entry::ClusterKind;
-use qcowfuzz::internal::formats::qcow2::entry::L1Entry;
-use qcowfuzz::internal::formats::qcow2::entry::L2Entry;
-use qcowfuzz::internal::formats::qcow2::entry::SubclusterBitmap;
-use qcowfuzz::internal::formats::qcow2::geometry::Geometry;
-use qcowfuzz::internal::formats::qcow2::head::Head;
-use qcowfuzz::internal::formats::qcow2::header::Header;
-use qcowfuzz::internal::formats::qcow2::layout::Layout;
-use qcowfuzz::internal::formats::qcow2::refcount;
-use qcowfuzz::internal::formats::qcow2::snapshot::SnapshotEntry;
 
 /// A bug in the bytes, and the fingerprints that it must have.
 pub struct Case {

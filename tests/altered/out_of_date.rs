@@ -1,8 +1,8 @@
 //! Bugs in images whose counts are meant to be out of date: in these counts and in others.
 
 use qcowfuzz::disk::offsets::HostOffset;
-use qcowfuzz::internal::formats::qcow2::constants::COPIED;
-use qcowfuzz::internal::formats::qcow2::entry::ClusterKind;
+use qcowfuzz::formats::qcow2::constants::COPIED;
+use qcowfuzz::formats::qcow2::entry::ClusterKind;
 use qcowfuzz::internal::images::files::Deviation;
 
 use super::Altered;

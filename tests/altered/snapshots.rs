@@ -1,10 +1,10 @@
 //! Bugs in the contents of a snapshot.
 
-use qcowfuzz::internal::formats::qcow2::constants::SNAPSHOT_FIXED_BYTES;
-use qcowfuzz::internal::formats::qcow2::entry::ClusterKind;
-use qcowfuzz::internal::formats::qcow2::entry::L1Entry;
-use qcowfuzz::internal::formats::qcow2::entry::L2Entry;
-use qcowfuzz::internal::formats::qcow2::layout::Layout;
+use qcowfuzz::formats::qcow2::constants::SNAPSHOT_FIXED_BYTES;
+use qcowfuzz::formats::qcow2::entry::ClusterKind;
+use qcowfuzz::formats::qcow2::entry::L1Entry;
+use qcowfuzz::formats::qcow2::entry::L2Entry;
+use qcowfuzz::formats::qcow2::layout::Layout;
 
 use super::{Altered, Case, case, words};
 

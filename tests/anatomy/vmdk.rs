@@ -1,11 +1,11 @@
 //! The anatomy of VMDK images.
 
 use qcowfuzz::disk::image_format::ImageFormat;
+use qcowfuzz::formats::anatomy::{Anatomy, Part};
+use qcowfuzz::formats::vmdk::cowd_header::CowdHeader;
+use qcowfuzz::formats::vmdk::sparse_header::SparseHeader;
 use qcowfuzz::harness::{Harness, Walker};
 use qcowfuzz::images::Image;
-use qcowfuzz::internal::formats::anatomy::{Anatomy, Part};
-use qcowfuzz::internal::formats::vmdk::cowd_header::CowdHeader;
-use qcowfuzz::internal::formats::vmdk::sparse_header::SparseHeader;
 use qcowfuzz::programs::Program;
 use qcowfuzz::programs::text::assemble;
 

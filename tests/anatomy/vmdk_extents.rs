@@ -2,10 +2,10 @@
 
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::formats::anatomy::{EVERYTHING, Part};
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::images::{Image, Images};
-use qcowfuzz::internal::formats::anatomy::{EVERYTHING, Part};
 use qcowfuzz::internal::images::files::LayerFile;
 use qcowfuzz::internal::images::layer_anatomy::LayerAnatomy;
 use qcowfuzz::programs::Program;

@@ -6,9 +6,9 @@ use std::ops::ControlFlow;
 
 use qcowfuzz::disk::extent::{Extent, Window};
 use qcowfuzz::disk::offsets::HostOffset;
+use qcowfuzz::formats::qcow2::header::Header;
 use qcowfuzz::harness::Walker;
 use qcowfuzz::harness::files::chain::Chain;
-use qcowfuzz::internal::formats::qcow2::header::Header;
 use qcowfuzz::internal::harness::oracles::qcow2::recount::{Recount, Role};
 use qcowfuzz::internal::harness::oracles::qcow2::refcounts;
 use qcowfuzz::prelude::{Engine, OpenDisk};

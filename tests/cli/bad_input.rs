@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use qcowfuzz::internal::formats::qcow2::header::PARSED_BYTES;
+use qcowfuzz::formats::qcow2::header::PARSED_BYTES;
 
 use crate::skipped::skipped;
 use crate::support::{Damaged, error_line, qcowfuzz, qemu_img, text, with_image};

@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use qcowfuzz::fuzzing::corpus;
-use qcowfuzz::internal::disk::files;
+use qcowfuzz::internal::base::files;
 
 #[cfg(target_os = "linux")]
 use crate::processes::signal;

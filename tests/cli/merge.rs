@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use qcowfuzz::fuzzing::corpus;
-use qcowfuzz::internal::disk::files;
+use qcowfuzz::internal::base::files;
 use qcowfuzz::programs::generate::{GenerateSettings, generate};
 
 use crate::support::{error_line, qcowfuzz, text};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use qcowfuzz::fuzzing::corpus;
-use qcowfuzz::internal::disk::files;
+use qcowfuzz::internal::base::files;
 
 use crate::processes::{Killed, until};
 use crate::support::{qcowfuzz, text};

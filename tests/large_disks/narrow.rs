@@ -3,12 +3,12 @@
 use std::ops::ControlFlow;
 
 use qcowfuzz::disk::extent::{Extent, Visitor, Window};
+use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::harness::Walker;
 use qcowfuzz::harness::engine::status::GuestRun;
 use qcowfuzz::harness::engine::{Engine, EngineError, Facts, OpenDisk, Opened};
 use qcowfuzz::harness::files::chain::Chain;
-use qcowfuzz::internal::disk::image_format::ImageFormat;
 
 /// The first guest offset that needs more than 32 bits.
 const REACH: u64 = 1 << 32;

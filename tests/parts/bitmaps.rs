@@ -2,14 +2,14 @@
 
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::internal::formats::qcow2::bitmap::BitmapCluster;
-use qcowfuzz::internal::formats::qcow2::bitmap::BitmapEntry;
-use qcowfuzz::internal::formats::qcow2::bitmap::BitmapTableEntry;
-use qcowfuzz::internal::formats::qcow2::constants::AUTOCLEAR_BITMAPS;
-use qcowfuzz::internal::formats::qcow2::constants::BITMAP_FIXED_BYTES;
-use qcowfuzz::internal::formats::qcow2::constants::EXTENSION_BITMAPS;
-use qcowfuzz::internal::formats::qcow2::geometry::Version;
-use qcowfuzz::internal::formats::qcow2::head::Head;
+use qcowfuzz::formats::qcow2::bitmap::BitmapCluster;
+use qcowfuzz::formats::qcow2::bitmap::BitmapEntry;
+use qcowfuzz::formats::qcow2::bitmap::BitmapTableEntry;
+use qcowfuzz::formats::qcow2::constants::AUTOCLEAR_BITMAPS;
+use qcowfuzz::formats::qcow2::constants::BITMAP_FIXED_BYTES;
+use qcowfuzz::formats::qcow2::constants::EXTENSION_BITMAPS;
+use qcowfuzz::formats::qcow2::geometry::Version;
+use qcowfuzz::formats::qcow2::head::Head;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::qcow2::Leaving;
 use qcowfuzz::internal::programs::prologue::Prologue;

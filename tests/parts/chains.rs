@@ -1,7 +1,7 @@
 //! Parts of backing chains and external data files.
 
-use qcowfuzz::internal::disk::image_format::ImageFormat;
-use qcowfuzz::internal::formats::qcow2::geometry::Version;
+use qcowfuzz::disk::image_format::ImageFormat;
+use qcowfuzz::formats::qcow2::geometry::Version;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::qcow2::Builder;
 use qcowfuzz::internal::programs::operand::{Base, DataIn, ImageForm, Size};

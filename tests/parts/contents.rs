@@ -1,6 +1,6 @@
 //! Parts of cluster contents.
 
-use qcowfuzz::internal::formats::qcow2::geometry::Compression;
+use qcowfuzz::formats::qcow2::geometry::Compression;
 use qcowfuzz::internal::programs::operand::ImageFeatures;
 use qcowfuzz::internal::programs::operand::Keep;
 use qcowfuzz::internal::programs::operand::Number;
@@ -16,9 +16,7 @@ const LOOKS: [&str; 9] =
 pub const PARTS: &[Part] = &[
     Part {
         name: "zeros that keep their cluster",
-        prepare: |prologue| {
-            prologue.version = qcowfuzz::internal::formats::qcow2::geometry::Version::V3
-        },
+        prepare: |prologue| prologue.version = qcowfuzz::formats::qcow2::geometry::Version::V3,
         lines: |_| "write at=start+1 clusters=3\nzero at=start+2 clusters=1 keep=yes".to_string(),
         had: |trace| trace.changed(|one| matches!(one, Operation::Zero { keep: Keep::Yes, .. })),
     },
@@ -43,7 +41,7 @@ pub const PARTS: &[Part] = &[
     Part {
         name: "zstd",
         prepare: |prologue| {
-            prologue.version = qcowfuzz::internal::formats::qcow2::geometry::Version::V3;
+            prologue.version = qcowfuzz::formats::qcow2::geometry::Version::V3;
             prologue.features = prologue.features.with(ImageFeatures::ZSTD);
         },
         lines: |_| "compress at=last+0 clusters=2 shape=half skew=fresh+700".to_string(),
@@ -52,7 +50,7 @@ pub const PARTS: &[Part] = &[
     Part {
         name: "subclusters",
         prepare: |prologue| {
-            prologue.version = qcowfuzz::internal::formats::qcow2::geometry::Version::V3;
+            prologue.version = qcowfuzz::formats::qcow2::geometry::Version::V3;
             prologue.features = prologue.features.with(ImageFeatures::EXTENDED_L2);
             prologue.cluster_bits = Number::new(14.max(prologue.cluster_bits.get())).unwrap();
         },

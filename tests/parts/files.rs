@@ -1,6 +1,6 @@
 //! Parts of a file outside its disk: its end, holes, tables past the end of the disk.
 
-use qcowfuzz::internal::formats::qcow2::layout::Layout;
+use qcowfuzz::formats::qcow2::layout::Layout;
 use std::ops::ControlFlow;
 
 use qcowfuzz::disk::error::StorageError;
@@ -8,9 +8,9 @@ use qcowfuzz::disk::extent::{Extent, Window};
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::formats::qcow2::head::Head;
+use qcowfuzz::formats::qcow2::header::Header;
 use qcowfuzz::images::Image;
-use qcowfuzz::internal::formats::qcow2::head::Head;
-use qcowfuzz::internal::formats::qcow2::header::Header;
 use qcowfuzz::internal::images::qcow2::FileEnd;
 use qcowfuzz::internal::images::qcow2::placement::Policy;
 use qcowfuzz::internal::programs::interpreter::Effect;

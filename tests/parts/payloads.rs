@@ -1,6 +1,6 @@
 //! Parts of compressed clusters: the coding and the length of their payloads.
 
-use qcowfuzz::internal::formats::qcow2::geometry::Compression;
+use qcowfuzz::formats::qcow2::geometry::Compression;
 use qcowfuzz::internal::images::content::{CompressedContent, Shape};
 use qcowfuzz::internal::images::qcow2::payload::Coding;
 use qcowfuzz::internal::programs::interpreter::Effect;
@@ -153,7 +153,7 @@ pub const PARTS: &[Part] = &[
         name: ZSTD_CODINGS,
         prepare: |prologue| {
             use qcowfuzz::internal::programs::operand::ImageFeatures;
-            prologue.version = qcowfuzz::internal::formats::qcow2::geometry::Version::V3;
+            prologue.version = qcowfuzz::formats::qcow2::geometry::Version::V3;
             prologue.features = prologue.features.with(ImageFeatures::ZSTD);
         },
         lines: |_| "compress_as at=start+8 shape=far coding=pieces skew=packed".to_string(),

@@ -1,24 +1,24 @@
 //! Snapshots.
 
-use qcowfuzz::internal::formats::qcow2::layout::Layout;
+use qcowfuzz::formats::qcow2::layout::Layout;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use qcowfuzz::disk::error::StorageError;
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::{GRAIN_BYTES, Storage, each_data};
+use qcowfuzz::formats::qcow2::entry::L1Entry;
+use qcowfuzz::formats::qcow2::geometry::Geometry;
+use qcowfuzz::formats::qcow2::geometry::Version;
+use qcowfuzz::formats::qcow2::head::Head;
+use qcowfuzz::formats::qcow2::header::Header;
+use qcowfuzz::formats::qcow2::refcount::block_offset;
+use qcowfuzz::formats::qcow2::refcount::for_each_run;
+use qcowfuzz::formats::qcow2::snapshot::SnapshotEntry;
+use qcowfuzz::formats::qcow2::snapshot::SnapshotExtra;
+use qcowfuzz::formats::qcow2::snapshot_table::each_entry;
+use qcowfuzz::formats::qcow2::snapshot_table::extra_of;
 use qcowfuzz::images::Image;
-use qcowfuzz::internal::formats::qcow2::entry::L1Entry;
-use qcowfuzz::internal::formats::qcow2::geometry::Geometry;
-use qcowfuzz::internal::formats::qcow2::geometry::Version;
-use qcowfuzz::internal::formats::qcow2::head::Head;
-use qcowfuzz::internal::formats::qcow2::header::Header;
-use qcowfuzz::internal::formats::qcow2::refcount::block_offset;
-use qcowfuzz::internal::formats::qcow2::refcount::for_each_run;
-use qcowfuzz::internal::formats::qcow2::snapshot::SnapshotEntry;
-use qcowfuzz::internal::formats::qcow2::snapshot::SnapshotExtra;
-use qcowfuzz::internal::formats::qcow2::snapshot_table::each_entry;
-use qcowfuzz::internal::formats::qcow2::snapshot_table::extra_of;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::programs::journal::JournalRecord;
 use qcowfuzz::internal::programs::operand::Number;

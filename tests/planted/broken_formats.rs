@@ -4,11 +4,11 @@
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::harness::{Harness, Walker};
-use qcowfuzz::internal::formats::anatomy::SealKind;
-use qcowfuzz::internal::formats::vhdx::constants::{
+use qcowfuzz::formats::anatomy::SealKind;
+use qcowfuzz::formats::vhdx::constants::{
     METADATA_SIGNATURE, REGION_TABLE_BYTES, REGION_TABLE_OFFSETS,
 };
+use qcowfuzz::harness::{Harness, Walker};
 use qcowfuzz::programs::text::assemble;
 use qcowfuzz::programs::{Operation, Program};
 

@@ -18,12 +18,12 @@ use std::ops::ControlFlow;
 use qcowfuzz::disk::extent::{Extent, Mapping, Visitor, Window};
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::formats::qcow2::geometry::Geometry;
+use qcowfuzz::formats::qcow2::header::Header;
+use qcowfuzz::formats::qcow2::header::PARSED_BYTES;
 use qcowfuzz::harness::engine::status::{GuestRun, GuestStatus};
 use qcowfuzz::harness::engine::{self, Engine, EngineError, OpenDisk, Opened, Request};
 use qcowfuzz::harness::files::chain::{Chain, ChainFile};
-use qcowfuzz::internal::formats::qcow2::geometry::Geometry;
-use qcowfuzz::internal::formats::qcow2::header::Header;
-use qcowfuzz::internal::formats::qcow2::header::PARSED_BYTES;
 use small_writer::WritingWalker;
 
 /// The facts about the image and the earlier walks that a fault may use.

@@ -3,9 +3,9 @@
 use qcowfuzz::disk::extent::Mapping;
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::formats::error::MapError;
+use qcowfuzz::formats::qcow2::layout::Layout;
 use qcowfuzz::harness::engine::{EngineError, OpenDisk};
-use qcowfuzz::internal::formats::error::MapError;
-use qcowfuzz::internal::formats::qcow2::layout::Layout;
 
 use super::{Case, Facts, Fault, LookUp, Looked, OnLookup, OnRead, Walked};
 

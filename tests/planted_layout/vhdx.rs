@@ -2,13 +2,13 @@
 
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::images::Image;
-use qcowfuzz::internal::formats::vhdx::block_table::BlockTable;
-use qcowfuzz::internal::formats::vhdx::checksum::Checksum;
-use qcowfuzz::internal::formats::vhdx::constants::{
+use qcowfuzz::formats::vhdx::block_table::BlockTable;
+use qcowfuzz::formats::vhdx::checksum::Checksum;
+use qcowfuzz::formats::vhdx::constants::{
     BAT_REGION, FILE_PARAMETERS, METADATA_REGION, VIRTUAL_DISK_SIZE,
 };
-use qcowfuzz::internal::formats::vhdx::metadata::Metadata;
+use qcowfuzz::formats::vhdx::metadata::Metadata;
+use qcowfuzz::images::Image;
 
 use crate::Bug;
 

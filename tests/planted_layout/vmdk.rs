@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::harness::{Harness, Walker};
-use qcowfuzz::images::Image;
-use qcowfuzz::internal::formats::vmdk::constants::{
+use qcowfuzz::formats::vmdk::constants::{
     DIRECTORY_AT_END, FLAG_MARKERS, FLAG_REDUNDANT_DIRECTORY, FLAG_ZERO_GRAINS, HEADER_BYTES,
     SECTOR_BYTES, SPARSE_MAGIC, STREAM_FOOTER_BYTES,
 };
-use qcowfuzz::internal::formats::vmdk::footer;
-use qcowfuzz::internal::formats::vmdk::sparse_header::SparseHeader;
+use qcowfuzz::formats::vmdk::footer;
+use qcowfuzz::formats::vmdk::sparse_header::SparseHeader;
+use qcowfuzz::harness::{Harness, Walker};
+use qcowfuzz::images::Image;
 use qcowfuzz::internal::harness::oracles::layout::LayoutJudge;
 use qcowfuzz::internal::images::files::LayerFiles;
 use qcowfuzz::internal::programs::operand::{Base, ImageForm, Number, Relative};

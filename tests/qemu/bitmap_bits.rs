@@ -4,11 +4,11 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
-use qcowfuzz::internal::formats::qcow2::bitmap::BitmapCluster;
-use qcowfuzz::internal::formats::qcow2::bitmap::BitmapEntry;
-use qcowfuzz::internal::formats::qcow2::bitmap::BitmapTableEntry;
-use qcowfuzz::internal::formats::qcow2::constants::BITMAP_FIXED_BYTES;
-use qcowfuzz::internal::formats::qcow2::head::Head;
+use qcowfuzz::formats::qcow2::bitmap::BitmapCluster;
+use qcowfuzz::formats::qcow2::bitmap::BitmapEntry;
+use qcowfuzz::formats::qcow2::bitmap::BitmapTableEntry;
+use qcowfuzz::formats::qcow2::constants::BITMAP_FIXED_BYTES;
+use qcowfuzz::formats::qcow2::head::Head;
 
 use crate::bitmaps::built;
 use crate::qemu;

@@ -4,11 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::internal::disk::image_format::ImageFormat;
-use qcowfuzz::internal::formats::error::MapError;
-use qcowfuzz::internal::formats::qcow2::constants::AUTOCLEAR_BITMAPS;
-use qcowfuzz::internal::formats::qcow2::head::Head;
+use qcowfuzz::formats::error::MapError;
+use qcowfuzz::formats::qcow2::constants::AUTOCLEAR_BITMAPS;
+use qcowfuzz::formats::qcow2::head::Head;
 use qcowfuzz::internal::harness::oracles::qcow2::recount::Recount;
 
 use crate::info;

@@ -6,7 +6,7 @@ use std::path::Path;
 use qcowfuzz::disk::extent::{Extent, Window};
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::disk::storage::{Layer, Storage};
-use qcowfuzz::internal::formats::qcow2::head::Head;
+use qcowfuzz::formats::qcow2::head::Head;
 use qcowfuzz::internal::harness::oracles::qcow2::recount::Recount;
 use qcowfuzz::internal::harness::oracles::qcow2::recount::RefcountFault;
 use qcowfuzz::internal::images::entropy::Entropy;

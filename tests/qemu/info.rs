@@ -5,9 +5,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::internal::cli::info::record::InfoRecord;
 use qcowfuzz::internal::cli::info::{human, record_of_file};
-use qcowfuzz::internal::disk::image_format::ImageFormat;
 use serde_json::Value;
 
 use crate::qemu::Checked;

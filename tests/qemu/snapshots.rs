@@ -5,13 +5,13 @@ use std::path::Path;
 
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::internal::formats::qcow2::constants::SNAPSHOT_FIXED_BYTES;
-use qcowfuzz::internal::formats::qcow2::geometry::Version;
-use qcowfuzz::internal::formats::qcow2::head::Head;
-use qcowfuzz::internal::formats::qcow2::snapshot::SnapshotEntry;
-use qcowfuzz::internal::formats::qcow2::snapshot::SnapshotExtra;
-use qcowfuzz::internal::formats::qcow2::snapshot_table::each_entry;
-use qcowfuzz::internal::formats::qcow2::snapshot_table::extra_of;
+use qcowfuzz::formats::qcow2::constants::SNAPSHOT_FIXED_BYTES;
+use qcowfuzz::formats::qcow2::geometry::Version;
+use qcowfuzz::formats::qcow2::head::Head;
+use qcowfuzz::formats::qcow2::snapshot::SnapshotEntry;
+use qcowfuzz::formats::qcow2::snapshot::SnapshotExtra;
+use qcowfuzz::formats::qcow2::snapshot_table::each_entry;
+use qcowfuzz::formats::qcow2::snapshot_table::extra_of;
 use serde_json::{Value, json};
 
 use crate::qemu::{self, Checked, convert_with, failure, run};

@@ -11,7 +11,7 @@ use qcowfuzz::disk::extent::{Extent, Window};
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::disk::storage::FileStorage;
-use qcowfuzz::internal::formats::anatomy::Part;
+use qcowfuzz::formats::anatomy::Part;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::programs::operand::Base;
 use qcowfuzz::programs::Program;

@@ -1,8 +1,6 @@
 //! Damages VHDX images.
 
-use qcowfuzz::internal::formats::vhdx::constants::{
-    BAT_REGION, METADATA_REGION, PAGE_83, PARENT_LOCATOR,
-};
+use qcowfuzz::formats::vhdx::constants::{BAT_REGION, METADATA_REGION, PAGE_83, PARENT_LOCATOR};
 use qcowfuzz::internal::images::entropy::Entropy;
 
 use crate::comparison::one_of;

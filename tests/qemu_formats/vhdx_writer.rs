@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use qcowfuzz::internal::formats::vhdx::constants::{
+use qcowfuzz::formats::vhdx::constants::{
     BAT_REGION, FILE_PARAMETERS, Guid, LOGICAL_SECTOR_SIZE, METADATA_REGION, PAGE_83,
     PHYSICAL_SECTOR_SIZE, VIRTUAL_DISK_SIZE,
 };

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use qcowfuzz::disk::image_format::ImageFormat;
-use qcowfuzz::internal::formats::anatomy::Part;
+use qcowfuzz::formats::anatomy::Part;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::programs::operand::Base;
 

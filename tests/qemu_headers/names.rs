@@ -5,10 +5,10 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use qcowfuzz::disk::extent::Window;
+use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::storage::{FileStorage, Storage};
+use qcowfuzz::formats::qcow2::head::{Field, Head};
 use qcowfuzz::images::Limits;
-use qcowfuzz::internal::disk::image_format::ImageFormat;
-use qcowfuzz::internal::formats::qcow2::head::{Field, Head};
 use qcowfuzz::internal::images::export;
 use qcowfuzz::internal::images::export::Holes;
 use qcowfuzz::internal::images::files::LayerFiles;

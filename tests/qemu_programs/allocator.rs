@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use qcowfuzz::disk::observer::{Observer, Rare};
 use qcowfuzz::images::{FileNames, Images, Limits};
-use qcowfuzz::internal::disk::observer::{Observer, Rare};
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::programs::interpreter::{Effect, Vm};
 use qcowfuzz::programs::Program;

@@ -7,10 +7,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use qcowfuzz::disk::storage::{FileStorage, Storage};
+use qcowfuzz::formats::qcow2::head::Head;
 use qcowfuzz::images::FileNames;
 use qcowfuzz::images::Image;
 use qcowfuzz::images::Images;
-use qcowfuzz::internal::formats::qcow2::head::Head;
 use qcowfuzz::internal::harness::oracles::qcow2::recount::Recount;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::export;

@@ -5,9 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use qcowfuzz::disk::image_format::ImageFormat;
+use qcowfuzz::formats::anatomy::Part;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Walker};
-use qcowfuzz::internal::formats::anatomy::Part;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::programs::operand::Base;
 use qcowfuzz::programs::Program;

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 pub use modules::Modules;
 
 /// One Rust file.
+#[derive(Clone)]
 pub struct Source {
     /// The path below the folder that was read, as `map/walk.rs`.
     pub name: String,
@@ -22,9 +23,12 @@ pub struct Source {
     pub code: String,
 }
 
-/// Returns every Rust file of `src`, in order.
+/// Returns every Rust file of the library and of the walker, in order. The library re-exports the rooms of the walker,
+/// so the paths of both begin with `crate`.
 pub fn files() -> Vec<Source> {
-    files_below("src")
+    let mut walker = files_below("crates/walker/src");
+    walker.retain(|source| source.name != "lib.rs");
+    [files_below("src"), walker].concat()
 }
 
 /// Returns every Rust file below a folder of the repository, in order.

@@ -3,7 +3,7 @@
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use crate::disk::limits::MAX_RECOUNTED;
+use crate::base::limits::MAX_RECOUNTED;
 use crate::disk::storage::FileStorage;
 use crate::walkers::{CheckedQcow2, FindingCounts, GuestClusters, check_qcow2};
 

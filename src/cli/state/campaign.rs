@@ -5,8 +5,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use crate::base::error::Error;
 use crate::cli::print::counted;
-use crate::disk::error::Error;
 use crate::fuzzing::campaign::Places;
 use crate::fuzzing::embedded::credit::MutationWorth;
 use crate::fuzzing::embedded::job_report::{JobReport, ParentReport};

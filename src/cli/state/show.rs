@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use crate::disk::error::Error;
+use crate::base::error::Error;
 use crate::disk::observer::Event;
 use crate::disk::observer::Rare;
 use crate::disk::observer::State;

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::base::error::Error;
 use crate::differential::iteration::{DISK_FOLDER, Met};
 use crate::differential::minimize::{MinimizedRecipe, Tries, minimize};
 use crate::differential::reports::{DivergenceReport, ReportOrigin, Reports};
-use crate::disk::error::Error;
 use crate::harness::KnownFindings;
 
 /// The longest time that a divergence is minimized. Recipes that hang take the time limit of a process each.

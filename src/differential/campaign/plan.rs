@@ -1,8 +1,8 @@
 //! The task of a campaign, and the iterations that it selects.
 
+use crate::base::features::FeatureSet;
 use crate::differential::iteration::format_of;
 use crate::differential::sides::Sides;
-use crate::disk::features::FeatureSet;
 use crate::disk::image_format::ImageFormat;
 use crate::harness::KnownFindings;
 use crate::recipes::claims::features_of;

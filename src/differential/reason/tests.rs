@@ -7,7 +7,8 @@ use super::ours::OUR_MESSAGES;
 use super::qemu::QEMU_MESSAGES;
 use super::search::FINDINGS;
 use super::*;
-use crate::disk::error::{Error, StorageError};
+use crate::base::error::Error;
+use crate::disk::error::{FileError, StorageError};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::walkers::MapError;
 use crate::walkers::chain::ChainError;
@@ -131,7 +132,7 @@ fn chain_variant(error: &ChainError) -> usize {
 #[test]
 fn every_chain_error_has_a_class() {
     let path = || PathBuf::from("disk.img");
-    let missing = || Error::file(path(), SystemError::from_raw_os_error(2));
+    let missing = || FileError::new(path(), SystemError::from_raw_os_error(2));
     let (what, name) = ("backing file", "nbd:x".to_string());
     let errors = [
         (ChainError::File(missing()), MissingFile),

@@ -11,6 +11,7 @@ use super::layout::{
     ANSWERS_FILE, END_FILE, HEAD_FILE, READ_FILE, RECORDING_VERSION, RecordedAnswer,
     RecordedIteration, RecordingError, RecordingHead,
 };
+use crate::base::error::Error;
 use crate::differential::command_findings::remove;
 use crate::differential::compare::{RawFiles, Replies, compare};
 use crate::differential::divergence::Divergence;
@@ -21,7 +22,6 @@ use crate::differential::sides::Sides;
 use crate::differential::stamps::{settle, stamps, unchanged};
 use crate::differential::summary::{FoundDivergence, Summary};
 use crate::differential::workdir::WorkFolder;
-use crate::disk::error::Error;
 use crate::harness::KnownFindings;
 use crate::processes::Reply;
 use crate::recipes::RecipeError;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::base::error::Error;
 use crate::differential::campaign::NoIteration;
-use crate::disk::error::Error;
 use crate::processes::{ProcessEnd, Reply};
 use crate::recipes::RecipeError;
 use crate::recipes::recipe::{DiskQuestion, Recipe};

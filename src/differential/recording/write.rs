@@ -12,12 +12,12 @@ use super::layout::{
     ANSWERS_FILE, END_FILE, HEAD_FILE, READ_FILE, RECORDING_VERSION, RecordedAnswer,
     RecordedIteration, RecordingError, RecordingHead,
 };
+use crate::base::error::Error;
+use crate::base::files::{Existing, create};
 use crate::differential::campaign::{MAX_LEFT_OUT, NoIteration, Plan};
 use crate::differential::iteration::RecipeRunner;
 use crate::differential::stamps::settle;
 use crate::differential::workdir::WorkFolder;
-use crate::disk::error::Error;
-use crate::disk::files::{Existing, create};
 use crate::disk::storage::{FileStorage, Storage};
 use crate::recipes::names::files_below;
 use crate::recipes::recipe::Recipe;

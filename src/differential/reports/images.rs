@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::disk::error::Error;
+use crate::base::error::Error;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{FileStorage, Storage};
 use crate::recipes::names::files_below;

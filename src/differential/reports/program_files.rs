@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::disk::limits::MAX_INPUT_BYTES;
+use crate::base::limits::MAX_INPUT_BYTES;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::findings::explain::explain;
@@ -86,7 +86,7 @@ fn fits(distance: u64, length: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::files::{Existing, list};
+    use crate::base::files::{Existing, list};
     use crate::programs::text::assemble;
 
     #[test]

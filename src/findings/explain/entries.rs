@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::disk::limits::MAX_EXPLAINED_ENTRIES;
+use crate::base::limits::MAX_EXPLAINED_ENTRIES;
 use crate::disk::offsets::HostOffset;
 use crate::formats::anatomy::{Anatomy, ByteOrder, Element, Part};
 use crate::images::image::Image;

@@ -4,9 +4,9 @@ use crate::disk::image_format::ImageFormat;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::base::file_parts::FilePart;
+use crate::base::limits::MAX_EXPLAINED_RUNS;
 use crate::disk::clusters::ClusterSize;
-use crate::disk::file_parts::FilePart;
-use crate::disk::limits::MAX_EXPLAINED_RUNS;
 use crate::disk::storage::Storage;
 use crate::findings::provenance::Provenance;
 use crate::formats::anatomy::{Anatomy, EVERYTHING, Element, Part, Structure};

@@ -9,8 +9,8 @@ mod steps;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use crate::base::limits::{EXPLAINED_FUEL, MAX_EXPLAINED_EXTENTS};
 use crate::disk::extent::{Extent, Window};
-use crate::disk::limits::{EXPLAINED_FUEL, MAX_EXPLAINED_EXTENTS};
 use crate::findings::provenance::Provenance;
 use crate::findings::watch::{Watch, Watched};
 use crate::formats::anatomy::Anatomy;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::disk::error::Error;
+use crate::base::error::Error;
 use crate::findings::isolation::IsolationError;
 use crate::processes::ProcessEnd;
 

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use crate::disk::error::Error;
-use crate::disk::files::{Existing, replace};
+use crate::base::error::Error;
+use crate::base::files::{Existing, replace};
 use crate::findings::explain::explain;
 use crate::findings::panics::{PanicNote, caught};
 use crate::images::limits::Limits;

@@ -3,7 +3,7 @@
 
 use std::ops::{ControlFlow, Range};
 
-use crate::disk::limits::MAX_MINIMIZE_ROUNDS;
+use crate::base::limits::MAX_MINIMIZE_ROUNDS;
 
 use super::trials::{MinimizeProgress, Minimized, Trials};
 

@@ -29,7 +29,7 @@ mod trials;
 
 use std::ops::ControlFlow;
 
-use crate::disk::limits::MAX_MINIMIZE_ROUNDS;
+use crate::base::limits::MAX_MINIMIZE_ROUNDS;
 use crate::harness::cases::target::Inputs;
 
 pub use measure::Measure;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use maud::{Markup, html};
 
-use crate::disk::limits::MAX_EXPLAINED_ENTRIES;
+use crate::base::limits::MAX_EXPLAINED_ENTRIES;
 
 use crate::findings::evidence::{EntryJson, FileJson};
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::disk::error::Error;
+use crate::base::error::Error;
 use crate::findings::isolation::IsolationError;
 use crate::processes::ProcessEnd;
 

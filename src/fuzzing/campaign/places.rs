@@ -3,11 +3,11 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use crate::disk::files;
+use crate::base::files;
 use crate::fuzzing::corpus::Folder;
 use crate::fuzzing::embedded::state::CampaignState;
 
-use crate::disk::error::Error;
+use crate::base::error::Error;
 use crate::harness::targets::TargetKind;
 
 use super::error::CampaignError;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::disk::error::Error;
-use crate::disk::files;
+use crate::base::error::Error;
+use crate::base::files;
 use crate::fuzzing::embedded::FuzzProgress;
 use crate::fuzzing::feedback::Counter;
 use crate::fuzzing::feedback::layout::tally;

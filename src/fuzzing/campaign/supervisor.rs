@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use crate::disk::error::Error;
+use crate::base::error::Error;
 use crate::findings::runner::Finding;
 use crate::fuzzing::embedded::{FuzzProgress, SavedFindings};
 use crate::harness::MetFinding;

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::disk::files;
+use crate::base::files;
 use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, KnownFindings};
 use crate::processes::{Executable, ProcessLimits};

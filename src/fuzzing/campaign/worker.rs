@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::disk::error::Error;
-use crate::disk::files;
-use crate::disk::limits::MAX_INPUT_BYTES;
+use crate::base::error::Error;
+use crate::base::files;
+use crate::base::limits::MAX_INPUT_BYTES;
 use crate::findings::isolation::Messages;
 use crate::findings::panics::PanicNotes;
 use crate::fuzzing::embedded::state::CampaignState;

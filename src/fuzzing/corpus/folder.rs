@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use sha1::{Digest, Sha1};
 
-use crate::disk::error::Error;
-use crate::disk::files::{Existing, write_whole};
+use crate::base::error::Error;
+use crate::base::files::{Existing, write_whole};
 
 /// Returns the name that libFuzzer gives an input: the SHA-1 of its bytes, in 40 hexadecimal digits.
 pub fn name(input: &[u8]) -> String {
@@ -71,7 +71,7 @@ impl Folder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::files::{list, read};
+    use crate::base::files::{list, read};
 
     #[test]
     fn names_are_libfuzzers() {

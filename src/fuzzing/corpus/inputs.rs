@@ -7,8 +7,8 @@ use std::rc::Rc;
 
 use serde::Serialize;
 
-use crate::disk::error::Error;
-use crate::disk::files::{self, Existing};
+use crate::base::error::Error;
+use crate::base::files::{self, Existing};
 use crate::findings::runner::Runner;
 use crate::fuzzing::feedback::Recorder;
 use crate::fuzzing::feedback::attribution::{Attributed, WalkId};
@@ -143,7 +143,7 @@ pub struct Pruned {
 pub(super) fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, Error> {
     match files::read(path, u64::MAX) {
         Ok(bytes) => Ok(Some(bytes)),
-        Err(Error::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(Error::File(error)) if error.source.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
 }

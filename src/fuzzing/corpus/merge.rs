@@ -9,8 +9,8 @@ use std::rc::Rc;
 use serde::Serialize;
 use tempfile::TempDir;
 
-use crate::disk::error::Error;
-use crate::disk::files::{self, Existing};
+use crate::base::error::Error;
+use crate::base::files::{self, Existing};
 use crate::findings::runner::Runner;
 use crate::fuzzing::feedback::Recorder;
 use crate::fuzzing::feedback::coverage::{CoverageFeatures, prune_around};

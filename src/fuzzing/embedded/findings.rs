@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::disk::error::Error;
+use crate::base::error::Error;
 use crate::fuzzing::corpus::Folder;
 
 use crate::findings::runner::Finding;

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::disk::limits::MAX_LAYERS;
+use crate::base::limits::MAX_LAYERS;
 use crate::disk::observer::Vital;
 use crate::fuzzing::feedback::Recorder;
 use crate::fuzzing::feedback::layout::{MAGNITUDES, magnitude, values};

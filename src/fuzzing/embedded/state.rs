@@ -6,8 +6,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::disk::error::Error;
-use crate::disk::files;
+use crate::base::error::Error;
+use crate::base::files;
 use crate::fuzzing::corpus::Folder;
 use crate::images::entropy::Entropy;
 

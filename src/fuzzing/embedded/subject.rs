@@ -55,7 +55,7 @@ use crate::harness::{MetFinding, Outcome};
 ///     fuzzer.step()?;
 /// }
 /// assert!(fuzzer.progress().edges > 20 && fuzzer.found().is_empty());
-/// # Ok::<(), qcowfuzz::disk::error::Error>(())
+/// # Ok::<(), qcowfuzz::base::error::Error>(())
 /// ```
 pub trait Subject {
     /// Runs an input while the [`recorder`](Subject::recorder) counts its events.

@@ -2,8 +2,8 @@
 
 use smallvec::SmallVec;
 
+use crate::base::limits::MAX_LAYERS;
 use crate::disk::image_format::ImageFormat;
-use crate::disk::limits::MAX_LAYERS;
 use crate::formats::anatomy::Part;
 use crate::programs::operand::{Base, Number};
 use crate::programs::{Operation, Program};

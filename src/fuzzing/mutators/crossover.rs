@@ -1,6 +1,6 @@
 //! Inserts operations of another program.
 
-use crate::disk::limits::MAX_OPERATIONS;
+use crate::base::limits::MAX_OPERATIONS;
 use crate::images::entropy::Entropy;
 use crate::programs::framing::{gap_from, reframe};
 use crate::programs::operation::OPERATION_BYTES;

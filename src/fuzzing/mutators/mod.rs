@@ -26,7 +26,7 @@ mod splice;
 mod swap;
 mod tail;
 
-use crate::disk::limits::MAX_OPERATIONS;
+use crate::base::limits::MAX_OPERATIONS;
 use crate::harness::cases::target::Inputs;
 use crate::harness::cases::tracer::TraceRun;
 use crate::images::checksums;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::disk::extent::{Extent, Window};
 use crate::disk::offsets::GuestOffset;
 
-use crate::disk::features::FeatureSet;
+use crate::base::features::FeatureSet;
 use crate::formats::qcow2::header::Header;
 use crate::harness::cases::case::Case;
 use crate::harness::cases::verdicts::Verdicts;

@@ -2,10 +2,10 @@
 
 use smallvec::SmallVec;
 
-use crate::disk::features::FeatureSet;
-use crate::disk::file_parts::MAX_EXTENT_FILES;
-use crate::disk::known_bytes::KnownBytes;
-use crate::disk::limits::MAX_LAYERS;
+use crate::base::features::FeatureSet;
+use crate::base::file_parts::MAX_EXTENT_FILES;
+use crate::base::known_bytes::KnownBytes;
+use crate::base::limits::MAX_LAYERS;
 use crate::images::damage::Damage;
 use crate::images::files::Images;
 use crate::programs::{Journal, NewImage, Question, WriteRequest};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::rc::Rc;
 
-use crate::disk::features::FeatureSet;
+use crate::base::features::FeatureSet;
 use crate::disk::observer::Observer;
 use crate::harness::Walker;
 use crate::harness::against::second_opinion::SecondOpinion;

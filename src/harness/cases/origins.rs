@@ -73,8 +73,8 @@ fn event_of(record: &JournalRecord) -> Option<Event> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::file_parts::FileParts;
     use crate::disk::clusters::{ClusterSize, GuestCluster};
-    use crate::disk::file_parts::FileParts;
     use crate::disk::offsets::HostOffset;
     use crate::images::content::{CompressedContent, Shape};
 

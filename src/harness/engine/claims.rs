@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::disk::features::{Feature, FeatureSet};
+use crate::base::features::{Feature, FeatureSet};
 use crate::disk::image_format::ImageFormat;
 use crate::programs::{Program, fold};
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::disk::error::Error;
+use crate::base::error::Error;
 
 /// A finding that is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl KnownFindings {
     ///     link = "https://example.org/issues/1"
     /// "#)?;
     /// assert!(known.contains("model: kind, zero-plain → unallocated"));
-    /// # Ok::<(), qcowfuzz::disk::error::Error>(())
+    /// # Ok::<(), qcowfuzz::base::error::Error>(())
     /// ```
     ///
     /// # Errors

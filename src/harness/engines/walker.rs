@@ -1,5 +1,6 @@
 //! Our own walker, the first engine under test.
 
+mod bounded_reads;
 mod report;
 
 use std::fmt;
@@ -9,10 +10,10 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
+use crate::base::limits::MAX_LAYERS;
 #[cfg(feature = "fuzzer")]
 use crate::disk::extent::Extent;
 use crate::disk::extent::{Visitor, Window};
-use crate::disk::limits::MAX_LAYERS;
 use crate::disk::observer::Observer;
 use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::Layer;
@@ -186,5 +187,32 @@ impl From<MapError> for EngineError {
             MapError::PastEnd { guest, virtual_size } => Self::PastEnd { guest, virtual_size },
             error => Self::Failed(Box::new(error)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Walker;
+    use crate::disk::offsets::GuestOffset;
+    use crate::disk::storage::Layer;
+    use crate::harness::Harness;
+    use crate::programs::text;
+    use crate::walkers::{Disk, lookup};
+
+    #[test]
+    fn a_snapshot_forgets_the_latest_entries_of_the_active_disk() {
+        let program = "image version=3 cluster_bits=16 refcount_order=4 features=none \
+                       size=1<<20+0 rng_seed=0 blocks=append table=append tolerance=0\n\
+                       write at=start+0 clusters=1\n\
+                       snapshot\n\
+                       write at=start+0 clusters=1\n";
+        let program = text::assemble(program).unwrap();
+        let mut harness = Harness::new(Walker::default());
+        let image = harness.build(&program.encode());
+        let disk = Disk::open(&[Layer::alone(image)]).unwrap();
+        let now = lookup(&disk, GuestOffset::ZERO).unwrap();
+        let then = lookup(&disk.into_snapshot(0).unwrap(), GuestOffset::ZERO).unwrap();
+        assert!(now.data && then.data);
+        assert_ne!(now.offset, then.offset);
     }
 }

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::base::limits::MAX_LAYERS;
 use crate::disk::error::StorageError;
 use crate::disk::image_format::ImageFormat;
-use crate::disk::limits::MAX_LAYERS;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Data, Layer, Storage, Stored};
 use crate::harness::files::meter::{FileAccess, Meter};

@@ -1,8 +1,8 @@
 //! The parts of a disk that a guest sees.
 
+use crate::base::file_parts::FilePart;
 use crate::disk::clusters::ClusterSize;
 use crate::disk::extent::Mapping;
-use crate::disk::file_parts::FilePart;
 use crate::disk::image_format::ImageFormat;
 use crate::images::content::WriteNumber;
 

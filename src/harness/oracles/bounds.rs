@@ -4,9 +4,9 @@
 //! # Arithmetic
 //! A bound that saturates allows everything. That is right, because no walk reaches 2^64 bytes or steps.
 
+use crate::base::limits::{FUEL_BASE, FUEL_PER_UNIT};
 use crate::disk::extent::Extent;
 use crate::disk::image_format::ImageFormat;
-use crate::disk::limits::{FUEL_BASE, FUEL_PER_UNIT};
 
 use super::{OracleResult, violation};
 

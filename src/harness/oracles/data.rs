@@ -13,8 +13,8 @@ pub mod inside;
 
 use std::ops::Range;
 
+use crate::base::limits::MAX_INFLATED_BYTES;
 use crate::disk::clusters::ClusterSize;
-use crate::disk::limits::MAX_INFLATED_BYTES;
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::Answer;
 use crate::harness::model::{Model, PieceState, Visible};

@@ -3,7 +3,7 @@
 //! Does not check fields that the engine does not state, nor the check of an image whose refcounts are out of date or
 //! that is marked as dirty or corrupt; and it asks for a check in a share of the runs.
 
-use crate::disk::features::{Feature, FeatureSet};
+use crate::base::features::{Feature, FeatureSet};
 use crate::harness::cases::case::Case;
 use crate::harness::engine::info::{CheckCounts, ImageInfo};
 use crate::harness::engine::tested::TestedDisk;

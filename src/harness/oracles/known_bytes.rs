@@ -4,7 +4,7 @@
 //! # Arithmetic
 //! An offset past the end of the disk is 0 bytes before it.
 
-use crate::disk::known_bytes::KnownBytes;
+use crate::base::known_bytes::KnownBytes;
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::tested::TestedDisk;
 

@@ -18,9 +18,9 @@
 
 use std::ops::{ControlFlow, Range};
 
+use crate::base::limits::MAX_INFLATED_BYTES;
 use crate::disk::error::StorageError;
 use crate::disk::extent::{Extent, Mapping};
-use crate::disk::limits::MAX_INFLATED_BYTES;
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Data, Storage, each_data};
 use crate::harness::engine::ErrorKind;

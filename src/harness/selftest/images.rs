@@ -183,7 +183,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::disk::features::{Feature, FeatureSet};
+    use crate::base::features::{Feature, FeatureSet};
     use crate::harness::cases::pipeline::{Checks, Pipeline};
     use crate::harness::engine::claims::Claims;
     use crate::images::limits::Limits;

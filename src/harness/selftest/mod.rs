@@ -11,7 +11,7 @@ mod question;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::disk::features::{Feature, FeatureSet};
+use crate::base::features::{Feature, FeatureSet};
 use crate::disk::offsets::GuestOffset;
 use crate::harness::cases::implementation::no_observer;
 use crate::harness::engine::claims::{Claim, Claims};

@@ -1,6 +1,6 @@
 //! The target `writes`: programs with requests, by which an engine writes to the image at the top.
 
-use crate::disk::features::Feature;
+use crate::base::features::Feature;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::State;
 use crate::harness::against::second_opinion::Opinion;

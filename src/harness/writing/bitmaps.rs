@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::disk::ranges::RangeMap;
+use crate::base::ranges::RangeMap;
 use crate::formats::error::MapError;
 use crate::formats::qcow2::bitmap::BitmapEntry;
 use crate::formats::qcow2::bitmap_directory;

@@ -1,6 +1,6 @@
 //! Has another engine carry out the requests of a program, and judges nothing.
 
-use crate::disk::features::{Feature, FeatureSet};
+use crate::base::features::{Feature, FeatureSet};
 use crate::harness::cases::case::Case;
 use crate::harness::engine::Answer;
 use crate::harness::engine::tested::TestedEngine;

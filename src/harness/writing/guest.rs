@@ -8,8 +8,8 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
+use crate::base::ranges::RangeMap;
 use crate::disk::offsets::GuestOffset;
-use crate::disk::ranges::RangeMap;
 use crate::harness::files::chain::Chain;
 use crate::harness::model::Model;
 use crate::harness::oracles::data::{self, GuestRead, InCompressed};

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
+use crate::base::features::{Feature, FeatureSet};
 use crate::disk::extent::{Extent, Window};
-use crate::disk::features::{Feature, FeatureSet};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Event, Observer, State, Vital};
 use crate::harness::Walker;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::disk::ranges::RangeMap;
+use crate::base::ranges::RangeMap;
 use crate::harness::model::Model;
 use crate::images::unstamped::UnstampedData;
 use crate::programs::Journal;

@@ -7,8 +7,8 @@
 use crate::disk::image_format::ImageFormat;
 use std::ops::Range;
 
+use crate::base::limits::MAX_LAYERS;
 use crate::disk::clusters::ClusterSize;
-use crate::disk::limits::MAX_LAYERS;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::anatomy::{Anatomy, EVERYTHING, Element, OffsetUnit, Part};

@@ -1,6 +1,6 @@
 //! The features of an image, as an implementation may lack them.
 
-use crate::disk::features::{Feature, FeatureSet};
+use crate::base::features::{Feature, FeatureSet};
 use crate::disk::image_format::ImageFormat;
 use crate::formats::qcow2::constants::{V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES};
 use crate::formats::qcow2::geometry::{Compression, Version};

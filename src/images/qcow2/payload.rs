@@ -12,8 +12,8 @@ mod zstd;
 
 use std::sync::OnceLock;
 
+use crate::base::limits::MAX_PAYLOAD_BYTES;
 use crate::disk::clusters::ClusterSize;
-use crate::disk::limits::MAX_PAYLOAD_BYTES;
 use crate::formats::qcow2::constants::MAX_CLUSTER_BITS;
 use crate::formats::qcow2::geometry::{Compression, Geometry};
 use crate::images::content::{STAMP_BYTES, Shape};

@@ -17,8 +17,8 @@
 //! of 4,096 clusters needs a longer one wherever it moves.) Unnecessary clusters are freed at the end.
 
 use super::encoding::refcounts::put_run;
+use crate::base::limits::{MAX_TABLE_ROUNDS, MAX_TABLE_TOLERANCE};
 use crate::disk::clusters::HostCluster;
-use crate::disk::limits::{MAX_TABLE_ROUNDS, MAX_TABLE_TOLERANCE};
 use crate::disk::observer::{Event, Observer, Rare, State, Vital};
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::GRAIN_BYTES;

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use smallvec::SmallVec;
 
-use crate::disk::file_parts::MAX_EXTENT_FILES;
+use crate::base::file_parts::MAX_EXTENT_FILES;
 use crate::disk::offsets::HostOffset;
 use crate::images::file_plan::{ExtentForm, ExtentPlan};
 use crate::images::files::LayerFiles;

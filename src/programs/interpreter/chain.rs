@@ -1,6 +1,6 @@
 //! Chains of images: the virtual machine builds the image at the top; the layers below it no longer change.
 
-use crate::disk::features::{Feature, FeatureSet};
+use crate::base::features::{Feature, FeatureSet};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Observer, Rare, Vital};
 use crate::images::files::{FileNames, Images};

@@ -1,7 +1,7 @@
 //! Disks that programs build: valid ones, and damaged ones.
 
+use crate::base::limits::MAX_INPUT_BYTES;
 use crate::disk::image_format::ImageFormat;
-use crate::disk::limits::MAX_INPUT_BYTES;
 use crate::disk::storage::Storage;
 use crate::programs::export;
 use crate::programs::generate::{any_operation, generate_any};

@@ -1,6 +1,6 @@
 //! The bytes of one disk.
 
-use crate::disk::ranges::RangeMap;
+use crate::base::ranges::RangeMap;
 
 /// The content of a guest range.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Bytes that a guest must read, at some places of a disk.
 
-use crate::disk::known_bytes::KnownBytes;
+use crate::base::known_bytes::KnownBytes;
 use crate::disk::offsets::GuestOffset;
 
 use super::data::GuestContent;

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::rc::Rc;
 
-use qcowfuzz::disk::features::Feature;
+use qcowfuzz::base::features::Feature;
+use qcowfuzz::disk::clusters::ClusterSize;
+use qcowfuzz::disk::observer::Observer;
+use qcowfuzz::formats::qcow2::geometry::{Compression, Geometry, Version};
 use qcowfuzz::harness::engine::questions::QuestionKinds;
 use qcowfuzz::harness::{Implementation, Walker};
-use qcowfuzz::internal::disk::clusters::ClusterSize;
-use qcowfuzz::internal::disk::observer::Observer;
-use qcowfuzz::internal::formats::qcow2::geometry::{Compression, Geometry, Version};
 use qcowfuzz::prelude::*;
 
 use crate::qcow2::{SmallWriter, WriterBuffers};

@@ -98,8 +98,8 @@ fn answers(value: &str) -> Result<QuestionKinds, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::features::Feature;
-    use crate::disk::features::FeatureSet;
+    use crate::base::features::Feature;
+    use crate::base::features::FeatureSet;
     use crate::harness::engine::claims::Claim;
 
     fn parsed(text: &str) -> Result<Option<Hello>, String> {

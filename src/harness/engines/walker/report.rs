@@ -1,6 +1,6 @@
 //! The reports of our walker about an image: its declarations, and the result of a check.
 
-use crate::disk::bounded_reads::BoundedReads;
+use super::bounded_reads::BoundedReads;
 use crate::disk::image_format::ImageFormat;
 use crate::harness::engine::info::{CheckCounts, ImageInfo};
 use crate::harness::engine::{Answer, EngineError};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
-use crate::disk::limits::MAX_LAYERS;
+use crate::base::limits::MAX_LAYERS;
 use crate::disk::offsets::HostOffset;
 use crate::images::files::LayerFile;
 

@@ -9,7 +9,7 @@
 //! # Arithmetic
 //! A part of the model is not empty, and a disk ends before 2^63. A window that begins before a part is cut there.
 
-use crate::disk::limits::MAX_INFLATED_BYTES;
+use crate::base::limits::MAX_INFLATED_BYTES;
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::EngineQuestion;
 use crate::harness::engine::tested::TestedDisk;

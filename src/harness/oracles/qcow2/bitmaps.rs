@@ -15,7 +15,7 @@
 use std::collections::BTreeSet;
 use std::ops::{ControlFlow, Range};
 
-use crate::disk::ranges::RangeMap;
+use crate::base::ranges::RangeMap;
 use crate::disk::storage::Storage;
 use crate::formats::error::MapError;
 use crate::formats::qcow2::bitmap::{BitmapEntry, bits_for};

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use crate::disk::ranges::RangeMap;
+use crate::base::ranges::RangeMap;
 use crate::disk::storage::Storage;
 use crate::images::files::Deviation;
 

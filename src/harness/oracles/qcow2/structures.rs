@@ -3,8 +3,8 @@
 
 use smallvec::SmallVec;
 
+use crate::base::limits::MAX_LAYERS;
 use crate::disk::image_format::ImageFormat;
-use crate::disk::limits::MAX_LAYERS;
 use crate::formats::qcow2::head::Head;
 use crate::harness::cases::case::Case;
 use crate::harness::model::Model;

@@ -8,14 +8,14 @@ use std::ops::Range;
 
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::internal::formats::qcow2::bitmap::{
+use qcowfuzz::formats::qcow2::bitmap::{
     BitmapCluster, BitmapEntry, BitmapTableEntry, BitmapsExtension, GRANULARITY_BITS,
     MAX_DATA_BYTES, bits_for, table_entries_for,
 };
-use qcowfuzz::internal::formats::qcow2::constants::{
+use qcowfuzz::formats::qcow2::constants::{
     AUTOCLEAR_BITMAPS, BITMAP_AUTO, BITMAP_FIXED_BYTES, BITMAP_IN_USE,
 };
-use qcowfuzz::internal::formats::qcow2::table::HostTable;
+use qcowfuzz::formats::qcow2::table::HostTable;
 
 use super::stored_bitmaps::{FLAGS_AT, StoredBitmap};
 use super::tables::WrittenTables;

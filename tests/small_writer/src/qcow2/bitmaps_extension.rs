@@ -1,11 +1,11 @@
 //! The header extension that names the directory of bitmaps. A new one comes behind all others.
 
 use qcowfuzz::disk::offsets::HostOffset;
-use qcowfuzz::internal::formats::qcow2::bitmap::BitmapsExtension;
-use qcowfuzz::internal::formats::qcow2::constants::{
+use qcowfuzz::formats::qcow2::bitmap::BitmapsExtension;
+use qcowfuzz::formats::qcow2::constants::{
     BITMAPS_EXTENSION_BYTES, EXTENSION_BITMAPS, EXTENSION_END,
 };
-use qcowfuzz::internal::formats::qcow2::extension::{HeaderExtension, each_extension};
+use qcowfuzz::formats::qcow2::extension::{HeaderExtension, each_extension};
 
 use super::tables::WrittenTables;
 use crate::WriteError;

@@ -5,8 +5,8 @@
 
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::formats::qcow2::entry::ClusterKind;
 use qcowfuzz::harness::files::chain::ChainFile;
-use qcowfuzz::internal::formats::qcow2::entry::ClusterKind;
 use qcowfuzz::walkers::WalkScratch;
 
 use super::SmallWriter;

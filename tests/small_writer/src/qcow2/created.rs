@@ -3,15 +3,15 @@
 //! # Arithmetic
 //! An image has fewer clusters than its L1 table has bytes, and that has 32 MiB at most: no length overflows.
 
+use qcowfuzz::disk::clusters::ClusterSize;
 use qcowfuzz::disk::offsets::HostOffset;
-use qcowfuzz::harness::files::chain::ChainFile;
-use qcowfuzz::internal::disk::clusters::ClusterSize;
-use qcowfuzz::internal::formats::qcow2::constants::{
+use qcowfuzz::formats::qcow2::constants::{
     INCOMPATIBLE_COMPRESSION, INCOMPATIBLE_EXTENDED_L2, MAGIC, MAX_L1_ENTRIES,
     MIN_EXTENDED_L2_CLUSTER_BITS, V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES,
 };
-use qcowfuzz::internal::formats::qcow2::geometry::{Compression, Geometry, Version};
-use qcowfuzz::internal::formats::qcow2::layout::Layout;
+use qcowfuzz::formats::qcow2::geometry::{Compression, Geometry, Version};
+use qcowfuzz::formats::qcow2::layout::Layout;
+use qcowfuzz::harness::files::chain::ChainFile;
 
 use crate::{WriteError, WriterFault};
 

@@ -20,10 +20,10 @@ use std::ops::Range;
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::{Layer, Storage};
+use qcowfuzz::formats::qcow2::constants::{COPIED, L2_COMPRESSED, L2_ZERO, OFFSET_MASK};
+use qcowfuzz::formats::qcow2::entry::L2Entry;
+use qcowfuzz::formats::qcow2::geometry::{Geometry, Version};
 use qcowfuzz::harness::files::chain::{Chain, ChainFile, ChainLayer};
-use qcowfuzz::internal::formats::qcow2::constants::{COPIED, L2_COMPRESSED, L2_ZERO, OFFSET_MASK};
-use qcowfuzz::internal::formats::qcow2::entry::L2Entry;
-use qcowfuzz::internal::formats::qcow2::geometry::{Geometry, Version};
 use qcowfuzz::walkers;
 use qcowfuzz::walkers::Disk;
 

@@ -4,7 +4,7 @@
 //! As in the requests: no offset on a disk saturates.
 
 use qcowfuzz::disk::offsets::GuestOffset;
-use qcowfuzz::internal::formats::qcow2::constants::{INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY};
+use qcowfuzz::formats::qcow2::constants::{INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY};
 
 use super::SmallWriter;
 use crate::{WriteError, WriterFault};

@@ -1,10 +1,10 @@
 //! Reference counts: each change goes to the file at once.
 
+use qcowfuzz::disk::clusters::HostCluster;
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::internal::disk::clusters::HostCluster;
-use qcowfuzz::internal::formats::qcow2::constants::MAX_REFCOUNT_TABLE_BYTES;
-use qcowfuzz::internal::formats::qcow2::refcount;
+use qcowfuzz::formats::qcow2::constants::MAX_REFCOUNT_TABLE_BYTES;
+use qcowfuzz::formats::qcow2::refcount;
 
 use super::tables::WrittenTables;
 use crate::{WriteError, WriterFault};

@@ -6,11 +6,11 @@
 
 use std::ops::{ControlFlow, Range};
 
+use qcowfuzz::disk::clusters::HostCluster;
 use qcowfuzz::disk::offsets::HostOffset;
-use qcowfuzz::internal::disk::clusters::HostCluster;
-use qcowfuzz::internal::formats::qcow2::constants::COPIED;
-use qcowfuzz::internal::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
-use qcowfuzz::internal::formats::qcow2::table::{HostTable, TableEntry};
+use qcowfuzz::formats::qcow2::constants::COPIED;
+use qcowfuzz::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
+use qcowfuzz::formats::qcow2::table::{HostTable, TableEntry};
 
 use super::tables::WrittenTables;
 use crate::WriteError;

@@ -6,12 +6,12 @@
 
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::internal::formats::qcow2::constants::{
+use qcowfuzz::formats::qcow2::constants::{
     COPIED, MAX_SNAPSHOTS, SNAPSHOT_FIXED_BYTES, SNAPSHOT_V3_EXTRA_BYTES,
 };
-use qcowfuzz::internal::formats::qcow2::snapshot::SnapshotEntry;
-use qcowfuzz::internal::formats::qcow2::snapshot_table;
-use qcowfuzz::internal::formats::qcow2::table::HostTable;
+use qcowfuzz::formats::qcow2::snapshot::SnapshotEntry;
+use qcowfuzz::formats::qcow2::snapshot_table;
+use qcowfuzz::formats::qcow2::table::HostTable;
 
 use super::tables::{SIZE_AT, WrittenTables};
 use crate::{WriteError, WriterFault};

@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::formats::qcow2::bitmap::{BitmapEntry, BitmapsExtension};
+use qcowfuzz::formats::qcow2::bitmap_directory;
+use qcowfuzz::formats::qcow2::constants::{AUTOCLEAR_BITMAPS, BITMAP_FIXED_BYTES};
+use qcowfuzz::formats::qcow2::head::Head;
+use qcowfuzz::formats::qcow2::header::Header;
 use qcowfuzz::harness::files::chain::ChainFile;
-use qcowfuzz::internal::formats::qcow2::bitmap::{BitmapEntry, BitmapsExtension};
-use qcowfuzz::internal::formats::qcow2::bitmap_directory;
-use qcowfuzz::internal::formats::qcow2::constants::{AUTOCLEAR_BITMAPS, BITMAP_FIXED_BYTES};
-use qcowfuzz::internal::formats::qcow2::head::Head;
-use qcowfuzz::internal::formats::qcow2::header::Header;
 
 use crate::WriteError;
 

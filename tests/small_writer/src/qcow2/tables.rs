@@ -2,18 +2,18 @@
 
 use std::ops::{ControlFlow, Range};
 
+use qcowfuzz::disk::clusters::{ClusterSize, GuestCluster, HostCluster};
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::{Data, Layer, Storage, each_data};
-use qcowfuzz::harness::files::chain::ChainFile;
-use qcowfuzz::internal::disk::clusters::{ClusterSize, GuestCluster, HostCluster};
-use qcowfuzz::internal::formats::qcow2::constants::{
+use qcowfuzz::formats::qcow2::constants::{
     AUTOCLEAR_RAW_DATA_FILE, COMPATIBLE_LAZY_REFCOUNTS, COPIED, EXTENSION_BACKING_FORMAT,
     INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY, MAX_L1_ENTRIES,
 };
-use qcowfuzz::internal::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
-use qcowfuzz::internal::formats::qcow2::extension::each_extension;
-use qcowfuzz::internal::formats::qcow2::geometry::{Geometry, Version};
-use qcowfuzz::internal::formats::qcow2::header::Header;
+use qcowfuzz::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
+use qcowfuzz::formats::qcow2::extension::each_extension;
+use qcowfuzz::formats::qcow2::geometry::{Geometry, Version};
+use qcowfuzz::formats::qcow2::header::Header;
+use qcowfuzz::harness::files::chain::ChainFile;
 
 use super::stored_bitmaps::StoredBitmaps;
 use crate::{WriteError, WriterFault};

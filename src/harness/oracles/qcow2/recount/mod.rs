@@ -12,8 +12,8 @@ mod references;
 
 use std::ops::ControlFlow;
 
+use crate::base::limits::MAX_RECOUNTED;
 use crate::disk::clusters::HostCluster;
-use crate::disk::limits::MAX_RECOUNTED;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{PIECE_BYTES, Storage};
 use crate::formats::error::MapError;

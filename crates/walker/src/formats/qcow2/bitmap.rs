@@ -1,0 +1,247 @@
+//! Persistent dirty bitmaps (specification, "Bitmaps extension" and "Bitmaps"): the header extension, entries of the
+//! bitmap directory, and entries of bitmap tables. The bounds are QEMU's (`block/qcow2-bitmap.c`).
+
+use std::ops::RangeInclusive;
+
+use bytes::Buf;
+
+use super::constants::{
+    BITMAP_ALL_ONES, BITMAP_AUTO, BITMAP_DIRTY_TRACKING, BITMAP_FIXED_BYTES, BITMAP_IN_USE,
+    BITMAPS_EXTENSION_BYTES, MAX_BITMAP_NAME_BYTES, OFFSET_MASK,
+};
+use super::geometry::Geometry;
+use crate::disk::clusters::ClusterSize;
+use crate::disk::offsets::HostOffset;
+use crate::formats::error::MapError;
+
+/// The largest number of bitmaps that QEMU opens (`QCOW2_MAX_BITMAPS`).
+pub const MAX_BITMAPS: u32 = 65_535;
+
+/// The longest bitmap directory that QEMU opens (`QCOW2_MAX_BITMAP_DIRECTORY_SIZE`).
+pub const MAX_DIRECTORY_BYTES: u64 = 65_535 * 1024;
+
+/// The largest bitmap that QEMU opens, in bytes of its clusters (`BME_MAX_PHYS_SIZE`).
+pub const MAX_DATA_BYTES: u64 = 512 << 20;
+
+/// The allowed values of log2 of the guest bytes per bit.
+pub const GRANULARITY_BITS: RangeInclusive<u8> = 9..=31;
+
+/// QEMU opens no bitmap with flag bit 2, which is about extra data.
+const FLAGS_KNOWN: u32 = BITMAP_IN_USE | BITMAP_AUTO;
+
+/// Offset bits are those of L1 and L2 entries.
+const RESERVED_MASK: u64 = !(OFFSET_MASK | BITMAP_ALL_ONES);
+
+/// Returns the number of entries in a bitmap's table: the specification's `bitmap_table_size`.
+pub fn table_entries_for(
+    virtual_size_bytes: u64,
+    granularity_bits: u8,
+    cluster_size: ClusterSize,
+) -> u64 {
+    cluster_size.clusters_for(bits_for(virtual_size_bytes, granularity_bits).div_ceil(8))
+}
+
+/// Returns the number of bits in a bitmap of the whole disk.
+pub fn bits_for(virtual_size_bytes: u64, granularity_bits: u8) -> u64 {
+    // `fault` refuses a granularity above 31. One of 64 and more is too large for any disk.
+    virtual_size_bytes.div_ceil(1u64.checked_shl(u32::from(granularity_bits)).unwrap_or(u64::MAX))
+}
+
+/// The bitmaps extension: the header extension that locates the bitmap directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BitmapsExtension {
+    /// The number of bitmaps.
+    pub bitmaps: u32,
+    /// The length of the directory with all its entries.
+    pub directory_bytes: u64,
+    /// The host offset of the directory.
+    pub directory_offset: HostOffset,
+}
+
+impl BitmapsExtension {
+    /// Parses the content of the extension, and checks it as QEMU does at open (`block/qcow2.c`,
+    /// `qcow2_read_extensions`; `bitmap_list_load` for an empty directory).
+    ///
+    /// # Errors
+    /// A field that QEMU refuses.
+    pub fn parse(
+        content: &[u8; BITMAPS_EXTENSION_BYTES],
+        cluster_size: ClusterSize,
+    ) -> Result<Self, MapError> {
+        let mut bytes = content.as_slice();
+        let bitmaps = bytes.get_u32();
+        let reserved = bytes.get_u32();
+        let directory_bytes = bytes.get_u64();
+        let directory_offset = bytes.get_u64();
+        if reserved != 0 {
+            return Err(bad("reserved", u64::from(reserved), "0"));
+        }
+        if bitmaps == 0 || bitmaps > MAX_BITMAPS {
+            return Err(bad("nb_bitmaps", u64::from(bitmaps), "1 to 65535"));
+        }
+        if directory_offset & cluster_size.mask() != 0 {
+            let expected = "a multiple of the cluster size";
+            return Err(bad("bitmap_directory_offset", directory_offset, expected));
+        }
+        if directory_bytes == 0 || directory_bytes > MAX_DIRECTORY_BYTES {
+            return Err(bad("bitmap_directory_size", directory_bytes, "1 to 67107840"));
+        }
+        // QEMU stores file offsets in signed numbers.
+        if directory_offset > i64::MAX as u64 - directory_bytes {
+            let expected = "a directory that ends before 2^63";
+            return Err(bad("bitmap_directory_offset", directory_offset, expected));
+        }
+        let directory_offset = HostOffset::new(directory_offset);
+        Ok(Self { bitmaps, directory_bytes, directory_offset })
+    }
+
+    /// Returns the error for a bitmaps extension of another length.
+    pub fn bad_length(length_bytes: u32) -> MapError {
+        bad("length", u64::from(length_bytes), "24")
+    }
+}
+
+fn bad(field: &'static str, found: u64, expected: &'static str) -> MapError {
+    MapError::BitmapsExtension { field, found, expected }
+}
+
+/// The fixed part of a bitmap directory entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BitmapEntry {
+    /// The host offset of the bitmap table.
+    pub table_offset: HostOffset,
+    /// The number of entries in the bitmap table.
+    pub table_entries: u32,
+    /// Flag bits.
+    pub flags: u32,
+    /// The type; 1 is a dirty tracking bitmap.
+    pub kind: u8,
+    /// log2 of the guest bytes per bit.
+    pub granularity_bits: u8,
+    /// The length of the name.
+    pub name_bytes: u16,
+    /// The length of the extra data that follows the fixed part.
+    pub extra_bytes: u32,
+}
+
+impl BitmapEntry {
+    /// Parses the fixed part.
+    pub fn parse(fixed: &[u8; BITMAP_FIXED_BYTES]) -> Self {
+        let mut bytes = fixed.as_slice();
+        Self {
+            table_offset: HostOffset::new(bytes.get_u64()),
+            table_entries: bytes.get_u32(),
+            flags: bytes.get_u32(),
+            kind: bytes.get_u8(),
+            granularity_bits: bytes.get_u8(),
+            name_bytes: bytes.get_u16(),
+            extra_bytes: bytes.get_u32(),
+        }
+    }
+
+    /// Returns the length of the whole entry, padded to 8 bytes.
+    pub fn length_bytes(&self) -> u64 {
+        let behind = u64::from(self.extra_bytes) + u64::from(self.name_bytes);
+        (BITMAP_FIXED_BYTES as u64 + behind).next_multiple_of(8)
+    }
+
+    /// Reports whether the bitmap was not saved correctly. Readers ignore the bits of such a bitmap.
+    pub fn in_use(&self) -> bool {
+        self.flags & BITMAP_IN_USE != 0
+    }
+
+    /// Reports whether the bitmap must reflect all changes of the disk.
+    pub fn is_auto(&self) -> bool {
+        self.flags & BITMAP_AUTO != 0
+    }
+
+    /// Returns the reason for which QEMU refuses the entry at open, if it does: `bitmap_list_load`,
+    /// `check_dir_entry`, and `load_bitmap_data` for the length of the table.
+    pub fn fault(&self, geometry: &Geometry, virtual_size_bytes: u64) -> Option<&'static str> {
+        let cluster_size = geometry.cluster_size;
+        let table = self.table_offset.get();
+        let entries = u64::from(self.table_entries);
+        let needed = table_entries_for(virtual_size_bytes, self.granularity_bits, cluster_size);
+        let faults = [
+            (self.extra_bytes != 0, "it has extra data, which are not supported"),
+            (self.kind != BITMAP_DIRTY_TRACKING, "its type is not 1"),
+            (self.flags & !FLAGS_KNOWN != 0, "it has flags that are reserved"),
+            (!GRANULARITY_BITS.contains(&self.granularity_bits), "granularity_bits is not 9 to 31"),
+            (self.name_bytes > MAX_BITMAP_NAME_BYTES, "its name is longer than 1023 bytes"),
+            (table == 0, "it has no table"),
+            (table & cluster_size.mask() != 0, "its table is not on a cluster boundary"),
+            (table > i64::MAX as u64 - entries * 8, "its table does not end before 2^63"),
+            (entries == 0, "its table has no entries"),
+            // A length that saturates is longer than the bound.
+            (cluster_size.saturating_bytes(entries) > MAX_DATA_BYTES, "it is larger than 512 MiB"),
+            (!self.in_use() && entries != needed, "its table is not as long as the disk needs it"),
+        ];
+        faults.into_iter().find_map(|(there, what)| there.then_some(what))
+    }
+}
+
+/// The cluster of bits that an entry of a bitmap table stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BitmapCluster {
+    /// All bits are zeroes.
+    AllZeroes,
+    /// All bits are ones.
+    AllOnes,
+    /// The bits lie in a host cluster.
+    Data(HostOffset),
+}
+
+/// An entry of a bitmap table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BitmapTableEntry(pub u64);
+
+impl BitmapTableEntry {
+    /// Returns the cluster of bits that the entry stands for.
+    ///
+    /// # Errors
+    /// Bits contradict each other, or reserved bits are set.
+    pub fn cluster(self, cluster_size: ClusterSize) -> Result<BitmapCluster, &'static str> {
+        let offset = self.0 & OFFSET_MASK;
+        if self.0 & RESERVED_MASK != 0 {
+            return Err("a table entry has bits that are reserved");
+        }
+        match (offset, self.0 & BITMAP_ALL_ONES != 0) {
+            (0, false) => Ok(BitmapCluster::AllZeroes),
+            (0, true) => Ok(BitmapCluster::AllOnes),
+            (_, true) => Err("a table entry says all ones and has an offset"),
+            (_, false) if offset & cluster_size.mask() != 0 => {
+                Err("a cluster of bits is not on a cluster boundary")
+            }
+            (_, false) => Ok(BitmapCluster::Data(HostOffset::new(offset))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: ClusterSize = ClusterSize::SMALLEST;
+
+    #[test]
+    fn table_entries_are_checked() {
+        let data = BitmapCluster::Data(HostOffset::new(0x600));
+        for (word, cluster) in
+            [(0, BitmapCluster::AllZeroes), (1, BitmapCluster::AllOnes), (0x600, data)]
+        {
+            assert_eq!(BitmapTableEntry(word).cluster(SIZE), Ok(cluster));
+        }
+        for word in [2, 0x100, 1 << 56, 1 << 63, 0x601] {
+            assert!(BitmapTableEntry(word).cluster(SIZE).is_err(), "{word:#x}");
+        }
+        assert!(BitmapTableEntry(0x600).cluster(ClusterSize::from_bits(10).unwrap()).is_err());
+    }
+
+    #[test]
+    fn a_table_is_as_long_as_the_disk_needs_it() {
+        // A cluster of 512 bytes has 4096 bits. Each bit stands for 512 guest bytes.
+        for (size, entries) in [(0, 0), (1, 1), (2 << 20, 1), ((2 << 20) + 1, 2)] {
+            assert_eq!(table_entries_for(size, 9, SIZE), entries, "{size}");
+        }
+    }
+}

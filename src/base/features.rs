@@ -1,0 +1,261 @@
+//! The features of a chain of images that an implementation may lack.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::disk::clusters::ClusterSize;
+use crate::disk::image_format::ImageFormat;
+
+macro_rules! features {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)+) => {
+        /// A feature of a chain of images. A chain has it if one of its images has it.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Feature {
+            $($(#[$doc])* $name,)+
+        }
+
+        impl Feature {
+            /// All features, in the order of their bits in a set.
+            pub const ALL: [Self; [$(Self::$name),+].len()] = [$(Self::$name),+];
+
+            /// Returns the name for a person.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => $text,)+
+                }
+            }
+        }
+    };
+}
+
+features! {
+    /// Version 2, `compat=0.10`.
+    Version2 = "version 2",
+    /// Version 3, `compat=1.1`.
+    Version3 = "version 3",
+    /// Clusters of 512 bytes.
+    Clusters512 = "clusters of 512 bytes",
+    /// Clusters of 1 KiB.
+    Clusters1K = "clusters of 1 KiB",
+    /// Clusters of 2 KiB.
+    Clusters2K = "clusters of 2 KiB",
+    /// Clusters of 4 KiB.
+    Clusters4K = "clusters of 4 KiB",
+    /// Clusters of 8 KiB.
+    Clusters8K = "clusters of 8 KiB",
+    /// Clusters of 16 KiB.
+    Clusters16K = "clusters of 16 KiB",
+    /// Clusters of 32 KiB.
+    Clusters32K = "clusters of 32 KiB",
+    /// Clusters of 64 KiB, the default of QEMU.
+    Clusters64K = "clusters of 64 KiB",
+    /// Clusters of 128 KiB.
+    Clusters128K = "clusters of 128 KiB",
+    /// Clusters of 256 KiB.
+    Clusters256K = "clusters of 256 KiB",
+    /// Clusters of 512 KiB.
+    Clusters512K = "clusters of 512 KiB",
+    /// Clusters of 1 MiB.
+    Clusters1M = "clusters of 1 MiB",
+    /// Clusters of 2 MiB, the largest.
+    Clusters2M = "clusters of 2 MiB",
+    /// Refcounts of 1 bit.
+    Refcounts1 = "refcounts of 1 bit",
+    /// Refcounts of 2 bits.
+    Refcounts2 = "refcounts of 2 bits",
+    /// Refcounts of 4 bits.
+    Refcounts4 = "refcounts of 4 bits",
+    /// Refcounts of 8 bits.
+    Refcounts8 = "refcounts of 8 bits",
+    /// Refcounts of 16 bits, the default of QEMU and the only width of version 2.
+    Refcounts16 = "refcounts of 16 bits",
+    /// Refcounts of 32 bits.
+    Refcounts32 = "refcounts of 32 bits",
+    /// Refcounts of 64 bits.
+    Refcounts64 = "refcounts of 64 bits",
+    /// Extended L2 entries.
+    ExtendedL2 = "extended L2 entries",
+    /// A cluster that was written compressed, with either compression type.
+    Compressed = "compressed clusters",
+    /// The compression type is zstd, even if no cluster is compressed.
+    Zstd = "compression type zstd",
+    /// A backing file in the format qcow2.
+    Qcow2Backing = "a qcow2 backing file",
+    /// A backing file in the format raw.
+    RawBacking = "a raw backing file",
+    /// No extension names the format of the backing file, so that a reader must probe it.
+    UnnamedFormat = "a backing file of unnamed format",
+    /// An external data file.
+    DataFile = "an external data file",
+    /// An external data file that is a raw image of the disk.
+    RawDataFile = "a raw external data file",
+    /// An internal snapshot.
+    Snapshots = "snapshots",
+    /// A bitmap, or the traces that one left.
+    Bitmaps = "bitmaps",
+    /// The dirty bit.
+    Dirty = "the dirty bit",
+    /// Refcounts that are out of date, as lazy refcounts leave them. The dirty bit is set, too.
+    OutOfDateRefcounts = "refcounts out of date",
+    /// The corrupt bit, on an image that is sound.
+    Corrupt = "the corrupt bit",
+    /// The bit for lazy refcounts.
+    LazyRefcounts = "lazy refcounts",
+    /// A version 3 header of 104 bytes, without a compression type.
+    ShortHeader = "a header of 104 bytes",
+    /// A version 3 header of any length but 104 and 112 bytes.
+    OddHeader = "a header of unusual length",
+    /// Unknown bits among the compatible or the autoclear features, or the autoclear bit of bitmaps without bitmaps.
+    /// The specification calls the latter an error. QEMU opens such an image, and takes its own writes for corruption.
+    UnknownBits = "unknown feature bits",
+    /// An L1 table with more entries than the disk needs.
+    SpareL1 = "an L1 table longer than needed",
+    /// An L1 table of more than 1 MiB.
+    LargeL1 = "an L1 table of more than 1 MiB",
+    /// A qcow2 backing file whose size is no whole number of sectors. Readers that round such a size in different ways
+    /// read different bytes through the layers above. The length of a raw backing file needs no rounding.
+    OddBackingSize = "a backing file of an odd size",
+    /// An image in the format qcow2.
+    Qcow2 = "qcow2 images",
+    /// An image in the format VHD.
+    Vpc = "vpc images",
+    /// An image in the format VHDX.
+    Vhdx = "vhdx images",
+    /// An image in the format VMDK.
+    Vmdk = "vmdk images",
+    /// A VMDK image whose parent is another one.
+    VmdkParent = "parents of vmdk images",
+    /// A VMDK image that is only a descriptor: its data lie in other files.
+    VmdkExtents = "vmdk images in several files",
+    /// A raw backing file with holes. QEMU reports them as zeros with an offset.
+    RawHoles = "holes of a raw backing file",
+    /// The power is cut, or the process killed, while the engine has the image open for writing. An engine without this
+    /// feature promises nothing about the file that either leaves.
+    Cuts = "power cuts",
+}
+
+impl Feature {
+    /// Returns the feature of images of a format; of a raw file, which is one only below another image, the feature of
+    /// raw backing files.
+    pub(crate) const fn images_of(format: ImageFormat) -> Self {
+        match format {
+            ImageFormat::Qcow2 => Self::Qcow2,
+            ImageFormat::Raw => Self::RawBacking,
+            ImageFormat::Vpc => Self::Vpc,
+            ImageFormat::Vhdx => Self::Vhdx,
+            ImageFormat::Vmdk => Self::Vmdk,
+        }
+    }
+
+    /// Returns the feature of qcow2 clusters of this size: for larger ones, which qcow2 does not have, that of the
+    /// largest.
+    pub(crate) const fn clusters(size: ClusterSize) -> Self {
+        let index = Self::Clusters512 as usize + (size.bits() - ClusterSize::MIN_BITS) as usize;
+        match index > Self::Clusters2M as usize {
+            true => Self::Clusters2M,
+            false => Self::ALL[index],
+        }
+    }
+
+    /// Returns the feature of refcounts of `1 << order` bits; `order` is 0 to 6.
+    pub(crate) const fn refcounts(order: u32) -> Self {
+        Self::ALL[Self::Refcounts1 as usize + order as usize]
+    }
+}
+
+/// Takes the name of a feature. The error names all of them.
+impl FromStr for Feature {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|feature| feature.name() == name).ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            format!("expected a feature, found '{name}'; the features are: {names}")
+        })
+    }
+}
+
+/// A set of features.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FeatureSet(u64);
+
+const _: () = assert!(Feature::ALL.len() <= 64, "a set is a word");
+
+impl FeatureSet {
+    /// No features.
+    pub const EMPTY: Self = Self(0);
+
+    /// Returns the set of these features.
+    pub const fn of(features: &[Feature]) -> Self {
+        let (mut bits, mut rest) = (0, features);
+        while let Some((first, behind)) = rest.split_first() {
+            bits |= 1 << *first as u32;
+            rest = behind;
+        }
+        Self(bits)
+    }
+
+    /// Returns the features of both sets.
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Returns the features of this set that `other` lacks.
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// Adds a feature if `there` is true.
+    pub fn add_if(&mut self, there: bool, feature: Feature) {
+        self.0 |= u64::from(there) << feature as u32;
+    }
+
+    /// Reports whether the sets have a feature in common.
+    pub const fn meets(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Returns the features, in the order of [`Feature::ALL`].
+    pub fn iter(self) -> impl Iterator<Item = Feature> {
+        Feature::ALL.into_iter().filter(move |feature| self.0 >> *feature as u32 & 1 != 0)
+    }
+}
+
+/// Prints the names, separated by commas.
+impl fmt::Display for FeatureSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, feature) in self.iter().enumerate() {
+            let separator = if index == 0 { "" } else { ", " };
+            write!(f, "{separator}{}", feature.name())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_widths_have_their_features() {
+        let sizes = (9..=21).map(|bits| Feature::clusters(ClusterSize::from_bits(bits).unwrap()));
+        let widths = (0..=6).map(Feature::refcounts);
+        let all: Vec<_> = sizes.chain(widths).collect();
+        let first = Feature::Clusters512 as usize;
+        assert_eq!(all, Feature::ALL[first..first + 20]);
+        assert_eq!(Feature::clusters(ClusterSize::from_bits(16).unwrap()), Feature::Clusters64K);
+        assert_eq!(Feature::clusters(ClusterSize::from_bits(30).unwrap()), Feature::Clusters2M);
+        assert_eq!(Feature::refcounts(4), Feature::Refcounts16);
+    }
+
+    #[test]
+    fn a_set_has_what_was_added() {
+        let mut set = FeatureSet::of(&[Feature::Zstd, Feature::Dirty]);
+        set.add_if(true, Feature::Version2);
+        set.add_if(false, Feature::Version3);
+        assert_eq!(set.to_string(), "version 2, compression type zstd, the dirty bit");
+        assert!(set.meets(FeatureSet::of(&[Feature::Dirty])));
+        let rest = set.without(FeatureSet::of(&[Feature::Dirty, Feature::Version2]));
+        assert_eq!(rest, FeatureSet::of(&[Feature::Zstd]));
+    }
+}
