@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
-"""Writes measurements of scripts to dated files below docs/results/, so that prose can refer to them.
+"""Writes measurements of scripts to docs/results/, so that prose can refer to them.
 
-From a shell script, a table on standard input is printed and written to docs/results/DATE-NAME.md:
+From a shell script, a table on standard input is printed and written to docs/results/NAME.md:
     scripts/results.py fuzz-rate "Rate under libFuzzer" "scripts/fuzz-rate 100000" <table
-A file that exists is never overwritten: the second table of a day becomes DATE-NAME-2.md.
+There is one page for each measurement, the current one: it states its date, and git has the pages before it.
 
 From Python, `Measurements` keeps one row for each measurement in a .tsv file, from which a killed script resumes.
 """
 
 import csv
 import datetime
-import itertools
 import os
 import pathlib
 import platform
@@ -21,9 +20,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "results"
 
 
-def dated(name):
-    """Returns docs/results/DATE-NAME for today, without an extension."""
-    return FOLDER / f"{datetime.date.today().isoformat()}-{name}"
+def place(name):
+    """Returns docs/results/NAME, without an extension."""
+    return FOLDER / name
 
 
 def output_of(*command):
@@ -95,16 +94,11 @@ class Measurements:
 
 
 def write(name, title, command, text):
-    """Writes a page to docs/results/DATE-NAME.md, or to the next number if there is one. Returns its path."""
+    """Writes the page docs/results/NAME.md. Returns its path."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for number in itertools.count(1):
-        path = pathlib.Path(f"{dated(name)}{'' if number == 1 else f'-{number}'}.md")
-        try:
-            with open(path, "x") as file:
-                file.write(page(title, command, text))
-            return path.relative_to(ROOT)
-        except FileExistsError:
-            continue
+    path = place(name).with_suffix(".md")
+    path.write_text(page(title, command, text))
+    return path.relative_to(ROOT)
 
 
 def report(name, title, command, text):
@@ -114,7 +108,7 @@ def report(name, title, command, text):
 
 
 def main():
-    """Prints the table on standard input, and writes it to a new dated file."""
+    """Prints the table on standard input, and writes it to its page."""
     if len(sys.argv) != 4 or sys.argv[1].startswith("-"):
         sys.exit("usage: scripts/results.py NAME TITLE COMMAND <TABLE")
     name, title, command = sys.argv[1:]
