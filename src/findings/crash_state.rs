@@ -101,7 +101,7 @@ mod tests {
     fn a_panic_is_named_by_its_function() {
         let note = |frame: &str| PanicNote {
             crate_name: "qcowfuzz".to_string(),
-            file: "crates/walker/src/walkers/qcow2/read.rs".to_string(),
+            file: "src/walkers/qcow2/read.rs".to_string(),
             function: "read_piece".to_string(),
             frame: frame.to_string(),
             detail: "what differs from run to run".to_string(),
