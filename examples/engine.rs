@@ -64,7 +64,7 @@ impl OpenDisk for SmallDisk<'_> {
         let range = window.clipped(self.disk.size);
         for extent in extents {
             let start = extent.start.max(range.start);
-            let end = extent.start.saturating_add(extent.length_bytes).min(range.end);
+            let end = (extent.start + extent.length_bytes).min(range.end);
             let Some(length_bytes) = end.distance_from(start).filter(|length| *length > 0) else {
                 continue;
             };

@@ -44,7 +44,7 @@ impl OpenDisk for WrongDisk<'_> {
         let mut wrong = |mut extent: Extent| -> ControlFlow<()> {
             if block.contains(&extent.start.get()) {
                 let right = extent.mapping.offset;
-                extent.mapping.offset = right.map(|offset| offset.saturating_add(DISTANCE));
+                extent.mapping.offset = right.map(|offset| offset + DISTANCE);
             }
             visitor.extent(extent)
         };

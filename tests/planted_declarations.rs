@@ -228,7 +228,7 @@ fn last_bits_of_one_bit(head: &Head, image: &Image) -> Option<HostOffset> {
     let before = u64::from(entry.table_entries) - 1;
     let bits = bits_for(head.header.virtual_size_bytes(), entry.granularity_bits);
     let mut word = [0; 8];
-    image.read_at(entry.table_offset.saturating_add(before * 8), &mut word).unwrap();
+    image.read_at(entry.table_offset + before * 8, &mut word).unwrap();
     match BitmapTableEntry(u64::from_be_bytes(word)).cluster(cluster_size) {
         Ok(BitmapCluster::Data(host)) if bits - before * cluster_size.bytes() * 8 == 1 => {
             Some(host)

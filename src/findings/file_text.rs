@@ -6,9 +6,6 @@
 //! 0x0 51 46 49 fb 00 00 00 03
 //! 0x20 00 00 00 00 00 00 00 01 00 00 00 00 00 03
 //! ```
-//!
-//! # Arithmetic
-//! An offset that passes the length of a `usize` lies past the end of every file.
 
 use std::fmt;
 

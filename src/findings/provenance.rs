@@ -103,14 +103,11 @@ impl Provenance {
                 guest.start.checked_sub(trace.guest.start).filter(|_| !guest.is_empty())?;
             let start = match part.flat_at {
                 // The part begins at or before the bytes.
-                Some(first) => Some(first.saturating_add(guest.start - part.start)),
-                None => trace
-                    .host
-                    .as_ref()
-                    .map(|host| HostOffset::new(host.start).saturating_add(skipped)),
+                Some(first) => Some(first + (guest.start - part.start)),
+                None => trace.host.as_ref().map(|host| HostOffset::new(host.start) + skipped),
             };
             let length = guest.end - guest.start;
-            let host = start.map(|start| start.get()..start.saturating_add(length).get());
+            let host = start.map(|start| start.get()..(start + length).get());
             Some(Trace { guest, host, ..trace.clone() })
         });
         Self { traces: traces.collect(), snapshots: Vec::new() }

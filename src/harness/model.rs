@@ -333,7 +333,7 @@ impl ModelLayer {
                 for subcluster in range.iter() {
                     let delta = u64::from(subcluster) * length;
                     let start = self.cluster_size.guest_offset(cluster).get() + delta;
-                    let lies_at = host.map(|host| host.saturating_add(delta));
+                    let lies_at = host.map(|host| host + delta);
                     let state = match (change, lies_at) {
                         (SubclusterChange::Write(write), Some(host)) => {
                             PieceState::Normal(host, write)
@@ -391,7 +391,7 @@ impl ModelLayer {
         let first = self.cut(start);
         let past = self.cut(start + self.cluster_size.bytes());
         for piece in &mut self.pieces[first..past] {
-            piece.state = piece.state.moved_to(host.saturating_add(piece.start - start));
+            piece.state = piece.state.moved_to(host + (piece.start - start));
         }
     }
 

@@ -47,7 +47,7 @@ impl DeepCluster {
     /// cluster.
     pub fn tail_fill(self, guest: GuestOffset, write: WriteNumber) -> (u64, &'static [u8]) {
         let part: Range<usize> = between_stamps(&(0..MAX_FILL_BYTES));
-        let tail = fill(guest.saturating_add(self.tail_at()), write, part);
+        let tail = fill(guest + self.tail_at(), write, part);
         (self.tail_at() + STAMP_BYTES as u64, tail)
     }
 

@@ -3,9 +3,6 @@
 //! The builder of qcow2 images decides which clusters are allocated, and in which order they lie in the file. A file of
 //! another format follows these decisions. Its table lies elsewhere, and something may lie between its blocks, so each
 //! host cluster has another place.
-//!
-//! # Arithmetic
-//! [`BlockPlaces::host_clusters`] bounds the clusters of a file, so that no offset saturates.
 
 use crate::base::file_parts::{FileParts, MAX_EXTENT_FILES};
 use crate::disk::clusters::ClusterSize;

@@ -125,7 +125,7 @@ impl Journal {
                 Some(JournalRecord::Written { cluster, clusters, host, write }),
             ) => {
                 let more = clusters.saturating_sub(before);
-                let host = host.saturating_add(self.cluster_size.saturating_bytes(before));
+                let host = *host + self.cluster_size.saturating_bytes(before);
                 let further = cluster.checked_add(before).filter(|_| more > 0);
                 further.map(|cluster| JournalRecord::Written {
                     cluster,

@@ -1,7 +1,4 @@
 //! The guest bytes that a record of the journal maps, and the bytes of the file that hold their data.
-//!
-//! # Arithmetic
-//! The build accepts only clusters of a disk of at most 2^61 bytes, and host offsets of 56 bits, so no sum saturates.
 
 use std::ops::Range;
 
@@ -41,7 +38,7 @@ impl Placed {
         };
         let start = cluster_size.guest_offset(cluster).get();
         let guest = start..start.saturating_add(cluster_size.saturating_bytes(clusters));
-        let host = host.map(|(host, length)| host.get()..host.saturating_add(length).get());
+        let host = host.map(|(host, length)| host.get()..(host + length).get());
         Some(Self { guest, host })
     }
 }

@@ -141,7 +141,7 @@ impl WriteRequest {
     /// Returns the guest bytes that the request changes, if it changes any. After a resize, these are at most the bytes
     /// at the new end.
     pub fn changed(&self) -> Option<Range<u64>> {
-        let range = |guest: GuestOffset, length| guest.get()..guest.saturating_add(length).get();
+        let range = |guest: GuestOffset, length| guest.get()..(guest + length).get();
         match *self {
             Self::Write { guest, length_bytes, .. } => Some(range(guest, u64::from(length_bytes))),
             Self::WriteZeroes { guest, length_bytes } | Self::Discard { guest, length_bytes } => {

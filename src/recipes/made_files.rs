@@ -182,7 +182,7 @@ impl Taking {
         let taken = each_data::<_, StorageError>(&file, range, &mut scratch, |data| {
             let pieces = data.bytes.chunks(SMALLEST_HOLE_BYTES).enumerate();
             for (nth, piece) in pieces.filter(|(_, piece)| piece.iter().any(|byte| *byte != 0)) {
-                let at = data.offset.saturating_add((nth * SMALLEST_HOLE_BYTES) as u64);
+                let at = data.offset + (nth * SMALLEST_HOLE_BYTES) as u64;
                 let there = length_bytes.saturating_sub(at.get()).min(piece.len() as u64);
                 let Some(left) = self.left.checked_sub(there) else {
                     return Ok(ControlFlow::Break(()));

@@ -227,7 +227,7 @@ impl Altered {
 
 /// Returns the offset, the first word and the second word (or 0) of each entry of a table that is not empty.
 fn words(image: &Image, table: HostOffset, length: u64, entry_bytes: u64) -> Vec<(u64, u64, u64)> {
-    let until = table.saturating_add(length.next_multiple_of(GRAIN_BYTES));
+    let until = table + length.next_multiple_of(GRAIN_BYTES);
     let mut scratch = vec![0; 32 << 10];
     let mut found = Vec::new();
     let mut from = table;

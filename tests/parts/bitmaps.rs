@@ -136,7 +136,7 @@ impl Bitmaps {
             found.data_clusters +=
                 clusters.filter(|one| matches!(one, Ok(BitmapCluster::Data(_)))).count();
             found.entries.push(entry);
-            at = at.saturating_add(entry.length_bytes());
+            at += entry.length_bytes();
         }
         found
     }

@@ -217,7 +217,7 @@ impl<'t> Seen<'t> {
     /// Returns the words of a table that are not 0, with their indices.
     fn words(&self, table: HostOffset, length: u64) -> Vec<(u64, u64)> {
         let mut words = Vec::new();
-        let range = table..table.saturating_add(length.next_multiple_of(GRAIN_BYTES));
+        let range = table..table + length.next_multiple_of(GRAIN_BYTES);
         let all = each_data(&self.image, range, &mut vec![0; 1 << 15], |data| {
             let first = data.offset.distance_from(table).unwrap() / 8;
             let chunks = (first..length / 8).zip(data.bytes.as_chunks::<8>().0);

@@ -278,7 +278,7 @@ pub fn continues(here: &Extent, next: &Extent) -> bool {
 pub fn cut(extents: &mut Vec<Extent>, index: usize, length_bytes: u64) {
     let here = extents[index];
     let rest = Extent {
-        start: here.start.saturating_add(length_bytes),
+        start: here.start + length_bytes,
         length_bytes: here.length_bytes - length_bytes,
         mapping: here.mapping.advanced(length_bytes).unwrap(),
     };

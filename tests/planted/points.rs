@@ -85,7 +85,7 @@ pub const CASES: &[Case] = &[
     read(
         "data come from the next cell",
         |disk, facts, guest, into| {
-            let other = guest.saturating_add(facts.geometry.cell_bytes());
+            let other = guest + facts.geometry.cell_bytes();
             match other.get() + into.len() as u64 <= facts.size_bytes {
                 true => disk.read(other, into),
                 false => disk.read(guest, into),
@@ -188,7 +188,7 @@ pub const CASES: &[Case] = &[
 ];
 
 fn next_cluster(disk: &mut dyn OpenDisk, facts: &Facts, guest: GuestOffset) -> Looked {
-    let next = guest.saturating_add(facts.geometry.cluster_size.bytes());
+    let next = guest + facts.geometry.cluster_size.bytes();
     if next.get() < facts.size_bytes { disk.lookup(next) } else { disk.lookup(guest) }
 }
 
@@ -271,7 +271,7 @@ fn inner_cluster(
     let before = GuestOffset::new(first - size.bytes());
     let mapping = disk.lookup(before)?;
     let is_extent = [1, 2].into_iter().all(|clusters| {
-        let at = before.saturating_add(clusters * size.bytes());
+        let at = before + clusters * size.bytes();
         mapping.offset.is_some()
             && disk.lookup(at).ok() == mapping.advanced(clusters * size.bytes())
     });

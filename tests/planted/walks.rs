@@ -238,7 +238,7 @@ fn resumes(window: Window, facts: &Facts) -> bool {
 
 fn begin_late(extents: &mut [Extent]) {
     if let Some(first) = extents.first_mut().filter(|first| first.length_bytes > 512) {
-        first.start = first.start.saturating_add(512);
+        first.start += 512;
         first.length_bytes -= 512;
         first.mapping = first.mapping.advanced(512).unwrap();
     }

@@ -65,9 +65,9 @@ pub fn list(storage: &dyn Storage) -> Checked<Vec<Listed>> {
     };
     each_entry(storage, &header, |_, at, entry| {
         let extra = extra_of(storage, at, entry)?;
-        let at = at.saturating_add(SNAPSHOT_FIXED_BYTES as u64 + u64::from(entry.extra_bytes));
+        let at = at + SNAPSHOT_FIXED_BYTES as u64 + u64::from(entry.extra_bytes);
         let id = text(at, entry.id_bytes);
-        let name = text(at.saturating_add(u64::from(entry.id_bytes)), entry.name_bytes);
+        let name = text(at + u64::from(entry.id_bytes), entry.name_bytes);
         all.push(Listed { entry: *entry, extra, id, name });
         Ok(())
     })

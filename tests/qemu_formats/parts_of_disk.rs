@@ -64,7 +64,7 @@ fn windows(size: u64, extents: &[Extent], entropy: &mut Entropy) -> Vec<Window> 
     let (data, zeros): (Vec<&Extent>, Vec<_>) = extents.iter().partition(|it| it.mapping.data);
     let chosen = |from: &[&Extent], entropy: &mut Entropy| {
         let extent = from.get(entropy.below(from.len() as u64) as usize);
-        extent.map(|it| [it.start, it.start.saturating_add(it.length_bytes - 1)])
+        extent.map(|it| [it.start, it.start + (it.length_bytes - 1)])
     };
     for from in [data, zeros] {
         for _ in 0..if from.is_empty() { 0 } else { PARTS / 4 } {

@@ -152,7 +152,7 @@ fn windows(entropy: &mut Entropy, extents: &[Extent]) -> Vec<Window> {
         let last = extent.length_bytes - PART_BYTES.min(extent.length_bytes);
         let block = entropy.below(16) * BLOCK_BYTES;
         for delta in [0, last, block.min(last)] {
-            let start = extent.start.saturating_add(delta);
+            let start = extent.start + delta;
             let length_bytes = PART_BYTES.min(extent.length_bytes - delta);
             windows.push(Window { start, length_bytes });
         }
@@ -164,7 +164,7 @@ fn windows(entropy: &mut Entropy, extents: &[Extent]) -> Vec<Window> {
 fn check_extent(storage: &FileStorage, disk: &Disk<FileStorage>, extent: &Extent) -> Checked<()> {
     let length = extent.length_bytes.min(PART_BYTES);
     for delta in [0, (extent.length_bytes - length) / 2, extent.length_bytes - length] {
-        let start = extent.start.saturating_add(delta);
+        let start = extent.start + delta;
         let ours = read(disk, start, length as usize)?;
         let mut there = vec![0; length as usize];
         let mapping = extent.mapping.advanced(delta).ok_or("an offset")?;

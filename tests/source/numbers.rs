@@ -1,4 +1,5 @@
-//! Two rules about numbers: arithmetic that replaces a result states its reason, and a constant has one value.
+//! Two rules about numbers: arithmetic that replaces a result states its reason, and a constant has one value. Numbers
+//! that saturate have one reason for all of them (`disk::offsets`).
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,6 @@ const REASONED: &[&str] = &["disk/", "formats/", "walkers/", "harness/", "images
 /// Arithmetic and conversions that replace a result that does not fit.
 const REPLACING: &[&str] = &[
     "wrapping_",
-    "saturating_",
     ".unwrap_or(0)",
     ".unwrap_or_default()",
     ".unwrap_or(u32::MAX)",
@@ -21,7 +21,7 @@ const REPLACING: &[&str] = &[
 /// The highest number of lines between a reason and its call.
 const REASON_LINES: usize = 6;
 
-/// Returns the calls that wrap, saturate or take a default, and for which neither a comment above nor a section of the
+/// Returns the calls that wrap or take a default, and for which neither a comment above nor a section of the
 /// file states why.
 fn without_reason(source: &Source) -> Vec<String> {
     if source.text.starts_with("//!") && source.text.contains("\n//! # Arithmetic\n") {
@@ -49,15 +49,12 @@ fn arithmetic_that_replaces_a_result_states_its_reason() {
 #[test]
 fn arithmetic_without_a_reason_is_found() {
     let of = |text: &str| without_reason(&Source::new("walkers/a.rs", text)).len();
-    assert_eq!(of("fn f() {\n    a.saturating_add(1);\n    b.unwrap_or(0)\n}"), 2);
-    assert_eq!(of("fn f() {\n    // No file is as long.\n    a.saturating_add(1)\n}"), 0);
+    assert_eq!(of("fn f() {\n    a.wrapping_add(1);\n    b.unwrap_or(0)\n}"), 2);
+    assert_eq!(of("fn f() {\n    // No file is as long.\n    a.wrapping_add(1)\n}"), 0);
     assert_eq!(of("//! Walks.\n//!\n//! # Arithmetic\n//! None.\nfn f() { a.wrapping_add(1) }"), 0);
     let far = format!("// Far above.\n{}fn f() {{ a.wrapping_add(1) }}", "\n".repeat(REASON_LINES));
     assert_eq!(of(&far), 1);
-    assert_eq!(
-        of("fn saturating_bytes() {}\n#[cfg(test)]\nmod t { fn f() { a.unwrap_or(0) } }"),
-        0
-    );
+    assert_eq!(of("fn wrapping_bytes() {}\n#[cfg(test)]\nmod t { fn f() { a.unwrap_or(0) } }"), 0);
 }
 
 /// The names of constants that several files declare by convention, each with its own value.

@@ -54,7 +54,7 @@ fn difference(one: &FileStorage, other: &FileStorage) -> Result<Option<u64>, Sto
             let same = first.iter().zip(second).take_while(|(one, other)| one == other).count();
             return Ok(Some(at.get().saturating_add(same as u64)));
         }
-        at = at.saturating_add(length as u64);
+        at += length as u64;
     }
     Ok(None)
 }

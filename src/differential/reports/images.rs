@@ -47,7 +47,7 @@ fn copy(source: &FileStorage, target: &Path) -> std::io::Result<()> {
             let bytes = piece.get_mut(..length as usize).unwrap_or_default();
             source.read_at(at, bytes).map_err(std::io::Error::other)?;
             file.write_all_at(bytes, at.get())?;
-            at = at.saturating_add(length);
+            at += length;
         } else {
             at = part.end;
         }

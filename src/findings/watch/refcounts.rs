@@ -1,9 +1,6 @@
 //! The entries of the refcount table and of the refcount blocks of an image, and the operations of its program whose
 //! clusters they count. It reads only the refcount structures, so it also works for images that are too large for a
 //! walk.
-//!
-//! # Arithmetic
-//! A range of clusters that would pass 2^64 ends there: no file is as long.
 
 use std::ops::{ControlFlow, Range};
 

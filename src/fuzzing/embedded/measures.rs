@@ -1,7 +1,4 @@
 //! The measures of a run: its vitals, its work and its complexity. They depend on the input alone, and on no clock.
-//!
-//! # Arithmetic
-//! Magnitudes are at most 15, so that no sum of them saturates.
 
 use std::fmt;
 

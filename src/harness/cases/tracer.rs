@@ -4,9 +4,6 @@
 //! Only inputs that were run before without a finding are traced: the run is the same one, so it neither hangs nor
 //! panics. An engine whose accesses are no feedback is not run: they do not depend on the input alone, or other events
 //! say more, or the engine reads copies of the files in another process.
-//!
-//! # Arithmetic
-//! An access to a file of any content may begin anywhere. A range that passes 2^64 ends there.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};

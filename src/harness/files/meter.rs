@@ -142,7 +142,7 @@ impl Meter {
         self.bytes.store(self.bytes().wrapping_add(bytes as u64), Relaxed);
         if self.is_traced.load(Relaxed) {
             self.traced_bytes.store(self.traced_bytes().wrapping_add(bytes as u64), Relaxed);
-            let end = offset.saturating_add(bytes as u64);
+            let end = offset + bytes as u64;
             self.trace.get().into_iter().for_each(|trace| trace.end_read(end));
         }
     }

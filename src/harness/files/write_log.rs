@@ -240,7 +240,7 @@ impl WriteLog {
             if kept != Kept::Sectors || entropy.one_in(2) {
                 image.overwrite(at, piece);
             }
-            at = at.saturating_add(count as u64);
+            at += count as u64;
             left = rest;
         }
     }
@@ -281,7 +281,7 @@ impl FileChange {
     /// Returns the length that the file has at least after the change.
     fn end(&self) -> u64 {
         match *self {
-            Self::Write { offset, length, .. } => offset.saturating_add(length as u64).get(),
+            Self::Write { offset, length, .. } => (offset + length as u64).get(),
             Self::Growth { length_bytes, .. } => length_bytes,
             Self::Flush => 0,
         }

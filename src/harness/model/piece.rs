@@ -24,7 +24,7 @@ pub enum PieceState {
 impl PieceState {
     /// Returns the state of the same piece without its first `delta_bytes`.
     pub(super) fn advanced(self, delta_bytes: u64) -> Self {
-        let on = |host: HostOffset| host.saturating_add(delta_bytes);
+        let on = |host: HostOffset| host + delta_bytes;
         match self {
             Self::UnallocatedInside(host) => Self::UnallocatedInside(on(host)),
             Self::ZeroAllocated(host) => Self::ZeroAllocated(on(host)),

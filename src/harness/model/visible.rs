@@ -55,7 +55,7 @@ impl Visible {
 
     /// Returns the mapping that `qemu-img map` prints for the part.
     pub(super) fn mapping(&self) -> Mapping {
-        let here = self.part.flat_at.map(|at| at.saturating_add(self.start - self.part.start));
+        let here = self.part.flat_at.map(|at| at + (self.start - self.part.start));
         let has_data = !self.has_holes
             || matches!(self.piece.state, PieceState::Normal(..) | PieceState::Compressed(..));
         let state = match here {

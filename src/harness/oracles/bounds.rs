@@ -1,8 +1,5 @@
 //! The cost of a walk is bounded by its tables: bytes read, steps and extents. Does not check the memory of a walk: a
 //! test with a counting allocator does (`tests/memory.rs`).
-//!
-//! # Arithmetic
-//! A bound that saturates allows everything. That is right, because no walk reaches 2^64 bytes or steps.
 
 use crate::base::limits::{FUEL_BASE, FUEL_PER_UNIT};
 use crate::disk::extent::Extent;

@@ -2,11 +2,6 @@
 //! between them, and zeros without them. All edges are checked. Does not check all bytes between the edges of a piece
 //! in each run ([`inside`]). Does not check large compressed clusters after their first 16 KiB
 //! (`limits::MAX_INFLATED_BYTES`).
-//!
-//! # Arithmetic
-//! The parts of the model lie on a disk that ends before 2^63, so that no end of a part saturates. A subtraction that
-//! saturates at 0 means the beginning of the disk, or of the compared bytes: the bytes before it are cut off. The end
-//! of a range that a program asks for may pass 2^64, and then lies past the end of every disk.
 
 pub mod edges;
 pub mod inside;

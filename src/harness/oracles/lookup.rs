@@ -1,11 +1,6 @@
 //! The status of guest bytes, at both edges of every extent, agrees with the extent, and so does the run that begins
 //! there. A coarse status must not contradict. Does not check that the extents are right, nor more than some extents
 //! of a long run.
-//!
-//! # Arithmetic
-//! Extents end on the disk (`partition`), so that no end of an extent saturates. A byte past the end of the extents
-//! that an incomplete walk emitted is 0 bytes before their end. A run that passes 2^64 reaches past the end of the
-//! disk.
 
 use std::ops::ControlFlow;
 
@@ -30,7 +25,7 @@ pub fn edges(
     let new = whole.iter().enumerate().filter(move |(_, extent)| is_new(extent));
     new.flat_map(|(index, extent)| {
         // Its end lies on the disk (`partition`).
-        let last = extent.start.saturating_add(extent.length_bytes.saturating_sub(1));
+        let last = extent.start + extent.length_bytes.saturating_sub(1);
         let last = (extent.length_bytes > 1).then_some(last);
         let rest = &whole[index..];
         [Some(extent.start), last].into_iter().flatten().map(move |guest| (guest, rest))
@@ -108,7 +103,7 @@ fn check_run(run: &GuestRun, guest: GuestOffset, size_bytes: u64, rest: &[Extent
             format!("guest offset {guest}: {run}, up to the end there are {left:#x} bytes")
         });
     }
-    let end = guest.saturating_add(run.length_bytes);
+    let end = guest + run.length_bytes;
     let mut met = rest.iter().take_while(|extent| extent.start < end).take(MAX_COMPARED);
     met.try_for_each(|extent| compare(run.status, guest, extent))
 }

@@ -2,9 +2,6 @@
 //! time than its policy allows. The process counts them if [`PeakAlloc`] is its global allocator; otherwise, this
 //! oracle is idle. The buffers of the harness, which are small and reused, are included. Does not check memory that no
 //! allocator of Rust counts.
-//!
-//! # Arithmetic
-//! If memory is released during a run, the difference saturates at 0, which every bound allows.
 
 use peak_alloc::PeakAlloc;
 

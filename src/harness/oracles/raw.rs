@@ -399,7 +399,7 @@ pub(super) fn read_edges(
     let mut bytes = [0; 64];
     for extent in extents {
         let length = usize::try_from(extent.length_bytes).unwrap_or(usize::MAX).min(bytes.len());
-        let last = extent.start.saturating_add(extent.length_bytes - length as u64);
+        let last = extent.start + (extent.length_bytes - length as u64);
         let last = (!may_split_grains).then_some(last);
         for start in [extent.start].into_iter().chain(last) {
             let answer: Result<(), EngineError> = disk.read(start, &mut bytes[..length]);

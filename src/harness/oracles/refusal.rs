@@ -2,9 +2,6 @@
 //! must not answer with data there, neither with bytes nor with a status or an extent that says data. The engine may
 //! refuse when it opens the image, or later, and for any reason. Does not check the reason, extents and statuses that
 //! say zeros, the files that an image names, bitmap directories, nor bytes that change during reads.
-//!
-//! # Arithmetic
-//! The pieces that are asked about end on the disk, so that no end of them saturates.
 
 use std::fmt::Display;
 use std::ops::Range;

@@ -105,7 +105,7 @@ fn chosen_extent(extents: &[Extent], index: usize) -> Option<Extent> {
 
 /// Returns a window inside of an extent.
 fn inside_of(extent: &Extent) -> Window {
-    let start = extent.start.saturating_add(extent.length_bytes / 2);
+    let start = extent.start + extent.length_bytes / 2;
     Window { start, length_bytes: extent.length_bytes }
 }
 

@@ -1,8 +1,5 @@
 //! Reads a disk whose extents are not known: the engine has no answer to walks, or its walk came to nothing. A read
 //! must end, without a panic. Does not check the bytes: damage may have changed them.
-//!
-//! # Arithmetic
-//! An offset that saturates lies past the end of the disk.
 
 use crate::disk::extent::Extent;
 use crate::disk::observer::{Event, Observer, State, Vital};

@@ -456,7 +456,7 @@ fn first_not_in(file: &ChainFile, other: &ChainFile, from: HostOffset) -> Option
                 found = Some(at);
                 return Ok(ControlFlow::Break(()));
             }
-            at = at.saturating_add(piece.len() as u64);
+            at += piece.len() as u64;
         }
         Ok(ControlFlow::Continue(()))
     };

@@ -1,7 +1,4 @@
 //! Judges the data file of an image that an engine has written: if the image declares it raw, it must contain the disk.
-//!
-//! # Arithmetic
-//! A disk ends before 2^63, so that no whole number of its clusters saturates.
 
 use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;

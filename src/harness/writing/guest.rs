@@ -87,13 +87,13 @@ impl GuestDisk {
     pub(super) fn fits(&self, request: &WriteRequest) -> bool {
         match *request {
             WriteRequest::Write { guest, length_bytes, .. } => {
-                guest.saturating_add(length_bytes.into()).get() <= self.now.size_bytes
+                (guest + length_bytes.into()).get() <= self.now.size_bytes
             }
             WriteRequest::WriteZeroes { guest, length_bytes } => {
-                guest.saturating_add(length_bytes).get() <= self.now.size_bytes
+                (guest + length_bytes).get() <= self.now.size_bytes
             }
             WriteRequest::Discard { guest, length_bytes } => {
-                let end = guest.saturating_add(length_bytes).get();
+                let end = (guest + length_bytes).get();
                 end == self.now.size_bytes
                     || end < self.now.size_bytes && end.is_multiple_of(self.cluster_bytes)
             }

@@ -1,8 +1,5 @@
 //! Carries out the requests of a program through an engine, and judges the disk that a guest then sees and the file
 //! that the engine leaves.
-//!
-//! # Arithmetic
-//! Work that saturates exceeds every limit on it.
 
 use std::sync::Arc;
 

@@ -1,8 +1,5 @@
 //! Judges the extents of a closed file: clusters that no request has changed stay where they are, and the image stores
 //! what was written.
-//!
-//! # Arithmetic
-//! A disk ends before 2^63, so that no whole number of its clusters saturates.
 
 use std::ops::Range;
 

@@ -1,8 +1,4 @@
 //! Faults of reads: bytes that change, and reads that fail, while an engine reads a file.
-//!
-//! # Arithmetic
-//! A count of reads that has reached 255 stays there: it is as high as any that a trap waits for. A read that passes
-//! 2^64 ends there, past the end of every file.
 
 use std::io::ErrorKind;
 use std::sync::atomic::AtomicU8;
@@ -125,7 +121,7 @@ impl ReadFaults {
 
     /// Writes the bytes of the traps into `bytes`, which begin at `from`.
     fn spring(&self, from: HostOffset, bytes: &mut [u8]) {
-        let until = from.saturating_add(bytes.len() as u64);
+        let until = from + bytes.len() as u64;
         let met = self.traps.iter().filter(|armed| armed.what.meets(from, until));
         for armed in met.filter(|armed| armed.springs(armed.what.reads)) {
             let (start, end) = (armed.what.range.start.get(), armed.what.range.end.get());

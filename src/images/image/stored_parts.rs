@@ -1,7 +1,4 @@
 //! The parts of a file that its file system stores. All other parts are holes.
-//!
-//! # Arithmetic
-//! A part that passes 2^64 ends behind every file.
 
 use std::ops::Range;
 

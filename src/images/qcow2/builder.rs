@@ -325,7 +325,7 @@ impl Builder {
             }
             ClusterMapping::Extended(Extended { host: Some(host), .. }) => of(host)..of(host) + 1,
             ClusterMapping::Compressed(run) => {
-                let last = run.offset.saturating_add(u64::from(run.length_bytes) - 1);
+                let last = run.offset + (u64::from(run.length_bytes) - 1);
                 of(run.offset)..of(last) + 1
             }
             ClusterMapping::Unallocated

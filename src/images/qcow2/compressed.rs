@@ -114,9 +114,9 @@ impl Builder {
             }
         };
         let old = self.tables.get(table, index);
-        let last = offset.saturating_add(u64::from(length_bytes) - 1);
+        let last = offset + (u64::from(length_bytes) - 1);
         let end = geometry.cluster_size.host_cluster(last).get();
-        self.payload_end = Some(PayloadEnd { cluster: end, offset: last.saturating_add(1) });
+        self.payload_end = Some(PayloadEnd { cluster: end, offset: last + 1 });
         self.release(old);
         self.has_compressed = true;
         let given = given.map(|given| self.given.add_payload(given));
@@ -136,11 +136,11 @@ impl Builder {
         if self.placement.clusters.references(end.cluster) >= self.plan.geometry.max_refcount() {
             return None;
         }
-        let past = end.offset.saturating_add(length_bytes);
+        let past = end.offset + length_bytes;
         if past.get() > self.descriptor_reach() {
             return None;
         }
-        let last = cluster_size.host_cluster(end.offset.saturating_add(length_bytes - 1)).get();
+        let last = cluster_size.host_cluster(end.offset + (length_bytes - 1)).get();
         let spilled = last - end.cluster;
         if spilled > 0 && !self.placement.allocate_at(end.cluster + 1, spilled) {
             return None;
@@ -170,6 +170,6 @@ impl Builder {
             }
         };
         let first = cluster_size.host_offset(crate::disk::clusters::HostCluster::new(first));
-        Some(first.saturating_add(skew))
+        Some(first + skew)
     }
 }

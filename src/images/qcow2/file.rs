@@ -99,7 +99,7 @@ impl Builder {
         let (table, index) = self.table_for_change(first)?;
         let (host, length) = self.allocate_run(first, vacant)?;
         for nth in 0..length {
-            let host = host.saturating_add(self.plan.geometry.cluster_size.saturating_bytes(nth));
+            let host = host + self.plan.geometry.cluster_size.saturating_bytes(nth);
             let entry = self.data_entry(host, WriteNumber::NONE);
             self.tables.set(table, index + nth, entry);
         }

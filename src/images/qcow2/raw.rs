@@ -50,7 +50,7 @@ impl Builder {
             ClusterMapping::Extended(Extended { host: Some(_), bitmap, .. }) => {
                 let cell = geometry.cell_bytes();
                 for subcluster in (0..SUBCLUSTERS).filter(|it| bitmap.allocated & 1 << it != 0) {
-                    image.stored.add(at.saturating_add(u64::from(subcluster) * cell), cell);
+                    image.stored.add(at + u64::from(subcluster) * cell, cell);
                 }
             }
             ClusterMapping::Unallocated | ClusterMapping::Zero(_) | ClusterMapping::Extended(_) => {

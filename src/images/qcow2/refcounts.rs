@@ -319,8 +319,7 @@ fn serialise_block(
             bytes.end = piece(next).end;
             group += 1;
         }
-        let content =
-            image.place(host.saturating_add(bytes.start), (bytes.end - bytes.start) as usize);
+        let content = image.place(host + bytes.start, (bytes.end - bytes.start) as usize);
         let first_entry = (bytes.start * 8) >> order;
         for run in &left[..group] {
             let range = inside(run);

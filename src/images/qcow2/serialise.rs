@@ -134,7 +134,7 @@ impl Builder {
         let table_guest = l1_index * geometry.l2_span_bytes();
         for (first, page) in self.tables.pages(table) {
             let length = page.len() * entry_bytes as usize;
-            let out = to.files.image.place(host.saturating_add(first * entry_bytes), length);
+            let out = to.files.image.place(host + first * entry_bytes, length);
             for (entry, mut out) in page.iter().zip(out.chunks_exact_mut(entry_bytes as usize)) {
                 if *entry != ClusterMapping::Unallocated {
                     let (word, bitmap) = self.encode(*entry, active);
@@ -299,12 +299,12 @@ fn write_look(
     (look, write): (Look, WriteNumber),
 ) {
     let edges = LookOfCluster::new(look, cluster_size);
-    image.write_parts(host.saturating_add(edges.sector_at), &[], look.sector());
+    image.write_parts(host + edges.sector_at, &[], look.sector());
     if let Some(at) = edges.stamp_at {
-        image.write(host.saturating_add(at), &stamp(guest.saturating_add(at), write));
+        image.write(host + at, &stamp(guest + at, write));
     }
     let between = edges.between(cluster_size);
-    let at = host.saturating_add(between.start as u64);
+    let at = host + between.start as u64;
     image.write_parts(at, &[], fill(guest, write, between));
 }
 
@@ -317,10 +317,10 @@ fn write_depths(
 ) {
     let Some(deep) = DeepCluster::new(cluster_size) else { return };
     for at in deep.inner_stamps() {
-        image.write(host.saturating_add(at), &stamp(guest.saturating_add(at), write));
+        image.write(host + at, &stamp(guest + at, write));
     }
     let (at, tail) = deep.tail_fill(guest, write);
-    image.write_parts(host.saturating_add(at), &[], tail);
+    image.write_parts(host + at, &[], tail);
 }
 
 /// Writes the first bytes of a cluster without stamps.
@@ -356,8 +356,8 @@ fn write_run(
     write: WriteNumber,
 ) {
     let DataCluster { guest, host, is_shared } = cluster;
-    let stamp_at = |at: usize| stamp(guest.saturating_add(at as u64), write);
-    let on_host = |at: usize| host.saturating_add(at as u64);
+    let stamp_at = |at: usize| stamp(guest + at as u64, write);
+    let on_host = |at: usize| host + at as u64;
     let between = between_stamps(&bytes);
     let filled = fill(guest, write, between.clone());
     let (start, end) = (bytes.start, between.end);
@@ -388,5 +388,5 @@ fn write_stamps(
 ) {
     image.write(host, &stamp(guest, write));
     let last = length_bytes - STAMP_BYTES as u64;
-    image.write(host.saturating_add(last), &stamp(guest.saturating_add(last), write));
+    image.write(host + last, &stamp(guest + last, write));
 }

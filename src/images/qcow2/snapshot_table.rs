@@ -66,7 +66,7 @@ impl Builder {
             let l1_offset = self.l1_offset(&snapshot.l1);
             let length = snapshot.entry(l1_offset).length_bytes();
             snapshot.write(l1_offset, &self.given, to.files.image.place(at, length as usize));
-            at = at.saturating_add(length);
+            at += length;
             observer.event(State::Serialise, Event::Snapshot);
             self.write_l1(to, &snapshot.l1, false, observer);
         }

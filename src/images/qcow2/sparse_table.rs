@@ -19,7 +19,7 @@ pub fn write<T: Copy>(
             continue;
         };
         let (first, last) = (first / 2 * 2, last / 2 * 2 + 2);
-        let bytes = image.place(table.saturating_add(first * 8), (last - first) as usize * 8);
+        let bytes = image.place(table + first * 8, (last - first) as usize * 8);
         for (index, entry) in group {
             let at = (index - first) as usize * 8;
             bytes[at..at + 8].copy_from_slice(&value(*entry).to_be_bytes());

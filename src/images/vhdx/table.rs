@@ -74,7 +74,7 @@ impl TableShape {
         first: u64,
         form: VhdxForm,
     ) -> &'i mut [u8] {
-        let at = region.saturating_add(first * BAT_ENTRY_BYTES as u64);
+        let at = region + first * BAT_ENTRY_BYTES as u64;
         let out = image.place(at, PAGE_BYTES);
         let chunk = self.chunk_blocks;
         for (index, entry) in (first..self.entries).zip(out.chunks_exact_mut(BAT_ENTRY_BYTES)) {

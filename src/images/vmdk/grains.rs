@@ -69,7 +69,7 @@ pub fn write(
     image.write_parts(at, &[marker, &STREAM_HEADER, before, stamp_part], behind);
     let checksum = Adler::rest(kind.shape, plan.geometry.cluster_size).after(&stamp);
     let length = marker.len() + stream_bytes - CHECKSUM_BYTES;
-    image.write(at.saturating_add(length as u64), &checksum.to_be_bytes());
+    image.write(at + length as u64, &checksum.to_be_bytes());
 }
 
 /// The sums of Adler-32 (RFC 1950 §2.2) over some bytes, from two zeros on.

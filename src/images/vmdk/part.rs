@@ -1,7 +1,4 @@
 //! The part of a disk that an extent holds.
-//!
-//! # Arithmetic
-//! Disks have less than 2^63 bytes. A part that a program makes longer ends with the disk.
 
 use crate::images::qcow2::{Builder, MappedCluster};
 

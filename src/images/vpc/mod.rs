@@ -137,7 +137,7 @@ fn write_ones(image: &mut Image, mut at: HostOffset, mut length_bytes: u64) {
     while length_bytes > 0 {
         let piece = length_bytes.min(ONES.len() as u64);
         image.write_parts(at, &[], &ONES[..piece as usize]);
-        at = at.saturating_add(piece);
+        at += piece;
         length_bytes -= piece;
     }
 }

@@ -126,7 +126,7 @@ impl Vm {
                 plan.file.places.is_none_or(|it| it.stride_bytes == cluster_size.bytes());
             let step = if is_dense { clusters } else { 1 };
             for nth in (0..clusters).step_by(step as usize) {
-                let host = host.saturating_add(cluster_size.saturating_bytes(nth));
+                let host = host + cluster_size.saturating_bytes(nth);
                 let at = GuestCluster::new(cluster.get() + nth);
                 let lies_at = plan.file.file_offset(cluster_size, host);
                 journal.written_run((at, step), lies_at, WriteNumber::NONE);

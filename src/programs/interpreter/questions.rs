@@ -48,6 +48,6 @@ impl Vm {
     fn byte(&self, at: At, inside: Inside) -> GuestOffset {
         let cluster_size = self.builder.plan().geometry.cluster_size;
         let cluster = GuestCluster::new(self.cluster(at));
-        cluster_size.guest_offset(cluster).saturating_add(inside.bytes(cluster_size.bytes()))
+        cluster_size.guest_offset(cluster) + inside.bytes(cluster_size.bytes())
     }
 }

@@ -1,9 +1,5 @@
 //! Typed cluster numbers and the cluster size. They offer only arithmetic with a meaning: nothing adds a guest offset
 //! to a host offset, or a cluster number to a byte offset.
-//!
-//! # Arithmetic
-//! A number of clusters whose bytes pass 64 bits is held at the last cluster boundary, which lies past the end of every
-//! disk and file.
 
 use crate::disk::offsets::{GuestOffset, HostOffset, quantity};
 

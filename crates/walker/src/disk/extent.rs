@@ -186,7 +186,7 @@ impl Window {
         let end = GuestOffset::new(virtual_size_bytes);
         let start = self.start.min(end);
         // A window that passes 2^64 ends with the disk.
-        start..start.saturating_add(self.length_bytes).min(end)
+        start..(start + self.length_bytes).min(end)
     }
 }
 

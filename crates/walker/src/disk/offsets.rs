@@ -1,8 +1,11 @@
 //! Offsets in the virtual disk and in a file. Their types cannot be mixed.
 //!
 //! # Arithmetic
-//! No disk and no file has a byte at 2^64 - 1. So an offset that is held there reads as zeros and maps to nothing, like
-//! all others past the end. A caller that has to notice uses `checked_add`.
+//! No disk and no file has a byte at 2^64 - 1. So an offset or a length that is held there, by `+` or by
+//! `saturating_add` and `saturating_mul` of plain numbers, lies past the end of everything: its bytes read as zeros and
+//! map to nothing. A count that is held there is above every limit. A difference that is held at 0 is empty, or the
+//! beginning. This holds in the whole project: only numbers that wrap, and defaults in place of a number, state a
+//! reason of their own. A caller that has to notice uses `checked_add`.
 
 macro_rules! quantity {
     ($(#[$doc:meta])* $name:ident) => {
@@ -35,12 +38,6 @@ macro_rules! quantity {
                 }
             }
 
-            /// Returns the value plus `distance`, or the largest 64-bit value if the sum exceeds 64 bits.
-            #[inline]
-            pub const fn saturating_add(self, distance: u64) -> Self {
-                Self(self.0.saturating_add(distance))
-            }
-
             /// Returns the distance from `earlier` to this value, or `None` if `earlier` is larger.
             #[inline]
             pub const fn distance_from(self, earlier: Self) -> Option<u64> {
@@ -51,6 +48,23 @@ macro_rules! quantity {
             #[inline]
             pub const fn saturating_distance_from(self, earlier: Self) -> u64 {
                 self.0.saturating_sub(earlier.0)
+            }
+        }
+
+        // The sum is held at the largest value: see the module.
+        impl ::std::ops::Add<u64> for $name {
+            type Output = Self;
+
+            #[inline]
+            fn add(self, distance: u64) -> Self {
+                Self(self.0.saturating_add(distance))
+            }
+        }
+
+        impl ::std::ops::AddAssign<u64> for $name {
+            #[inline]
+            fn add_assign(&mut self, distance: u64) {
+                *self = *self + distance;
             }
         }
 

@@ -140,7 +140,7 @@ pub fn read_widened<'a>(
 ) -> Result<Option<Data<'a>>, StorageError> {
     let until = until.get().min(storage.length_bytes().max(from.get()));
     let skipped = first.get().saturating_sub(from.get()) / GRAIN_BYTES * GRAIN_BYTES;
-    let offset = from.saturating_add(skipped);
+    let offset = from + skipped;
     let wanted = until.saturating_sub(offset.get()).next_multiple_of(GRAIN_BYTES);
     let room = scratch.len() as u64 / GRAIN_BYTES * GRAIN_BYTES;
     let Ok(length) = usize::try_from(wanted.min(room)) else {
@@ -182,7 +182,7 @@ pub fn each_data<S: Storage + ?Sized, E: From<StorageError>>(
     while from < range.end
         && let Some(data) = storage.next_data(from, range.end, scratch)?
     {
-        from = data.offset.saturating_add(data.bytes.len() as u64);
+        from = data.offset + data.bytes.len() as u64;
         if take(data)?.is_break() {
             return Ok(ControlFlow::Break(()));
         }
@@ -314,7 +314,7 @@ impl Storage for FileStorage {
         use std::os::unix::fs::FileExt;
         let mut filled = 0;
         while filled < into.len() {
-            let at = offset.saturating_add(filled as u64);
+            let at = offset + filled as u64;
             // The kernel refuses offsets past i64::MAX. No file has data there.
             if at.get() >= self.length_bytes {
                 break;

@@ -1,8 +1,5 @@
 //! Host holes: data that lie in holes of the file that stores them. The image says that there are data; the file system
 //! knows that they are zeros.
-//!
-//! # Arithmetic
-//! An extent of data lies below the host offset 2^63, so that neither host offsets nor guest offsets saturate.
 
 use std::ops::{ControlFlow, Range};
 
@@ -36,7 +33,7 @@ impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
     /// Adds the zero flag to the mapping of a guest byte in a host hole.
     pub(super) fn with_zero_flag(&self, guest: GuestOffset, mapping: Mapping) -> Mapping {
         let stored = |(file, from): (&S, HostOffset)| {
-            file.stored(from, from.saturating_add(1)).map(|stored| stored.stored)
+            file.stored(from, from + 1).map(|stored| stored.stored)
         };
         match self.asked(guest, &mapping).map(stored) {
             Some(Ok(false)) => Mapping { zero: true, ..mapping },
@@ -57,13 +54,13 @@ impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
         };
         let mut done = 0;
         while done < extent.length_bytes {
-            let (at, end) = (from.saturating_add(done), from.saturating_add(extent.length_bytes));
+            let (at, end) = (from + done, from + extent.length_bytes);
             let Ok(stored) = run.stored(file, at, end) else {
                 // Like QEMU, this ignores errors.
                 return visitor.extent(part(&extent, done, extent.length_bytes, true));
             };
             // Each step covers at least one byte, for any answer of the storage.
-            let next = stored.end.clamp(at.saturating_add(1), end).saturating_distance_from(from);
+            let next = stored.end.clamp(at + 1, end).saturating_distance_from(from);
             if visitor.extent(part(&extent, done, next, stored.stored)).is_break() {
                 return ControlFlow::Break(());
             }
@@ -114,8 +111,11 @@ impl<'s, S: Storage + ?Sized> HostRun<'s, S> {
     ) -> Result<Stored, StorageError> {
         let is_same = self.file.is_some_and(|known| std::ptr::addr_eq(known, file));
         if !is_same || !self.range.contains(&from) {
-            let all = until.max(HostOffset::new(file.length_bytes()));
-            let Stored { stored, end } = file.stored(from, all)?;
+            let length = HostOffset::new(file.length_bytes());
+            let Stored { stored, end } = file.stored(from, until.max(length))?;
+            // Nothing is stored behind the end of the file, so a hole that reaches it has no end.
+            let is_endless = !stored && end >= length;
+            let end = if is_endless { HostOffset::new(u64::MAX) } else { end };
             *self = Self { file: Some(file), range: from..end, is_stored: stored };
         }
         Ok(Stored { stored: self.is_stored, end: self.range.end.min(until) })
@@ -126,7 +126,7 @@ impl<'s, S: Storage + ?Sized> HostRun<'s, S> {
 fn part(extent: &Extent, from: u64, end: u64, stored: bool) -> Extent {
     let mapping = extent.mapping.advanced(from).unwrap_or(extent.mapping);
     Extent {
-        start: extent.start.saturating_add(from),
+        start: extent.start + from,
         length_bytes: end.saturating_sub(from),
         mapping: Mapping { zero: !stored, ..mapping },
     }
@@ -173,12 +173,40 @@ mod tests {
                 Stored { stored: at / 4096 % 2 == 0 && at < 3 * 4096, end: range.end }
             );
         }
-        // Behind the end of the file, each answer is only about the range that was asked.
-        assert_eq!(files[0].asked.get(), 3 + 8);
+        // The hole behind the end of the file is a run, too.
+        assert_eq!(files[0].asked.get(), 3 + 1);
         // A longer range ends with its run, and another file has other runs.
         let whole = HostOffset::ZERO..HostOffset::new(4 * 4096);
         let found = run.stored(&files[1], whole.start, whole.end).unwrap();
         assert_eq!(found, Stored { stored: true, end: HostOffset::new(4096) });
         assert_eq!(files[1].asked.get(), 1);
+    }
+
+    /// A file that ends with a hole.
+    struct HoleAtEnd;
+
+    impl Storage for HoleAtEnd {
+        fn length_bytes(&self) -> u64 {
+            4096
+        }
+
+        fn read_at(&self, _offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError> {
+            into.fill(0);
+            Ok(())
+        }
+
+        fn stored(&self, _from: HostOffset, until: HostOffset) -> Result<Stored, StorageError> {
+            Ok(Stored { stored: false, end: until })
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_file_does_not_end_a_hole() {
+        let mut run = HostRun::default();
+        for range in [0..512, 2048..8192, 8192..1 << 40] {
+            let (from, until) = (HostOffset::new(range.start), HostOffset::new(range.end));
+            let found = run.stored(&HoleAtEnd, from, until).unwrap();
+            assert_eq!(found, Stored { stored: false, end: until });
+        }
     }
 }

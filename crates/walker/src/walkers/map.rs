@@ -1,9 +1,5 @@
 //! `map_extents`: emits all extents of a window, front to back, with one piece of a table of each layer in memory at a
 //! time.
-//!
-//! # Arithmetic
-//! Host offsets in entries have 56 bits and runs are no longer than a cluster, so that no mapping saturates. Distances
-//! are those from an earlier offset to a later one.
 
 use std::ops::{ControlFlow, Range};
 

@@ -3,10 +3,6 @@
 //! A new raw image is as long as the disk. A new qcow2 image has these parts, each in whole clusters: the header, the
 //! L2 tables of the whole disk, the L1 table, the data, and the refcount structures, which count all of them and
 //! themselves. The metadata are those of a full disk, even if few clusters hold data: the estimate is an upper bound.
-//!
-//! # Arithmetic
-//! A disk ends before 2^63, so that no guest offset saturates. A number of clusters to add is the distance from an
-//! earlier cluster to a later one.
 
 use std::ops::ControlFlow;
 
@@ -190,7 +186,7 @@ impl PlannedQcow2 {
         let (mut count, mut uncounted) = (0_u64, 0);
         let mut visitor = |extent: Extent| {
             if extent.mapping.data && !extent.mapping.zero {
-                let end = extent.start.saturating_add(extent.length_bytes);
+                let end = extent.start + extent.length_bytes;
                 let first = cluster_size.guest_cluster(extent.start).get().max(uncounted);
                 uncounted = cluster_size.clusters_for(end.get()).max(first);
                 count = count.saturating_add(uncounted.saturating_sub(first));

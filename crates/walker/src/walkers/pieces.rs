@@ -24,7 +24,7 @@ pub(super) fn each_piece(
         let length = usize::try_from(piece_bytes(guest)).unwrap_or(usize::MAX).min(left.len());
         let (piece, rest) = left.split_at_mut(length);
         read(guest, piece)?;
-        guest = guest.saturating_add(length as u64);
+        guest += length as u64;
         left = rest;
     }
     Ok(())

@@ -33,7 +33,7 @@ impl<S: Storage + ?Sized> Raw<'_, S> {
             // The walk must end, so each step covers at least one byte, for any answer of the storage. The position
             // lies before the end of the window, so that one byte more fits into 64 bits.
             let end = GuestOffset::new(stored.end.get());
-            let end = end.clamp(position.saturating_add(1), cover.end());
+            let end = end.clamp(position + 1, cover.end());
             let mapping = mapping(from, stored.stored);
             cover.observer().event(State::WalkL1, mapping.event());
             go_on!(cover.put(end, mapping));
@@ -44,7 +44,7 @@ impl<S: Storage + ?Sized> Raw<'_, S> {
     /// Returns the mapping of a guest byte.
     pub(super) fn lookup(&self, guest: GuestOffset) -> Result<Mapping, MapError> {
         let from = in_place(guest);
-        Ok(mapping(from, self.image.stored(from, from.saturating_add(1))?.stored))
+        Ok(mapping(from, self.image.stored(from, from + 1)?.stored))
     }
 
     /// Fills `into` with the guest's bytes from `guest` on.

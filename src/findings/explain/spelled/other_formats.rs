@@ -1,7 +1,4 @@
 //! Fields and entries of VHD, VHDX and VMDK images, in words.
-//!
-//! # Arithmetic
-//! The offset of a sector that would pass 2^64 lies past the end of every file.
 
 use crate::formats::anatomy::{ByteOrder, Part};
 use crate::formats::vhdx::block_table::BlockState;

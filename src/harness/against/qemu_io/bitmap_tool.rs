@@ -1,7 +1,4 @@
 //! qemu-img, for changes of persistent dirty bitmaps.
-//!
-//! # Arithmetic
-//! A name that would lie past 2^64 lies past the end of every file.
 
 use crate::disk::storage::Storage;
 use crate::formats::qcow2::bitmap_directory;
@@ -21,7 +18,7 @@ pub(super) fn names(file: &ChainFile) -> Answer<Vec<Vec<u8>>> {
         bitmap_directory::each_entry(file, extension, |_, at, entry| {
             let mut name = vec![0; usize::from(entry.name_bytes)];
             let behind = BITMAP_FIXED_BYTES as u64;
-            file.read_at(at.saturating_add(behind + u64::from(entry.extra_bytes)), &mut name)?;
+            file.read_at(at + behind + u64::from(entry.extra_bytes), &mut name)?;
             names.push(name);
             Ok(())
         })?;

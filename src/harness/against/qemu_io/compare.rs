@@ -1,7 +1,4 @@
 //! Compares the answers of an engine about one image with those of qemu-io.
-//!
-//! # Arithmetic
-//! A size that passes 2^63 is held there: no file is as long, and the image is not compared.
 
 use std::fmt::Write as _;
 use std::ops::Range;

@@ -1,7 +1,4 @@
 //! The data that the engine reads, in a file for QEMU's driver blkverify, which compares it with an image.
-//!
-//! # Arithmetic
-//! The end of a part that passes 2^64 lies past the end of every disk.
 
 use std::io;
 use std::ops::Range;

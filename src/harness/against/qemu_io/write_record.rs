@@ -1,9 +1,6 @@
 //! The writes of QEMU to a file, as its driver blklogwrites records them (block/blklogwrites.c): a sector with the size
 //! of the sectors, then a sector for each write or flush, with the written bytes behind it. All numbers are
 //! little-endian.
-//!
-//! # Arithmetic
-//! Numbers of the record that do not fit into 64 bits saturate, and lie past its end then.
 
 use std::fs::File;
 use std::io;

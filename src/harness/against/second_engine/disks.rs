@@ -3,9 +3,6 @@
 //!
 //! Does not compare statuses of two engines without maps, data beyond 4 MiB of a disk and inside of large holes, the
 //! numbers of faults that a check finds, and the text of an error.
-//!
-//! # Arithmetic
-//! The end of a part that passes 2^64 lies past the end of every disk.
 
 use std::ops::Range;
 

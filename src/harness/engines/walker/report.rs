@@ -102,7 +102,7 @@ mod tests {
         // A second entry names the first L2 table, which has one reference on disk.
         let l1 = HostOffset::new(errors.number(L1_OFFSET_AT, 8));
         let l2 = errors.number(l1, 8);
-        errors.overwrite(l1.saturating_add(8), &l2.to_be_bytes());
+        errors.overwrite(l1 + 8, &l2.to_be_bytes());
         assert!(checked(errors).unwrap().errors > 0);
         // The table loses its reference.
         leaks.overwrite(l1, &0u64.to_be_bytes());

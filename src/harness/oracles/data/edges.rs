@@ -1,8 +1,5 @@
 //! Short reads at the edges of the data: where the parts of a disk begin and end, where compressed clusters begin, and
 //! across the edges between layers. In each deep cluster, two reads are behind its first 64 KiB.
-//!
-//! # Arithmetic
-//! As for [`data`](super).
 
 use std::convert::Infallible;
 use std::ops::ControlFlow;

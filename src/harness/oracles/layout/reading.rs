@@ -1,7 +1,4 @@
 //! How the oracle reads an image.
-//!
-//! # Arithmetic
-//! An offset that saturates lies past the end of the file, where all bytes are zeros.
 
 use std::ops::ControlFlow;
 

@@ -1,7 +1,4 @@
 //! The structures of a VHDX image: headers, region tables, metadata, block allocation table and blocks.
-//!
-//! # Arithmetic
-//! The end of a structure that saturates at 2^64 lies past the end of the file, which is a violation.
 
 use std::ops::Range;
 

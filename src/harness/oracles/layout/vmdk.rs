@@ -1,8 +1,5 @@
 //! The structures of a VMDK image in one file: headers, descriptor, directories, tables, grains and their markers. Does
 //! not check markers before tables and directories: no reader that follows the directory sees them.
-//!
-//! # Arithmetic
-//! An offset that saturates lies past the end of the file, where all bytes are zeros and no structure may lie.
 
 use std::ops::Range;
 

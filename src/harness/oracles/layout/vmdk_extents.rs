@@ -1,7 +1,4 @@
 //! VMDK images whose data lie in other files: the descriptor, and each of these files.
-//!
-//! # Arithmetic
-//! A length or an offset that saturates is that of no file.
 
 use std::ops::Range;
 

@@ -1,7 +1,4 @@
 //! The structures of a VHD image: footers, dynamic header, table, blocks and their bitmaps.
-//!
-//! # Arithmetic
-//! A builder places nothing near 2^64. A place that is held there lies past the end of the file, which is a violation.
 
 use std::ops::Range;
 

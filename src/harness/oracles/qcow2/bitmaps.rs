@@ -8,9 +8,6 @@
 //! Does not check: all bits of a bitmap of more than 64 Ki bits in each run. Those at the edges of changes are read,
 //! and 4,096 bits at the beginning of each of the first 64 clusters of bits that are not zeros. Nor does it check the
 //! names of new bitmaps, and where an engine places bits. Bits of a bitmap in use have no meaning.
-//!
-//! # Arithmetic
-//! A disk ends before 2^63, so that no offset near it saturates at 2^64. A bitmap has fewer bits than a disk has bytes.
 
 use std::collections::BTreeSet;
 use std::ops::{ControlFlow, Range};

@@ -175,7 +175,7 @@ impl DeclarationReader {
                 granularity_bits: entry.granularity_bits,
             });
             // No file is long enough that this saturates: the entry was read from it.
-            let name = at.saturating_add(BITMAP_FIXED_BYTES as u64);
+            let name = at + BITMAP_FIXED_BYTES as u64;
             names.read(storage, name, entry.name_bytes)?;
             Ok(())
         })
@@ -260,7 +260,7 @@ fn has_bits_past_the_end<S: Storage + ?Sized>(
     let before = u64::from(entry.table_entries.saturating_sub(1));
     let mut word = [0; 8];
     // No file is long enough that this saturates: the recount has read the table.
-    storage.read_at(entry.table_offset.saturating_add(before * 8), &mut word)?;
+    storage.read_at(entry.table_offset + before * 8, &mut word)?;
     let cluster = BitmapTableEntry(u64::from_be_bytes(word)).cluster(cluster_size);
     let Ok(BitmapCluster::Data(host)) = cluster else { return Ok(false) };
     let mut bytes = [0; TAIL_BYTES];

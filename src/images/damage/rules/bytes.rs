@@ -78,7 +78,7 @@ impl<'i> Bytes<'i> {
         mut take: impl FnMut(u64, [u8; N]),
     ) {
         let start = HostOffset::new(table);
-        let end = start.saturating_add(count.saturating_mul(N as u64));
+        let end = start + count.saturating_mul(N as u64);
         let mut scratch = [0; RULE_PIECE_BYTES];
         // Reads from memory do not fail.
         let _ = each_data(self.0, start..end, &mut scratch, |data| {

@@ -1,7 +1,4 @@
 //! The rules by which QEMU refuses to use a table entry of a qcow2 image. They judge the words of an entry alone.
-//!
-//! # Arithmetic
-//! The judged entries lie in the image of a program, so that no offset of them saturates.
 
 use std::ops::Range;
 
@@ -73,7 +70,7 @@ impl<'i> EntryRules<'i> {
         let host = word & OFFSET_MASK;
         let mut allocated = host != 0 || data_file && word & COPIED != 0;
         if self.0.has(INCOMPATIBLE_EXTENDED_L2) {
-            let bitmap = self.word(at.saturating_add(8));
+            let bitmap = self.word(at + 8);
             let (stored, zero) = (bitmap & 0xFFFF_FFFF, bitmap >> 32);
             if stored & zero != 0 || !allocated && stored != 0 {
                 return Some(BITMAP);

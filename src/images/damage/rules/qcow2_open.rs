@@ -2,10 +2,6 @@
 //!
 //! Not among the rules: the files that an image names, because a caller chooses them; the bitmap directory, because the
 //! mapping does not depend on it.
-//!
-//! # Arithmetic
-//! The first broken rule counts, so each rule may rely on the rules before it. Sums that pass 2^64 are held there, past
-//! every limit.
 
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;

@@ -3,10 +3,6 @@
 //! A dynamic disk has two footers, and the footer states the size of the disk in two ways. QEMU reads the footer at the
 //! start of the file, and chooses the size by the creator. Other readers may choose otherwise, so an image breaks a
 //! rule only if none of these choices is left.
-//!
-//! # Arithmetic
-//! A table has less than 2^32 entries of blocks below 2^32 bytes, and an entry names a sector with 32 bits. A table
-//! that would end past 2^64 ends past every file.
 
 use crate::formats::vpc::constants::{
     CHS_CREATORS, COOKIE, DYNAMIC_COOKIE, FOOTER_BYTES, FOOTER_CHECKSUM_AT, MAX_CHS_SECTORS,

@@ -56,7 +56,7 @@ impl Builder {
                 Some(given) => name.copy_from_slice(self.given.string(given)),
                 None => bitmap.write_name(name),
             }
-            at = at.saturating_add(length);
+            at += length;
             sparse_table::write(image, table, &bitmap.entries, |bits| match bits {
                 Bits::Ones => ONES,
                 Bits::Stamp(cluster, _) => bits_at(self.host_offset(cluster)),

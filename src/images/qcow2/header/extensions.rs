@@ -125,7 +125,7 @@ impl Extension {
         if junk {
             padding.fill(0xC3);
         }
-        at.saturating_add(self.whole_bytes())
+        at + self.whole_bytes()
     }
 
     fn fill(self, mut out: &mut [u8], names: &Names, given: &[u8]) {

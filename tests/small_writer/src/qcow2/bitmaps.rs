@@ -72,7 +72,7 @@ impl WrittenTables<'_> {
             }
             let first = nth * cluster_bits;
             let inside = bits.start.saturating_sub(first)..(bits.end - first).min(cluster_bits);
-            let slot = entry.table_offset.saturating_add(nth * 8);
+            let slot = entry.table_offset + nth * 8;
             is_changed |= match self.bit_cluster(slot)? {
                 BitmapCluster::AllOnes => false,
                 BitmapCluster::Data(host) => self.set_bits_at(host, &inside)?,
@@ -95,7 +95,7 @@ impl WrittenTables<'_> {
     /// Sets bits in a cluster of bits. Returns false if all of them were set.
     fn set_bits_at(&self, host: HostOffset, bits: &Range<u64>) -> Result<bool, WriteError> {
         let (first, end) = (bits.start / 8, bits.end.div_ceil(8));
-        let at = host.saturating_add(first);
+        let at = host + first;
         let mut bytes = vec![0; usize::try_from(end.saturating_sub(first)).unwrap_or(0)];
         self.file.read_at(at, &mut bytes)?;
         let mut is_changed = false;
@@ -164,7 +164,7 @@ impl WrittenTables<'_> {
         let others = bitmap.entry.flags & !BITMAP_AUTO;
         let flags = others | if is_enabled { BITMAP_AUTO } else { 0 };
         bitmap.set_flags(flags);
-        let at = bitmap.at.saturating_add(FLAGS_AT as u64);
+        let at = bitmap.at + FLAGS_AT as u64;
         self.write(at, &flags.to_be_bytes())
     }
 
@@ -311,7 +311,7 @@ impl WrittenTables<'_> {
         if inside == 0 || nth >= u64::from(entry.table_entries) {
             return Ok(());
         }
-        let slot = entry.table_offset.saturating_add(nth * 8);
+        let slot = entry.table_offset + nth * 8;
         match self.bit_cluster(slot)? {
             BitmapCluster::AllZeroes => Ok(()),
             BitmapCluster::AllOnes => {
@@ -320,11 +320,11 @@ impl WrittenTables<'_> {
                 self.set_reference(slot, new.get())
             }
             BitmapCluster::Data(host) => {
-                let last = host.saturating_add(inside / 8);
+                let last = host + inside / 8;
                 let mut byte = [0];
                 self.file.read_at(last, &mut byte)?;
                 self.write(last, &[byte[0] & ((1u16 << (inside % 8)) - 1) as u8])?;
-                self.clear(last.saturating_add(1)..host.saturating_add(cluster_bytes))
+                self.clear(last + 1..host + cluster_bytes)
             }
         }
     }
@@ -340,7 +340,7 @@ impl WrittenTables<'_> {
             let mut at = directory_offset;
             for bitmap in &mut self.bitmaps.all {
                 bitmap.at = at;
-                at = at.saturating_add(bitmap.bytes.len() as u64);
+                at += bitmap.bytes.len() as u64;
             }
             let bitmaps = u32::try_from(self.bitmaps.all.len()).map_err(|_| WriteError::TooLong)?;
             let directory_bytes = bytes.len() as u64;

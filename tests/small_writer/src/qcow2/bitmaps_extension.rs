@@ -57,9 +57,9 @@ impl WrittenTables<'_> {
         match self.extension_place()? {
             ExtensionPlace::Existing(at) => self.write(at, &content),
             ExtensionPlace::New(at) => {
-                let at_content = at.saturating_add(HeaderExtension::FRONT_BYTES);
+                let at_content = at + HeaderExtension::FRONT_BYTES;
                 self.write(at_content, &content)?;
-                let at_end = at_content.saturating_add(content.len() as u64);
+                let at_end = at_content + content.len() as u64;
                 self.write(at_end, &[0; HeaderExtension::FRONT_BYTES as usize])?;
                 // Up to here, the list ends before the new bytes.
                 self.flush()?;

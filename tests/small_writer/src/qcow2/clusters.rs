@@ -90,11 +90,11 @@ impl SmallWriter<'_> {
             self.buffers.cluster = content;
             return Ok(host);
         }
-        let first = host.saturating_add(guest.saturating_sub(start));
-        let behind = first.saturating_add(bytes.len() as u64);
+        let first = host + guest.saturating_sub(start);
+        let behind = first + bytes.len() as u64;
         if !self.tables.has(WriterFault::DataFileNotCleared) {
             self.tables.clear_data(host..first)?;
-            self.tables.clear_data(behind..host.saturating_add(end.saturating_sub(start)))?;
+            self.tables.clear_data(behind..host + end.saturating_sub(start))?;
         }
         self.tables.write_data(first, bytes)?;
         Ok(host)
@@ -106,7 +106,7 @@ impl SmallWriter<'_> {
             true => self.tables.append(1)?,
             false => self.tables.allocate(1)?,
         };
-        self.tables.write_to_hole(new.saturating_add(inside), bytes)?;
+        self.tables.write_to_hole(new + inside, bytes)?;
         Ok(new)
     }
 

@@ -1,7 +1,4 @@
 //! New images: the header, the refcount table, the refcount blocks and the L1 table follow each other.
-//!
-//! # Arithmetic
-//! An image has fewer clusters than its L1 table has bytes, and that has 32 MiB at most: no length overflows.
 
 use qcowfuzz::disk::clusters::ClusterSize;
 use qcowfuzz::disk::offsets::HostOffset;
@@ -83,7 +80,7 @@ pub(super) fn create(
     write_counts(file, geometry, at(first_block), layout.clusters() - missed)?;
     for block in 0..layout.blocks {
         let entry = at(first_block + block).get();
-        file.write_at(at(1).saturating_add(block * 8), &entry.to_be_bytes())?;
+        file.write_at(at(1) + block * 8, &entry.to_be_bytes())?;
     }
     // The tables are holes of zeros: the last byte gives the file its length.
     file.write_at(HostOffset::new(at(layout.clusters()).get() - 1), &[0])?;

@@ -270,7 +270,7 @@ impl<'s> SmallWriter<'s> {
         if self.is_owned(entry, inside, bytes.len()) {
             let host = HostOffset::new(entry & OFFSET_MASK);
             *behind_last = host.checked_add(cluster_size.bytes());
-            return self.tables.write_data(host.saturating_add(inside), bytes);
+            return self.tables.write_data(host + inside, bytes);
         }
         let new = match self.tables.data_file() {
             Some(file) => self.cluster_in_data_file(file, guest, bytes, kind)?,
@@ -344,8 +344,8 @@ impl<'s> SmallWriter<'s> {
         self.tables.kind(entry)?;
         if self.is_owned(entry, cluster_size.inside(guest), length as usize) {
             let host = HostOffset::new(entry & OFFSET_MASK);
-            let start = host.saturating_add(cluster_size.inside(guest));
-            return self.tables.clear_data(start..start.saturating_add(length));
+            let start = host + cluster_size.inside(guest);
+            return self.tables.clear_data(start..start + length);
         }
         let length = usize::try_from(length).map_err(|_| WriteError::TooLong)?;
         self.write_piece(part.start, &vec![0; length], &mut None)

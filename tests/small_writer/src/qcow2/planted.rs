@@ -1,7 +1,4 @@
 //! The parts of the faults that are more than a condition.
-//!
-//! # Arithmetic
-//! As in the requests: no offset on a disk saturates.
 
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::formats::qcow2::constants::{INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY};
@@ -24,12 +21,12 @@ impl SmallWriter<'_> {
             self.tables.set_marks(marks)?;
         }
         if self.tables.has(WriterFault::NeighbourStored) {
-            self.store_neighbour(guest.saturating_add(bytes.len() as u64))?;
+            self.store_neighbour(guest + bytes.len() as u64)?;
         }
         let middle = bytes.len() / 2;
         match bytes.get(middle) {
             Some(byte) if self.tables.has(WriterFault::MiddleWrong) => {
-                let at = guest.saturating_add(middle as u64);
+                let at = guest + middle as u64;
                 self.write_piece(at.get(), &[!byte], &mut None)
             }
             _ => Ok(()),

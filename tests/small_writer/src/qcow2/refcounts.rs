@@ -75,7 +75,7 @@ impl WrittenTables<'_> {
     fn table_slot(&self, cluster: HostCluster) -> Option<HostOffset> {
         let index = cluster.get() / self.per_block();
         let is_there = index < self.table_entries();
-        is_there.then(|| self.header.refcount_table_offset.saturating_add(index.saturating_mul(8)))
+        is_there.then(|| self.header.refcount_table_offset + index.saturating_mul(8))
     }
 
     /// Returns the count of a cluster.
@@ -152,7 +152,7 @@ impl WrittenTables<'_> {
 
     fn place(&self, block: HostOffset, cluster: HostCluster) -> CountPlace {
         let bit = (cluster.get() % self.per_block()) << self.geometry().refcount_order;
-        CountPlace { at: block.saturating_add(bit / 8), shift: (bit % 8) as u32 }
+        CountPlace { at: block + bit / 8, shift: (bit % 8) as u32 }
     }
 
     /// Moves the refcount table to the end of the file, where it has room for all clusters and some more.

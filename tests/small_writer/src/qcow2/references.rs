@@ -1,8 +1,4 @@
 //! The references of an L1 table to clusters: of the active one, or of that of a snapshot.
-//!
-//! # Arithmetic
-//! Offsets and counts of a malformed image may saturate. The requests fail or write a wrong image then, as their
-//! documentation allows.
 
 use std::ops::{ControlFlow, Range};
 
@@ -133,7 +129,7 @@ impl WrittenTables<'_> {
             ClusterKind::Compressed(run) => (run.offset, run.length_bytes()),
             _ => return Ok(0..0),
         };
-        let last = start.saturating_add(length.saturating_sub(1));
+        let last = start + length.saturating_sub(1);
         let cluster_size = self.cluster_size();
         let (first, last) = (cluster_size.host_cluster(start), cluster_size.host_cluster(last));
         Ok(first.get()..last.get().saturating_add(1))

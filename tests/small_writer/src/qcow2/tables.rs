@@ -132,7 +132,7 @@ impl<'s> WrittenTables<'s> {
         bytes: &[u8],
         part: Range<usize>,
     ) -> Result<(), WriteError> {
-        let first = at.saturating_add(part.start as u64);
+        let first = at + part.start as u64;
         match bytes.get(part) {
             Some(part) if !part.is_empty() => self.write(first, part),
             _ => Ok(()),
@@ -176,9 +176,9 @@ impl<'s> WrittenTables<'s> {
         old: HostOffset,
         new: HostOffset,
     ) -> Result<(), WriteError> {
-        let range = old.saturating_add(range.start)..old.saturating_add(range.end);
+        let range = old + range.start..old + range.end;
         each_data_of(self.file, range, |at, data| {
-            self.write(new.saturating_add(at.saturating_distance_from(old)), data)
+            self.write(new + at.saturating_distance_from(old), data)
         })
     }
 
@@ -238,7 +238,7 @@ impl<'s> WrittenTables<'s> {
         if index >= u64::from(self.header.l1_entries) {
             return Err(WriteError::Malformed("the L1 table ends before the disk"));
         }
-        let slot = self.header.l1_offset.saturating_add(index * 8);
+        let slot = self.header.l1_offset + index * 8;
         let entry = L1Entry(self.entry(slot)?);
         let is_owned = entry.copied() || self.has(WriterFault::SharedTable);
         let table = match entry.table() {
@@ -258,7 +258,7 @@ impl<'s> WrittenTables<'s> {
                 new
             }
         };
-        Ok(table.saturating_add(inside * 8))
+        Ok(table + inside * 8)
     }
 
     /// Frees the host clusters of an L2 entry.
@@ -380,7 +380,7 @@ impl<'s> WrittenTables<'s> {
     /// Has the file end behind new clusters of zeros, which are a hole.
     pub(super) fn end_file_behind(&self, new: HostOffset, clusters: u64) -> Result<(), WriteError> {
         let length = self.cluster_size().saturating_bytes(clusters);
-        self.write(new.saturating_add(length.saturating_sub(8)), &[0; 8])
+        self.write(new + length.saturating_sub(8), &[0; 8])
     }
 
     /// Copies the data of a table to the beginning of new clusters, whose other bytes are zeros. `change` changes whole
@@ -393,11 +393,11 @@ impl<'s> WrittenTables<'s> {
     ) -> Result<(), WriteError> {
         let length = self.cluster_size().saturating_bytes(clusters);
         self.end_file_behind(new, clusters)?;
-        let range = old..old.saturating_add(old_bytes.min(length));
+        let range = old..old + old_bytes.min(length);
         each_data_of(self.file, range, |at, data| {
             let mut data = data.to_vec();
             change(&mut data);
-            self.write(new.saturating_add(at.saturating_distance_from(old)), &data)
+            self.write(new + at.saturating_distance_from(old), &data)
         })
     }
 }

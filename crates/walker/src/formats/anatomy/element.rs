@@ -120,12 +120,12 @@ impl Element {
         let there =
             file_bytes.saturating_sub(self.at.get()).min(self.behind_bytes.saturating_add(1));
         let skipped = inside.checked_rem(there).unwrap_or(0);
-        Self { at: self.at.saturating_add(skipped), ..self }
+        Self { at: self.at + skipped, ..self }
     }
 
     /// Returns the host offsets of the element's bytes.
     pub fn range(&self) -> Range<HostOffset> {
-        self.at..self.at.saturating_add(u64::from(self.width_bytes))
+        self.at..self.at + u64::from(self.width_bytes)
     }
 
     /// Returns the entry right after this one, even if it is zero. Returns `None` if the table has no such entry.

@@ -1,7 +1,4 @@
 //! The fields of a structure.
-//!
-//! # Arithmetic
-//! The offset of a field that would pass 2^64 lies past the end of every file.
 
 use crate::disk::offsets::HostOffset;
 
@@ -38,7 +35,7 @@ impl FieldGroup {
     pub fn elements(self, fields: &'static [FieldLayout]) -> impl Iterator<Item = Element> {
         fields.iter().map(move |(name, at, width_bytes, maps)| {
             let guest = if *maps { EVERYTHING } else { NOTHING };
-            let place = self.start.saturating_add(*at);
+            let place = self.start + *at;
             let field = Element::field(self.part, name, place, *width_bytes, guest);
             // A checksum that is changed must stay wrong.
             let seal = self.seal.filter(|seal| seal.place() != place);

@@ -1,7 +1,4 @@
 //! The checksums of structures.
-//!
-//! # Arithmetic
-//! A checksum whose offset would pass 2^64 lies past the end of every file.
 
 use crate::disk::offsets::HostOffset;
 use crate::formats::vhdx::checksum::Checksum;
@@ -23,7 +20,7 @@ pub struct Seal {
 impl Seal {
     /// Returns the host offset of the checksum.
     pub fn place(&self) -> HostOffset {
-        self.start.saturating_add(self.inside as u64)
+        self.start + self.inside as u64
     }
 }
 

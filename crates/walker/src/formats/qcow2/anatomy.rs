@@ -1,8 +1,4 @@
 //! The anatomy of a qcow2 image.
-//!
-//! # Arithmetic
-//! An L1 table has 2^22 entries at most, and an L2 table maps 2^39 bytes at most, so that no guest offset is held.
-//! Entries may name any host offset. A host range that passes 2^64 ends there, because no file has bytes behind that.
 
 mod fields;
 
@@ -115,7 +111,7 @@ impl Anatomy {
             let guest = start..start.saturating_add(cluster);
             anatomy.entry(Part::L2, at, &table, guest.clone());
             if second.is_some() {
-                anatomy.entry(Part::Bitmap, at.saturating_add(8), &table, guest);
+                anatomy.entry(Part::Bitmap, at + 8, &table, guest);
             }
             if let Ok(ClusterKind::Compressed(run)) = L2Entry(word).kind(geometry) {
                 // Only one byte: if the payload is short, the next byte may belong to another payload.
@@ -175,7 +171,7 @@ impl Anatomy {
         let taken = block.each_piece(storage, &mut [0; WIDENED_BYTES], |skipped, bytes| {
             for (index, count) in (0..).zip(bytes.chunks_exact(usize::from(width_bytes))) {
                 if count.iter().any(|byte| *byte != 0) {
-                    let at = block.start.saturating_add(skipped + index * stride_bytes);
+                    let at = block.start + skipped + index * stride_bytes;
                     let guest = guest.clone();
                     let entry = Element::field(part, name, at, width_bytes, guest);
                     self.push(entry.in_table(stride_bytes, end));
@@ -196,7 +192,7 @@ impl Anatomy {
         snapshot_table::each_entry(storage, header, |_, at, entry| {
             let extra = u64::from(entry.extra_bytes / 8).min(2) as usize;
             for (name, inside, width) in &SNAPSHOT_FIELDS[..SNAPSHOT_FIXED + extra] {
-                let at = at.saturating_add(*inside);
+                let at = at + *inside;
                 self.push(Element::field(Part::Snapshot, name, at, *width, NOTHING));
             }
             let table = HostTable::snapshot_l1(entry);
@@ -220,7 +216,7 @@ impl Anatomy {
         let Some(extension) = head.bitmaps else { return Ok(()) };
         bitmap_directory::each_entry(storage, &extension, |_, at, entry| {
             for (name, inside, width) in DIRECTORY_FIELDS {
-                let at = at.saturating_add(inside);
+                let at = at + inside;
                 self.push(Element::field(Part::BitmapDirectory, name, at, width, NOTHING));
             }
             let table = HostTable::bitmap(entry);

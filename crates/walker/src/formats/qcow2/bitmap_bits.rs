@@ -30,7 +30,7 @@ pub fn read_bits<S: Storage + ?Sized>(
         match cluster_of(storage, (index, entry), cluster_size, from)? {
             BitmapCluster::AllZeroes => piece.fill(0),
             BitmapCluster::AllOnes => piece.fill(0xff),
-            BitmapCluster::Data(host) => storage.read_at(host.saturating_add(inside), piece)?,
+            BitmapCluster::Data(host) => storage.read_at(host + inside, piece)?,
         }
         from = from.saturating_add(piece.len() as u64);
         rest = behind;
@@ -49,7 +49,7 @@ fn cluster_of<S: Storage + ?Sized>(
     if nth >= u64::from(entry.table_entries) {
         return Ok(BitmapCluster::AllZeroes);
     }
-    let at: HostOffset = entry.table_offset.saturating_add(nth * 8);
+    let at: HostOffset = entry.table_offset + nth * 8;
     let word = BitmapTableEntry(u64::from_be_bytes(read_array(storage, at)?));
     word.cluster(cluster_size).map_err(|what| MapError::Bitmap { index, what })
 }

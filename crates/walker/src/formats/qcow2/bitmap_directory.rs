@@ -32,7 +32,7 @@ pub fn each_entry<S: Storage + ?Sized>(
         })?;
         take(index, at, &entry)?;
         // The directory ends before 2^63, and this entry before the directory: the sum does not saturate.
-        at = at.saturating_add(length_bytes);
+        at += length_bytes;
     }
     match left {
         0 => Ok(()),

@@ -81,7 +81,7 @@ fn name_of<S: Storage + ?Sized>(
 ) -> Result<Vec<u8>, MapError> {
     let mut name = vec![0; usize::from(entry.name_bytes)];
     // The entry ends before 2^63.
-    storage.read_at(at.saturating_add(BITMAP_FIXED_BYTES as u64), &mut name)?;
+    storage.read_at(at + BITMAP_FIXED_BYTES as u64, &mut name)?;
     let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
     name.truncate(end);
     Ok(name)

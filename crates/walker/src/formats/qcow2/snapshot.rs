@@ -1,7 +1,4 @@
 //! Entries of the snapshot table (specification, "Snapshots").
-//!
-//! # Arithmetic
-//! A string that would lie past 2^64 lies past the end of every file.
 
 use bytes::Buf;
 
@@ -63,8 +60,8 @@ impl SnapshotEntry {
 
     /// Returns the offsets of the id and of the name of the entry at `at`.
     pub fn strings_at(&self, at: HostOffset) -> [HostOffset; 2] {
-        let id = at.saturating_add(SNAPSHOT_FIXED_BYTES as u64 + u64::from(self.extra_bytes));
-        [id, id.saturating_add(u64::from(self.id_bytes))]
+        let id = at + SNAPSHOT_FIXED_BYTES as u64 + u64::from(self.extra_bytes);
+        [id, id + u64::from(self.id_bytes)]
     }
 
     /// Returns the fault in the location or the length of the L1 table, if any. QEMU opens an image with such a

@@ -1,8 +1,4 @@
 //! The snapshot table of an image. The walker reads it to open an image, and the recount to find every snapshot.
-//!
-//! # Arithmetic
-//! A table that begins past the end of the longest file has no readable bytes. Within it, no offset of an entry
-//! saturates.
 
 use super::constants::{MAX_FILE_BYTES, SNAPSHOT_FIXED_BYTES, SNAPSHOT_KNOWN_EXTRA_BYTES};
 use crate::disk::offsets::HostOffset;
@@ -37,7 +33,7 @@ pub fn each_entry<S: Storage + ?Sized>(
         if start + SNAPSHOT_FIXED_BYTES as u64 > readable {
             return Err(MapError::Snapshot { index, what: PAST_END });
         }
-        let at = table.saturating_add(start);
+        let at = table + start;
         let mut fixed = [0; SNAPSHOT_FIXED_BYTES];
         storage.read_at(at, &mut fixed)?;
         let entry = SnapshotEntry::parse(&fixed);
@@ -69,6 +65,6 @@ pub fn extra_of<S: Storage + ?Sized>(
     entry: &SnapshotEntry,
 ) -> Result<SnapshotExtra, MapError> {
     let mut known = [0; SNAPSHOT_KNOWN_EXTRA_BYTES];
-    storage.read_at(at.saturating_add(SNAPSHOT_FIXED_BYTES as u64), &mut known)?;
+    storage.read_at(at + SNAPSHOT_FIXED_BYTES as u64, &mut known)?;
     Ok(SnapshotExtra::parse(&known, entry.extra_bytes))
 }

@@ -87,7 +87,7 @@ impl HostTable {
 
     /// Returns the host offsets of its bytes.
     pub fn range(&self) -> Range<HostOffset> {
-        self.start..self.start.saturating_add(self.length_bytes)
+        self.start..self.start + self.length_bytes
     }
 
     /// Calls `take` with each piece of the table that is not a hole, and the number of bytes before it. If the length
@@ -103,7 +103,7 @@ impl HostTable {
         mut take: impl FnMut(u64, &[u8]) -> Flow,
     ) -> Flow {
         let length_bytes = self.length_bytes.next_multiple_of(GRAIN_BYTES);
-        let range = self.start..self.start.saturating_add(length_bytes);
+        let range = self.start..self.start + length_bytes;
         each_data(storage, range, scratch, |data| {
             take(data.offset.distance_from(self.start).unwrap_or(0), data.bytes)
         })
@@ -127,7 +127,7 @@ impl HostTable {
                 let Some(word) = words.next() else { break };
                 let second = words.next();
                 if word != 0 || second.is_some_and(|word| word != 0) {
-                    let at = self.start.saturating_add(index * self.entry_bytes);
+                    let at = self.start + index * self.entry_bytes;
                     if take(TableEntry { at, index, word, second })?.is_break() {
                         return Ok(ControlFlow::Break(()));
                     }
@@ -145,7 +145,7 @@ mod tests {
     fn entries(bytes: &[u8], table: HostTable) -> Vec<(u64, u64, Option<u64>)> {
         let mut found = Vec::new();
         let flow = table.each_entry(bytes, &mut [0; 32], |entry| {
-            assert_eq!(entry.at, table.start.saturating_add(entry.index * table.entry_bytes));
+            assert_eq!(entry.at, table.start + entry.index * table.entry_bytes);
             found.push((entry.index, entry.word, entry.second));
             Ok(ControlFlow::Continue(()))
         });

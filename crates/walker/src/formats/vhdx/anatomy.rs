@@ -1,9 +1,5 @@
 //! The anatomy of a VHDX image: the file identifier, both headers, the log's first entry, both region tables, the
 //! metadata, and the entries of the block allocation table.
-//!
-//! # Arithmetic
-//! A table has less than 2^28 entries of blocks of at most 2^28 bytes, so that no guest offset is held. A structure may
-//! lie at any host offset. One that passes 2^64 ends there, because no file has bytes behind that.
 
 use std::ops::{ControlFlow, Range};
 
@@ -165,11 +161,10 @@ impl Anatomy {
             let at = HostOffset::new(start);
             self.add_sealed(Part::Directory, at, REGION_TABLE_BYTES, REGION_TABLE_FIELDS);
             let seal = Some(seal(at, REGION_TABLE_BYTES));
-            let count =
-                u32::from_le_bytes(read_array(storage, at.saturating_add(REGION_COUNT_AT))?);
+            let count = u32::from_le_bytes(read_array(storage, at + REGION_COUNT_AT)?);
             for index in 0..u64::from(count.min(MAX_REGIONS)) {
                 let inside = REGION_ENTRIES_AT as u64 + index * REGION_ENTRY_BYTES as u64;
-                let entry = group(Part::Directory, at.saturating_add(inside));
+                let entry = group(Part::Directory, at + inside);
                 for field in (FieldGroup { seal, ..entry }).elements(REGION_FIELDS) {
                     // QEMU does not read the second table.
                     let is_read = start == REGION_TABLE_OFFSET;
@@ -189,17 +184,17 @@ impl Anatomy {
     ) -> Result<Metadata, MapError> {
         self.add_structure(Part::Metadata, region, METADATA_TABLE_BYTES as u64);
         self.add_fields(group(Part::Metadata, region), METADATA_TABLE_FIELDS);
-        let count_at = region.saturating_add(METADATA_COUNT_AT);
+        let count_at = region + METADATA_COUNT_AT;
         let count = u16::from_le_bytes(read_array(storage, count_at)?).min(MAX_METADATA_ENTRIES);
         for index in 0..u64::from(count) {
             let inside = METADATA_ENTRIES_AT as u64 + index * METADATA_ENTRY_BYTES as u64;
-            let at = region.saturating_add(inside);
+            let at = region + inside;
             self.add_fields(group(Part::Metadata, at), ITEM_FIELDS);
             let entry: [u8; METADATA_ENTRY_BYTES] = read_array(storage, at)?;
             let (guid, rest) = entry.split_at(16);
             let [offset, length, ..] = rest.as_chunks::<4>().0 else { continue };
             let [offset, length] = [*offset, *length].map(u32::from_le_bytes);
-            let at = region.saturating_add(offset.into());
+            let at = region + offset.into();
             if length > 0 {
                 self.add_structure(Part::Metadata, at, length.into());
             }
@@ -246,7 +241,7 @@ fn block(table: &BlockTable, index: u64) -> Element {
 }
 
 fn place_of(table: &BlockTable, index: u64) -> HostOffset {
-    table.offset.saturating_add(index.saturating_mul(BAT_ENTRY_BYTES as u64))
+    table.offset + index.saturating_mul(BAT_ENTRY_BYTES as u64)
 }
 
 /// Returns the guest bytes that the entry at `index` maps. The entry of a sector bitmap maps none.

@@ -1,7 +1,4 @@
 //! The log: a ring of sectors with entries. An entry has a header, descriptors, and sectors of data.
-//!
-//! # Arithmetic
-//! An entry is no longer than the log, which has less than 2^32 bytes, and a sector more for its header.
 
 use bytes::Buf;
 

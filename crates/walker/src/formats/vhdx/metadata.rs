@@ -1,7 +1,4 @@
 //! The metadata: the size of the disk and of its blocks.
-//!
-//! # Arithmetic
-//! A region that passes 2^64 lies past the end of every file, where all bytes are zeros.
 
 use std::ops::ControlFlow;
 
@@ -67,7 +64,7 @@ impl MetadataTable {
             return Err(MapError::Header { field, found: count.into(), expected: "at most 2047" });
         }
         let mut offsets = [None; ITEMS.len()];
-        let table = region.saturating_add(head.len() as u64);
+        let table = region + head.len() as u64;
         let mut scratch = [0; METADATA_PIECE_BYTES];
         let _ = each_entries(file, table, 0..count.into(), &mut scratch, |entries| -> Flow {
             // An entry of zeros is that of an unknown item.
@@ -96,7 +93,7 @@ impl MetadataTable {
         file: &S,
         region: HostOffset,
     ) -> Result<Metadata, MapError> {
-        let item = |offset: u32| region.saturating_add(offset.into());
+        let item = |offset: u32| region + offset.into();
         Metadata::parse(
             read_array(file, item(self.file_parameters))?,
             read_array(file, item(self.virtual_disk_size))?,

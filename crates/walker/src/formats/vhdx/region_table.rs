@@ -1,7 +1,4 @@
 //! The region table: where the block allocation table and the metadata lie.
-//!
-//! # Arithmetic
-//! A table that passes 2^64 lies past the end of every file, where all bytes are zeros.
 
 use std::ops::ControlFlow;
 
@@ -48,8 +45,8 @@ impl RegionTable {
         file.read_at(at, &mut head)?;
         let mut scratch = [0; REGION_PIECE_BYTES];
         let mut checksum = Checksum::of_structure(&head);
-        let behind = at.saturating_add(head.len() as u64);
-        let end = at.saturating_add(REGION_TABLE_BYTES as u64);
+        let behind = at + head.len() as u64;
+        let end = at + REGION_TABLE_BYTES as u64;
         checksum.append_stored(file, behind..end, &mut scratch)?;
         if !head.starts_with(&REGION_TABLE_SIGNATURE) || !checksum.is_in(&head) {
             return Err(not_vhdx("the region table is not valid"));

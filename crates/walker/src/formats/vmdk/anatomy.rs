@@ -174,7 +174,7 @@ impl Anatomy {
         let ends = if start == HostOffset::ZERO { u64::MAX } else { parent_ends };
         let mut line_at = 0;
         for line in text.split_inclusive(|byte| *byte == b'\n') {
-            let at = start.saturating_add(line_at);
+            let at = start + line_at;
             let guest = if line_at < ends { EVERYTHING } else { NOTHING };
             line_at = line_at.saturating_add(line.len() as u64);
             self.push(Element::field(Part::Metadata, "line", at, 1, guest.clone()));
@@ -183,7 +183,7 @@ impl Anatomy {
             let length = line.len().saturating_sub(value);
             if let Some(width_bytes) = [8, 4, 2, 1].into_iter().find(|it| usize::from(*it) < length)
             {
-                let at = at.saturating_add(value as u64);
+                let at = at + value as u64;
                 self.push(Element::field(Part::Metadata, "value", at, width_bytes, guest));
             }
         }

@@ -1,7 +1,4 @@
 //! The tables of a sparse extent: a grain directory names grain tables, whose entries name grains.
-//!
-//! # Arithmetic
-//! A grain table maps less than 2^43 bytes.
 
 use super::constants::{MAX_DIRECTORY_ENTRIES, MAX_GRAIN_SECTORS, SECTOR_BYTES};
 use super::grain::{Grain, offset_of};

@@ -1,8 +1,4 @@
 //! The anatomy of a VHD image: footers, dynamic header, table entries and bitmaps.
-//!
-//! # Arithmetic
-//! A table has less than 2^29 entries of blocks below 2^32 bytes, so that no guest offset is held. The table may lie at
-//! any host offset. One that passes 2^64 ends there, because no file has bytes behind that.
 
 use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
@@ -106,7 +102,7 @@ impl Anatomy {
         header: &DynamicHeader,
     ) -> Result<(), MapError> {
         let table = header.table_offset;
-        let place = |index: u64| table.saturating_add(index.saturating_mul(TABLE_ENTRY_BYTES));
+        let place = |index: u64| table + index.saturating_mul(TABLE_ENTRY_BYTES);
         let (end, block_bytes) = (place(header.entries.into()), u64::from(header.block_bytes));
         let table_bytes = u64::from(header.entries) * TABLE_ENTRY_BYTES;
         self.add_structure(Part::Table, table, table_bytes);

@@ -1,9 +1,5 @@
 //! Decides whether the data of an image are looked for in holes of its file. QEMU asks the file system only if the file
 //! takes far less space than the refcounts say, because most images have no such holes, and asking takes time.
-//!
-//! # Arithmetic
-//! A count of clusters that does not fit 64 bits is larger than every file. A block lies at its index in the table, so
-//! that the clusters before it are fewer than those of the file.
 
 use std::ops::ControlFlow;
 

@@ -1,7 +1,4 @@
 //! The mapping of one guest byte. This file defines the meaning of an L2 entry for look-ups and for the walk.
-//!
-//! # Arithmetic
-//! The header's L1 table ends before 2^63, and entries name host offsets of 56 bits, so that no host offset saturates.
 
 use crate::disk::extent::Mapping;
 use crate::disk::offsets::{GuestOffset, HostOffset};
@@ -55,7 +52,7 @@ fn read_l2_entry<S: Storage + ?Sized>(
         return Ok(None);
     }
     let table = layer.latest.l1.get_or_read(l1_index, || {
-        layer.image.read_at(layer.header.l1_offset.saturating_add(l1_index * 8), &mut word)?;
+        layer.image.read_at(layer.header.l1_offset + l1_index * 8, &mut word)?;
         Ok(L1Entry(u64::from_be_bytes(word)).table())
     })?;
     let Some(table) = table else { return Ok(None) };
@@ -63,7 +60,7 @@ fn read_l2_entry<S: Storage + ?Sized>(
         return Err(unaligned("L2 table", guest, table));
     }
     let l2_index = geometry.cluster_size.guest_cluster(guest).get() & (geometry.l2_entries() - 1);
-    let at = table.saturating_add(l2_index * geometry.l2_entry_bytes());
+    let at = table + l2_index * geometry.l2_entry_bytes();
     let mut entry = [0; 16];
     let length = if geometry.extended_l2 { 16 } else { 8 };
     layer.image.read_at(at, &mut entry[..length])?;
@@ -132,7 +129,7 @@ pub(super) fn subcluster_mapping(
     delta_bytes: u64,
 ) -> Mapping {
     let bit = 1 << subcluster;
-    let offset = host.map(|host| host.saturating_add(delta_bytes));
+    let offset = host.map(|host| host + delta_bytes);
     let data = bitmap.allocated() & bit != 0;
     let present = data || bitmap.zero() & bit != 0;
     Mapping { depth: 0, present, zero: !data, data, compressed: false, offset }

@@ -64,7 +64,7 @@ impl<S: Storage + ?Sized, C: Cover> Walk<'_, '_, S, C> {
                     break;
                 }
                 // The entry before the window's first may be read as well.
-                if start.saturating_add(span) <= self.cover.position() {
+                if start + span <= self.cover.position() {
                     continue;
                 }
                 if let Some(l2) = L1Entry(u64::from_be_bytes(*bytes)).table() {
@@ -90,7 +90,7 @@ impl<S: Storage + ?Sized, C: Cover> Walk<'_, '_, S, C> {
             return Err(lookup::unaligned("L2 table", start.max(self.cover.position()), table));
         }
         let cluster = geometry.cluster_size.bytes();
-        let end = start.saturating_add(geometry.l2_span_bytes()).min(self.cover.end());
+        let end = (start + geometry.l2_span_bytes()).min(self.cover.end());
         let cluster_bits = geometry.cluster_size.bits();
         let skipped = self.cover.position().saturating_distance_from(start);
         let entries = entries_of(skipped, end.saturating_distance_from(start), cluster_bits);
@@ -100,7 +100,7 @@ impl<S: Storage + ?Sized, C: Cover> Walk<'_, '_, S, C> {
             go_on!(self.cover.step());
             self.cover.observer().event(State::WalkL2, Event::Piece);
             let skipped = data.offset.distance_from(table).unwrap_or(0) >> entry_bytes.ilog2();
-            let guest = start.saturating_add(skipped.saturating_mul(cluster));
+            let guest = start + skipped.saturating_mul(cluster);
             match geometry.extended_l2 {
                 false => self.standard_entries(guest, end, data.bytes),
                 true => self.extended_entries(guest, end, data.bytes),
@@ -117,7 +117,7 @@ impl<S: Storage + ?Sized, C: Cover> Walk<'_, '_, S, C> {
             if guest >= end {
                 break;
             }
-            let next = guest.saturating_add(cluster);
+            let next = guest + cluster;
             let entry = u64::from_be_bytes(*entry);
             // `hole_until` covers holes once an entry follows them.
             if entry != 0 && next > self.cover.position() {
@@ -139,7 +139,7 @@ impl<S: Storage + ?Sized, C: Cover> Walk<'_, '_, S, C> {
             if guest >= end {
                 break;
             }
-            let next = guest.saturating_add(cluster);
+            let next = guest + cluster;
             let [word, bitmap] = *entry.as_chunks::<8>().0 else { break };
             let entry = L2Entry(u64::from_be_bytes(word));
             let bitmap = SubclusterBitmap(u64::from_be_bytes(bitmap));
@@ -164,7 +164,7 @@ impl<S: Storage + ?Sized, C: Cover> Walk<'_, '_, S, C> {
             ClusterKind::Subclusters(host) => Some(host),
             ClusterKind::UnallocatedSubclusters => None,
             kind => {
-                let next = guest.saturating_add(geometry.cluster_size.bytes());
+                let next = guest + geometry.cluster_size.bytes();
                 return self.cover.cover(guest, next, mapping_of(kind));
             }
         };
@@ -176,8 +176,8 @@ impl<S: Storage + ?Sized, C: Cover> Walk<'_, '_, S, C> {
         while subcluster < SUBCLUSTERS {
             let run = alike(bitmap, subcluster);
             let delta = u64::from(subcluster) * length;
-            let start = guest.saturating_add(delta);
-            let end = start.saturating_add(u64::from(run) * length);
+            let start = guest + delta;
+            let end = start + u64::from(run) * length;
             if end > self.cover.position() {
                 let mapping = lookup::subcluster_mapping(bitmap, host, subcluster, delta);
                 go_on!(self.cover.cover(start, end, mapping)?);
@@ -197,7 +197,7 @@ impl<S: Storage + ?Sized, C: Cover> Walk<'_, '_, S, C> {
 fn table_range(table: HostOffset, entries: Range<u64>, entry_bytes: u64) -> Range<HostOffset> {
     let start = (entries.start * entry_bytes) / GRAIN_BYTES * GRAIN_BYTES;
     let end = (entries.end * entry_bytes).next_multiple_of(GRAIN_BYTES);
-    table.saturating_add(start)..table.saturating_add(end)
+    table + start..table + end
 }
 
 /// Returns the number of subclusters from `first` on that have the same two bits; at least 1.

@@ -1,7 +1,4 @@
 //! Checks the blocks that the file stores, as QEMU does at open (`block/vhdx.c`, `vhdx_check_bat_entries`).
-//!
-//! # Arithmetic
-//! A table has less than 2^28 entries. A stored block ends before 2^63.
 
 use std::ops::ControlFlow;
 

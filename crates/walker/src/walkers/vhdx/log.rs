@@ -1,8 +1,5 @@
 //! Searches the log for entries that have to be replayed, as QEMU does (`block/vhdx-log.c`, `vhdx_log_search`). Holes
 //! of the log are not read.
-//!
-//! # Arithmetic
-//! The log ends before 2^63, and it has less than 2^32 bytes. An entry is at most a sector longer than the log.
 
 use std::ops::{ControlFlow, Range};
 
@@ -26,11 +23,11 @@ pub(super) fn check_log<S: Storage + ?Sized>(
     scratch: &mut [u8],
 ) -> Result<(), MapError> {
     let length = u64::from(log.length_bytes);
-    let log_end = log.offset.saturating_add(length);
+    let log_end = log.offset + length;
     let mut stored = Stored { stored: false, end: HostOffset::ZERO };
     let mut at = 0u64;
     while at < length {
-        let sector = log.offset.saturating_add(at);
+        let sector = log.offset + at;
         if stored.end <= sector {
             stored = image.stored(sector, log_end)?;
         }
@@ -71,7 +68,7 @@ impl<S: Storage + ?Sized> Ring<'_, S> {
     /// Returns the two places of the bytes of the entry in `bytes`, the second one at the beginning of the log.
     fn places(&self, bytes: Range<u64>) -> [Range<HostOffset>; 2] {
         let length = u64::from(self.log.length_bytes);
-        let host = |at: u64| self.log.offset.saturating_add(at);
+        let host = |at: u64| self.log.offset + at;
         let [start, end] = [bytes.start, bytes.end].map(|byte| self.at.saturating_add(byte));
         let wrapped = [start, end].map(|at| at.saturating_sub(length));
         [host(start.min(length))..host(end.min(length)), host(wrapped[0])..host(wrapped[1])]

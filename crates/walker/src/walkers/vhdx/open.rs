@@ -1,7 +1,4 @@
 //! Opens an image, with the checks that QEMU makes at an open for reading only (`block/vhdx.c`, `vhdx_open`).
-//!
-//! # Arithmetic
-//! An item of the metadata that lies past 2^64 lies past the end of every file, where there are zeros.
 
 use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::disk::offsets::HostOffset;

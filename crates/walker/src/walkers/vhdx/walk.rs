@@ -1,8 +1,4 @@
 //! Walks and looks up the blocks of an image.
-//!
-//! # Arithmetic
-//! A disk has less than 2^63 bytes, and a table in a region less than 2^28 entries of at most 2^28 guest bytes, so that
-//! no guest offset saturates.
 
 use std::ops::{ControlFlow, Range};
 
@@ -66,9 +62,9 @@ impl<S: Storage + ?Sized> Vhdx<'_, S> {
             return Err(past_table(index));
         }
         let mut entry = [0; 8];
-        self.image.read_at(table.offset.saturating_add(index.saturating_mul(8)), &mut entry)?;
+        self.image.read_at(table.offset + index.saturating_mul(8), &mut entry)?;
         let start = start_of_data(table, index, u64::from_le_bytes(entry))?;
-        Ok(start.map(|start| start.saturating_add(guest.get() % block)))
+        Ok(start.map(|start| start + guest.get() % block))
     }
 }
 
@@ -138,7 +134,7 @@ fn block(table: &BlockTable, index: u64, entry: u64, cover: &mut impl Cover) -> 
         cover.observer().rare(Rare::VhdxUnreadable);
     }
     let mapping = mapping_of(host?);
-    cover.cover(start, start.saturating_add(table.block_bytes.into()), mapping)
+    cover.cover(start, start + table.block_bytes.into(), mapping)
 }
 
 /// Returns the host offset of a block, or `None` if the file does not store it.

@@ -5,10 +5,6 @@
 //! and its last grain if that is cut. This check does so, too.
 //!
 //! The check reads a table only once, also if several entries name it. It keeps the offsets of [`MAX_SOUND_TABLES`].
-//!
-//! # Arithmetic
-//! A disk ends before 2^63, and a grain has at most 2^30 bytes, so that no guest offset near it saturates. An extent
-//! has less than 2^54 grains. Differences are those from an earlier grain or offset to a later one.
 
 use std::collections::BTreeSet;
 use std::ops::{ControlFlow, Range};
@@ -68,7 +64,7 @@ fn flat<S: Storage + ?Sized>(
         let what = "the data of the extent begin past the end of its file";
         return Err(MapError::Grain { guest: position, what });
     }
-    Ok(position.saturating_add(extent.end.saturating_distance_from(extent.start)))
+    Ok(position + extent.end.saturating_distance_from(extent.start))
 }
 
 /// Buffers for pieces of tables.
@@ -100,7 +96,7 @@ impl LookupOffsets {
     /// Returns the offset in a grain.
     fn of(&self, grain: u64) -> GuestOffset {
         let before = grain.saturating_sub(self.grains.start);
-        self.first.saturating_add(before.saturating_mul(self.grain_bytes))
+        self.first + before.saturating_mul(self.grain_bytes)
     }
 
     /// Returns the offset behind the last one.

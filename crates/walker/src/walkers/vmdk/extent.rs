@@ -1,8 +1,4 @@
 //! An extent of a disk.
-//!
-//! # Arithmetic
-//! QEMU refuses disks of 2^63 bytes, and a grain has at most 2^30 bytes, so that no guest offset near an extent
-//! saturates. A flat extent that passes the end of the longest file, below 2^63, maps nothing.
 
 use crate::disk::extent::Mapping;
 use crate::disk::offsets::{GuestOffset, HostOffset};
@@ -63,8 +59,8 @@ impl<S: Storage + ?Sized> OpenExtent<'_, S> {
         };
         let inside = guest.saturating_distance_from(start);
         let at_grain = inside - inside % tables.grain_bytes();
-        let start = start.saturating_add(at_grain);
-        let end = start.saturating_add(tables.grain_bytes());
+        let start = start + at_grain;
+        let end = start + tables.grain_bytes();
         Ok(Piece { grain: self.grain_of(tables, inside, guest)?, start, end })
     }
 
@@ -75,7 +71,7 @@ impl<S: Storage + ?Sized> OpenExtent<'_, S> {
             ExtentData::Flat(_) | ExtentData::Indivisible(_) => self.end,
             ExtentData::Sparse(tables) => {
                 let inside = guest.saturating_distance_from(self.start);
-                guest.saturating_add(tables.grain_bytes() - inside % tables.grain_bytes())
+                guest + (tables.grain_bytes() - inside % tables.grain_bytes())
             }
         }
     }
@@ -103,7 +99,7 @@ impl<S: Storage + ?Sized> OpenExtent<'_, S> {
 
     /// Reads an entry of the grain directory or of a grain table.
     fn entry(&self, tables: &Tables, table: HostOffset, index: u64) -> Result<u64, MapError> {
-        let at = table.saturating_add(index.saturating_mul(tables.entry_bytes()));
+        let at = table + index.saturating_mul(tables.entry_bytes());
         let mut short = [0; 4];
         let mut long = [0; 8];
         match tables.kind {

@@ -88,7 +88,7 @@ impl ZlibInflater {
                 let length = usize::try_from(left).unwrap_or(usize::MAX).min(PIECE_BYTES);
                 input = 0..length;
                 file.read_at(at, self.input.get_mut(..length).unwrap_or_default())?;
-                (at, left) = (at.saturating_add(length as u64), left - length as u64);
+                (at, left) = (at + length as u64, left - length as u64);
             }
             let mut flags = TINFL_FLAG_PARSE_ZLIB_HEADER | TINFL_FLAG_COMPUTE_ADLER32;
             if left > 0 {
@@ -136,7 +136,7 @@ fn payload<S: Storage + ?Sized>(
     let [.., a, b, c, d] = marker;
     let length = u64::from(u32::from_le_bytes([a, b, c, d]));
     match (1..=grain.bytes * 2).contains(&length) {
-        true => Ok((grain.offset.saturating_add(GRAIN_MARKER_BYTES), length)),
+        true => Ok((grain.offset + GRAIN_MARKER_BYTES, length)),
         false => Err(PayloadError::Payload(
             "the length in its marker is 0, or more than that of two grains",
         )),

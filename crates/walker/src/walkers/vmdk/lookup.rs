@@ -1,7 +1,4 @@
 //! Looks up a byte of the disk.
-//!
-//! # Arithmetic
-//! Host offsets are those of QEMU, which wraps at 2^64: no file has bytes there.
 
 use crate::disk::extent::Mapping;
 use crate::disk::offsets::GuestOffset;

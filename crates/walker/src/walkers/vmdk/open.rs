@@ -1,7 +1,4 @@
 //! Opens an image, with the checks that QEMU makes (`block/vmdk.c`, `vmdk_open`).
-//!
-//! # Arithmetic
-//! A file has less than 2^63 bytes, so that the length of an image does not saturate.
 
 use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};

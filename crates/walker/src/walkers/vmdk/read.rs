@@ -1,8 +1,4 @@
 //! Reads guest data.
-//!
-//! # Arithmetic
-//! A read ends on the disk, so that no guest offset saturates. A host offset that passes 2^64 lies past the end of
-//! every file.
 
 use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::Storage;
@@ -46,7 +42,7 @@ impl<S: Storage + ?Sized> Vmdk<'_, S> {
                 let inflated = inflater.inflate(extent.file, stored, inside, into);
                 inflated.map_err(|error| error.at(piece.start))?;
             }
-            _ => extent.file.read_at(host.saturating_add(inside), into)?,
+            _ => extent.file.read_at(host + inside, into)?,
         }
         Ok(true)
     }

@@ -1,8 +1,4 @@
 //! Walks the extents of an image: the pieces of the grain directory, and of each grain table.
-//!
-//! # Arithmetic
-//! QEMU refuses disks of 2^63 bytes, and a grain table maps less than 2^43 bytes, so that no guest offset of an entry
-//! saturates. Distances are those from an earlier offset to a later one.
 
 use std::ops::ControlFlow;
 
@@ -73,7 +69,7 @@ impl<S: Storage + ?Sized, C: Cover> ExtentWalk<'_, '_, S, C> {
         let (start, span) = (self.extent.start, self.tables.span_bytes());
         // The last grain of the extent is whole.
         let length = self.extent.end.saturating_distance_from(start);
-        let end = start.saturating_add(length.next_multiple_of(self.tables.grain_bytes()));
+        let end = start + length.next_multiple_of(self.tables.grain_bytes());
         let end = end.min(self.cover.end());
         let from = self.cover.position().saturating_distance_from(start) / span;
         let until = end.saturating_distance_from(start).div_ceil(span);
@@ -88,20 +84,20 @@ impl<S: Storage + ?Sized, C: Cover> ExtentWalk<'_, '_, S, C> {
                 return Ok(ControlFlow::Continue(()));
             };
             for (index, entry) in (index..).zip(entries) {
-                let at = start.saturating_add(index.saturating_mul(span));
+                let at = start + index.saturating_mul(span);
                 let table = self.checked(at, |tables| tables.table_of(number(*entry)))?;
                 if let Some(table) = table {
                     self.report_table(at, table, previous.replace(table));
                     // The entries before this one that name no table are holes.
                     go_on!(self.cover.hole_until(at)?);
-                    let end = end.min(at.saturating_add(span));
+                    let end = end.min(at + span);
                     go_on!(self.table(table, at, end, second, &number)?);
                 }
             }
             Ok(ControlFlow::Continue(()))
         })?);
         if until > entries {
-            let at = start.saturating_add(entries.saturating_mul(span));
+            let at = start + entries.saturating_mul(span);
             self.checked(at, |_| Err(NO_DIRECTORY_ENTRY))?;
         }
         self.cover.hole_until(end)
@@ -139,7 +135,7 @@ impl<S: Storage + ?Sized, C: Cover> ExtentWalk<'_, '_, S, C> {
             go_on!(self.cover.step());
             self.cover.observer().event(State::WalkGrains, Event::Piece);
             for EntryRun { indices, entry } in entries.runs() {
-                let at = start.saturating_add(indices.start.saturating_mul(grain_bytes));
+                let at = start + indices.start.saturating_mul(grain_bytes);
                 let grain = self.checked(at, |tables| tables.grain_of(number(entry)))?;
                 go_on!(self.grains(at, indices.end.saturating_sub(indices.start), grain)?);
             }
@@ -163,8 +159,8 @@ impl<S: Storage + ?Sized, C: Cover> ExtentWalk<'_, '_, S, C> {
             _ => (grain_bytes, count),
         };
         for index in 0..count {
-            let start = at.saturating_add(index.saturating_mul(each));
-            go_on!(self.cover.cover(start, start.saturating_add(each), mapping)?);
+            let start = at + index.saturating_mul(each);
+            go_on!(self.cover.cover(start, start + each, mapping)?);
         }
         Ok(ControlFlow::Continue(()))
     }

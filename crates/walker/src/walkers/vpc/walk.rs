@@ -1,7 +1,4 @@
 //! Walks and looks up the blocks of an image.
-//!
-//! # Arithmetic
-//! The table lies inside the file, and a disk has 2^41 bytes at most, so that no offset saturates.
 
 use std::ops::{ControlFlow, Range};
 
@@ -48,10 +45,10 @@ impl<S: Storage + ?Sized> Vpc<'_, S> {
         let Some(header) = &self.blocks else { return Ok(Some(in_place(guest))) };
         let block = u64::from(header.block_bytes);
         let mut entry = [0; 4];
-        let at = header.table_offset.saturating_add(guest.get() / block * 4);
+        let at = header.table_offset + guest.get() / block * 4;
         self.image.read_at(at, &mut entry)?;
         let data = header.data_of(u32::from_be_bytes(entry));
-        Ok(data.map(|data| data.saturating_add(guest.get() % block)))
+        Ok(data.map(|data| data + guest.get() % block))
     }
 }
 

@@ -37,7 +37,7 @@ impl Recount {
         }
         let first = geometry.cluster_size.host_cluster(at).get();
         // Headers and entries name offsets below 2^63, and no structure is longer than 2^33 bytes.
-        let last = at.saturating_add(length_bytes - 1);
+        let last = at + (length_bytes - 1);
         let end = geometry.cluster_size.host_cluster(last).get() + 1;
         self.clusters.reference(first, end, role, copied);
     }

@@ -1,7 +1,4 @@
 //! The anatomy of grain directories, of their tables, and of the heads of grains.
-//!
-//! # Arithmetic
-//! As in the module above. Entries have four bytes, or eight in seSparse extents.
 
 use std::ops::{ControlFlow, Range};
 
@@ -50,7 +47,7 @@ impl OccupiedSectors {
         let mut ranges = Vec::new();
         let mut scratch = [0; GRAIN_TABLE_SCRATCH_BYTES];
         for directory in directories {
-            ranges.push(directory..directory.saturating_add(tables.directory_bytes()));
+            ranges.push(directory..directory + tables.directory_bytes());
             let indices = 0..u64::from(tables.directory_entries);
             let note = |piece: Entries<'_, 4>| -> Flow {
                 let Entries::Read(_, entries) = piece else {
@@ -58,7 +55,7 @@ impl OccupiedSectors {
                 };
                 let named = entries.iter().map(|entry| tables.table_of(number_of(entry)));
                 let tables_at = named.filter_map(|table| table.ok().flatten());
-                ranges.extend(tables_at.map(|at| at..at.saturating_add(tables.table_bytes())));
+                ranges.extend(tables_at.map(|at| at..at + tables.table_bytes()));
                 Ok(match ranges.len() < MAX_OCCUPIED {
                     true => ControlFlow::Continue(()),
                     false => ControlFlow::Break(()),
@@ -104,7 +101,7 @@ impl Anatomy {
         let (bytes, span) = (tables.directory_bytes(), tables.span_bytes());
         self.add_structure(Part::Directory, place.at, bytes);
         self.marker_before(storage, place, place.at)?;
-        let table = Range { start: place.at, end: place.at.saturating_add(bytes) };
+        let table = Range { start: place.at, end: place.at + bytes };
         let mut scratch = [0; GRAIN_TABLE_SCRATCH_BYTES];
         let indices = 0..u64::from(tables.directory_entries);
         let _ = each_entries::<N, S, MapError>(
@@ -147,7 +144,7 @@ impl Anatomy {
         let bytes = tables.table_bytes();
         self.add_structure(Part::Table, at, bytes);
         self.marker_before(storage, place, at)?;
-        let table = Range { start: at, end: at.saturating_add(bytes) };
+        let table = Range { start: at, end: at + bytes };
         let (indices, mut scratch) =
             (0..u64::from(tables.table_entries), [0; GRAIN_TABLE_SCRATCH_BYTES]);
         let _ =
@@ -180,10 +177,10 @@ impl Anatomy {
         let mut stream = grain;
         if has_marker {
             self.add_fields(group(Part::BlockFront, grain), GRAIN_MARKER_FIELDS);
-            stream = grain.saturating_add(GRAIN_MARKER_BYTES);
+            stream = grain + GRAIN_MARKER_BYTES;
         }
         self.add_fields(group(Part::BlockFront, stream), STREAM_FIELDS);
-        let end = stream.saturating_add(STREAM_FIELDS_BYTES);
+        let end = stream + STREAM_FIELDS_BYTES;
         self.add_structure(Part::BlockFront, grain, end.saturating_distance_from(grain));
     }
 
@@ -222,7 +219,7 @@ fn entry_of<const N: usize>(
     guest: Range<u64>,
     is_used: bool,
 ) -> Element {
-    let at = table.start.saturating_add(index.saturating_mul(N as u64));
+    let at = table.start + index.saturating_mul(N as u64);
     let guest = if is_used { guest } else { NOTHING };
     let entry = Element::field(part, "", at, N as u8, guest);
     // Only seSparse has entries of eight bytes.

@@ -75,7 +75,7 @@ impl<'s, S: Storage + ?Sized> ImageCheck<'s, S> {
     /// # Arithmetic
     /// A structure that ends past 2^64 ends past the end of every file. A file has less than 2^63 bytes.
     pub(super) fn reference(&mut self, at: HostOffset, length_bytes: u64, role: Role) -> bool {
-        let Some(last) = length_bytes.checked_sub(1).map(|rest| at.saturating_add(rest)) else {
+        let Some(last) = length_bytes.checked_sub(1).map(|rest| at + rest) else {
             return true;
         };
         let file_end = self.storage.length_bytes().next_multiple_of(FILE_SECTOR_BYTES);

@@ -7,9 +7,6 @@
 //!
 //! The recount of the harness stops at the first damaged table instead. Both add references up with
 //! [`ClusterCounts`](crate::formats::references::ClusterCounts), and read tables with [`HostTable`]. Walks use neither.
-//!
-//! # Arithmetic
-//! A file has less than 2^63 bytes, and no cluster lies behind that.
 
 mod bitmaps;
 mod compare;
