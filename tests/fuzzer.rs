@@ -112,6 +112,18 @@ fn subjects_whose_results_vary_are_found() {
 }
 
 #[test]
+fn files_that_vary_are_no_finding() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut fuzzer = begin(dir.path(), |_, recorder, answer, runs| {
+        (0..runs % 2).for_each(|_| recorder.rare(Rare::NoHole));
+        let RunReply::Sound(outcome) = answer else { return answer };
+        RunReply::Sound(Outcome { varies: true, images: runs as usize % 2, ..outcome })
+    });
+    (0..600).for_each(|_| fuzzer.step().unwrap());
+    assert_eq!(fingerprints(&fuzzer), Vec::<&str>::new());
+}
+
+#[test]
 fn the_first_and_each_shorter_input_of_a_bug_is_written() {
     /// Reports one bug for programs of many operations, and another for programs of one or two.
     fn bugs(input: &[u8], _: &Recorder, answer: RunReply, _: u64) -> RunReply {

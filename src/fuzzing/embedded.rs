@@ -253,7 +253,7 @@ impl<S: Subject> Fuzzer<S> {
         // A duplicate, because the same content must have the same coverage. Other content may have that coverage, too:
         // then the rest of the score decides.
         if let Some(place) = self.contents.get(input) {
-            if self.pool.entries()[*place].features != self.features {
+            if !answer.varies() && self.pool.entries()[*place].features != self.features {
                 self.record(&not_the_same("counters"), input)?;
             }
             return Ok(false);
@@ -310,14 +310,21 @@ impl<S: Subject> Fuzzer<S> {
             let whose = self.pool.entries()[other].input.clone();
             match self.run(&whose) {
                 RunReply::Found(finding) => return Some((finding, whose)),
-                RunReply::Sound(_) if self.features != self.pool.entries()[other].features => {
+                RunReply::Sound(outcome)
+                    if !outcome.varies && self.features != self.pool.entries()[other].features =>
+                {
                     return Some((not_the_same("counters"), whose));
                 }
                 RunReply::KnownPanic => return Some((not_the_same("answer"), whose)),
                 RunReply::Sound(_) | RunReply::Skipped => {}
             }
         }
-        let field = match self.run(input) == *answer {
+        let again = self.run(input);
+        if answer.varies() {
+            let RunReply::Found(finding) = again else { return None };
+            return Some((finding, input.to_vec()));
+        }
+        let field = match again == *answer {
             false => "answer",
             true if self.features != *features => "counters",
             true => return None,

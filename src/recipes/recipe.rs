@@ -30,6 +30,12 @@ impl Recipe {
         commands.map(Command::to_string).collect()
     }
 
+    /// Reports whether the same commands may make other files: QEMU commits several clusters at a time, and allocates
+    /// each when it has been read.
+    pub fn varies(&self) -> bool {
+        self.steps.iter().any(|step| step.operation == DiskOperation::Commit)
+    }
+
     /// Returns the commands of each step below a comment with the name of its operation.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();

@@ -94,3 +94,10 @@ pub enum RunReply {
     /// The subject did not run the input, because the input is known to end the process.
     Skipped,
 }
+
+impl RunReply {
+    /// Reports whether another run of the input may have other counters, for a reason outside of the code under test.
+    pub fn varies(&self) -> bool {
+        matches!(self, Self::Sound(outcome) if outcome.varies)
+    }
+}

@@ -72,6 +72,8 @@ pub struct Outcome {
     pub folded: bool,
     /// Some image has a feature that the engine does not know: the harness did not call it.
     pub unsupported: bool,
+    /// A tool that made the files places their clusters in a random order: another run may have other counters.
+    pub varies: bool,
     /// The kinds of questions that the engine did not answer.
     pub unanswered: QuestionKinds,
     /// The images that a second opinion has judged, or could not judge.

@@ -45,7 +45,8 @@ impl RecipeSource {
         });
         let folder = chain_files::folder_on_disk().unwrap_or_else(|error| not_carried_out(&error));
         let mut workshop = Workshop::of_qemu(tools, folder.path());
-        let mut outcome = Outcome { operations: recipe.steps.len(), ..Outcome::default() };
+        let (operations, varies) = (recipe.steps.len(), recipe.varies());
+        let mut outcome = Outcome { operations, varies, ..Outcome::default() };
         for (index, step) in recipe.steps.iter().enumerate() {
             let made = workshop.change(step).and_then(|()| workshop.take(&step.disk, images));
             let made = made.unwrap_or_else(|error: RecipeError| not_carried_out(&error));
