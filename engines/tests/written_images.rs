@@ -12,12 +12,12 @@ use std::path::Path;
 use std::rc::Rc;
 
 use qcowfuzz::base::features::{Feature, FeatureSet};
+use qcowfuzz::disk::observer::{Event, Observer, State};
 use qcowfuzz::harness::Checks;
 use qcowfuzz::harness::Implementation;
 use qcowfuzz::harness::files::chain::{ChainFile, ChainFolder};
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::images::FileNames;
-use qcowfuzz::disk::observer::{Event, Observer, State};
 use qcowfuzz::internal::harness::oracles::qcow2::recount::{Recount, RefcountFault, Role};
 use qcowfuzz::prelude::Chain;
 use qcowfuzz::programs::generate::generate_writes;
