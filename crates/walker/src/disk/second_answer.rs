@@ -3,9 +3,7 @@
 use super::closed::closed;
 
 closed! {
-    /// An answer of another implementation about an image: see
-    /// [`SecondOpinion`](crate::harness::against::second_opinion::SecondOpinion). Only runs with a second opinion have
-    /// them.
+    /// An answer of another implementation about an image. Only runs of the harness with a second opinion have them.
     SecondAnswer {
         /// It opens the image.
         Opened = "opened",
