@@ -69,4 +69,5 @@ mod recipes;
 
 #[doc(no_inline)]
 pub use harness::prelude;
+#[doc(no_inline)]
 pub use qcowfuzz_walker::{disk, formats, walkers};
