@@ -13,7 +13,7 @@ use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::{Layer, Storage};
 use qcowfuzz::formats::anatomy::Part;
-use qcowfuzz::formats::probe::probe;
+use qcowfuzz::formats::probe;
 use qcowfuzz::fuzzing::libfuzzer;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Harness, Outcome, Walker};

@@ -56,10 +56,10 @@ def check_coverage(out, llvm, tree):
     if foreign:
         raise Failed(f"the coverage report contains {foreign[0]}, expected files of this crate only")
     # A mod.rs has no code, and the files of fuzz targets are in memory, where they have no holes.
-    left_out = [*tree.glob("**/mod.rs"), tree / "crates/walker/src/walkers/qcow2/host_holes.rs"]
-    walker = sorted(set(tree.glob("crates/walker/src/walkers/qcow2/*.rs")) - set(left_out))
+    left_out = [*tree.glob("**/mod.rs"), tree / "crates/walker/src/formats/qcow2/host_holes.rs"]
+    walker = sorted(set(tree.glob("crates/walker/src/formats/qcow2/*.rs")) - set(left_out))
     if not walker:
-        raise Unable("no source of the walker in crates/walker/src/walkers/qcow2")
+        raise Unable("no source of the walker in crates/walker/src/formats/qcow2")
     for path in walker:
         if not covered.get(str(path)):
             raise Failed(f"the coverage report has no covered lines of {path.relative_to(tree)}")

@@ -2,14 +2,13 @@
 
 mod qcow2;
 mod summary;
-mod vhdx;
-mod vmdk;
 
+use std::fmt;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::disk::image_format::ImageFormat;
-use crate::walkers::Disk;
+use crate::walkers::{self, Disk};
 
 use super::exit::{CommandError, Exit, ExitResult};
 use super::map::Form;
@@ -59,17 +58,29 @@ fn check(arguments: &Arguments) -> ExitResult {
     let Arguments { image, .. } = arguments;
     let file = ImageFile::open(image, arguments.format.as_deref(), arguments.no_follow)?;
     let (storage, format) = (&file.storage, file.format);
-    match format {
-        ImageFormat::Qcow2 => print(arguments, &qcow2::check(image, storage)?),
-        ImageFormat::Vhdx => print(arguments, &vhdx::check(image, storage)?),
-        ImageFormat::Vmdk => print(arguments, &vmdk::check(image, &file.layer())?),
-        ImageFormat::Raw | ImageFormat::Vpc => {
-            Disk::open_alone(format, storage).map_err(|error| CommandError::at(image, error))?;
-            let (path, name) = (image.display(), format.name());
-            complain(&format!("{path}: the format {name} has no checks (-f names another)"));
-            Ok(Exit::Check(NO_CHECKS))
-        }
+    if format == ImageFormat::Qcow2 {
+        return print(arguments, &qcow2::check(image, storage)?);
     }
+    let mut corruptions = 0;
+    let mut report = |fault: &dyn fmt::Display| {
+        corruptions += 1;
+        complain(&format!("{}: {fault}", image.display()));
+    };
+    let Some(checked) = walkers::check(format, &file.layer(), &mut report) else {
+        return without_check(&file, image);
+    };
+    // A fault that ends the check leaves it without a result, as in qemu-img.
+    checked.map_err(|error| CommandError::at(image, error))?;
+    let (filename, format) = (image.display().to_string(), format.name());
+    print(arguments, &CheckSummary { corruptions, filename, format, ..CheckSummary::default() })
+}
+
+/// Opens an image whose format has no check, and says so.
+fn without_check(file: &ImageFile, image: &Path) -> ExitResult {
+    Disk::open_alone(file.format, &file.storage).map_err(|error| CommandError::at(image, error))?;
+    let (path, name) = (image.display(), file.format.name());
+    complain(&format!("{path}: the format {name} has no checks (-f names another)"));
+    Ok(Exit::Check(NO_CHECKS))
 }
 
 /// Prints the result of a check, and returns its exit code.

@@ -85,7 +85,7 @@ pub fn run(arguments: &Arguments) -> ExitResult {
         }
         disk => disk.map_err(|error| at_layer(&chain, image, &error))?.with_host_holes(),
     };
-    let disk = if arguments.blocks { disk } else { disk.with_vhdx_as_data() };
+    let disk = if arguments.blocks { disk } else { disk.as_qemu_reports() };
     let window = Window {
         start: GuestOffset::new(arguments.start_offset.unwrap_or(0)),
         length_bytes: arguments.max_length.unwrap_or(u64::MAX),

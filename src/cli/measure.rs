@@ -197,7 +197,7 @@ fn of_image(
         disk = disk.with_table_of_snapshot(index.ok_or_else(missing)?).map_err(failed)?;
     }
     let bitmaps = top.map(bitmaps_of).transpose().map_err(failed)?.flatten();
-    let disk = disk.with_host_holes().with_vhdx_as_data();
+    let disk = disk.with_host_holes().as_qemu_reports();
     new.measure(&disk, bitmaps.as_deref()).map_err(|error| match error {
         MeasureError::Source(error) => failed(error),
         error => CommandError::at(path, error),

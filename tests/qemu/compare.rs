@@ -48,7 +48,7 @@ pub fn read<S: Storage + ?Sized>(chain: &[Layer<S>], window: Window) -> Checked<
 pub fn maps(path: &Path, chain: &[Layer], window: Window) -> Checked<Vec<Extent>> {
     let theirs = super::map(path, window)?;
     let disk = Disk::open(chain).map_err(|error| format!("our open: {error}"))?;
-    let ours = walk_disk(&disk.with_host_holes().with_vhdx_as_data(), window);
+    let ours = walk_disk(&disk.with_host_holes().as_qemu_reports(), window);
     same_extents(window, ours, &theirs)?;
     Ok(theirs)
 }

@@ -228,7 +228,7 @@ fn compare_image<F: TestedFormat>(
     // qemu-img prints the beginning of the list once it has opened an image.
     let opened = theirs.error.is_none() || theirs.began || theirs.divides_by_zero;
     let disk = match (disk, opened) {
-        (Ok(disk), true) => disk.with_vhdx_as_data(),
+        (Ok(disk), true) => disk.as_qemu_reports(),
         (Err(_), false) => return Ok(theirs.error),
         (Ok(_), false) => {
             return Err(format!("we open the image, and qemu-img does not: {:?}", theirs.error));

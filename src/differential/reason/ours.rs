@@ -30,8 +30,8 @@ pub(super) const OUR_MESSAGES: &[MessageFamily] = &[
     family("reading at host offset ", Read, "StorageError"),
     family(" refcounts cannot be read", Read, "cli::check"),
     family("compressed cluster at guest offset ", Payload, "MapError::Compressed"),
-    family(": the zlib stream ", Payload, "MapError::Grain, walkers::vmdk::inflate"),
-    family(": the length in its marker is ", Payload, "MapError::Grain, walkers::vmdk::inflate"),
+    family(": the zlib stream ", Payload, "MapError::Grain, formats::vmdk::inflate"),
+    family(": the length in its marker is ", Payload, "MapError::Grain, formats::vmdk::inflate"),
     // Entries that a walk met.
     family("grain at guest offset ", Entry, "MapError::Grain"),
     family(" for guest offset ", Entry, "MapError::InvalidEntry, MapError::Unaligned"),

@@ -183,7 +183,7 @@ pub(crate) fn built_file(harness: &mut Harness, program: &[u8], max_bytes: u64) 
 mod tests {
     use super::*;
     use crate::disk::image_format::ImageFormat;
-    use crate::formats::probe::probe;
+    use crate::formats::probe;
     use crate::programs::interpreter::Vm;
 
     #[test]

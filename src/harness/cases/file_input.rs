@@ -3,7 +3,7 @@
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
-use crate::formats::probe::probe;
+use crate::formats::probe;
 use crate::formats::vmdk::constants::SPARSE_MAGIC;
 use crate::formats::vmdk::head::ImageLayout;
 use crate::formats::vpc::constants::{COOKIE, FOOTER_BYTES};

@@ -10,12 +10,8 @@ mod seal;
 use std::ops::{ControlFlow, Range};
 
 use crate::disk::clusters::ClusterSize;
-use crate::disk::image_format::ImageFormat;
 use crate::disk::limits::MAX_ELEMENTS;
 use crate::disk::offsets::HostOffset;
-use crate::disk::storage::Storage;
-use crate::formats::error::MapError;
-use crate::formats::vmdk::descriptor::ExtentKind;
 use crate::formats::vmdk::tables::Tables;
 
 pub(in crate::formats) use element::NOTHING;
@@ -49,39 +45,6 @@ pub struct Anatomy {
 }
 
 impl Anatomy {
-    /// Takes an image of `format` apart, up to `MAX_ELEMENTS` elements. A raw file has none.
-    ///
-    /// # Errors
-    /// A structure that names others is malformed, or a read fails. The elements that were found before stay.
-    pub fn read<S: Storage + ?Sized>(
-        &mut self,
-        format: ImageFormat,
-        storage: &S,
-    ) -> Result<(), MapError> {
-        self.clear();
-        match format {
-            ImageFormat::Qcow2 => self.read_qcow2(storage),
-            ImageFormat::Vpc => self.read_vpc(storage),
-            ImageFormat::Vhdx => self.read_vhdx(storage),
-            ImageFormat::Vmdk => self.read_vmdk(storage),
-            ImageFormat::Raw => Ok(()),
-        }
-    }
-
-    /// Takes the file of a VMDK extent apart, as [`Anatomy::read`] does. A flat extent has no elements. Guest ranges
-    /// count from the first byte of the extent.
-    ///
-    /// # Errors
-    /// As for [`Anatomy::read`].
-    pub fn read_extent<S: Storage + ?Sized>(
-        &mut self,
-        kind: ExtentKind,
-        storage: &S,
-    ) -> Result<(), MapError> {
-        self.clear();
-        self.read_vmdk_extent(kind, storage)
-    }
-
     /// Removes all elements and structures.
     pub fn clear(&mut self) {
         for elements in &mut *self.elements {

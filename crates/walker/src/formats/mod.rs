@@ -1,11 +1,19 @@
-//! On-disk structures, decoded: a folder for each format, and the parts that they share.
+//! A folder for each format, its drawer: the structures of its images, decoded, and the walk of one layer. The files
+//! here are what the drawers share, and the list that puts them behind one interface.
 
 pub mod anatomy;
 pub mod entries;
 pub mod error;
-pub mod probe;
+mod layer;
+mod list;
+mod probe;
 pub mod qcow2;
-pub mod references;
+mod raw;
 pub mod vhdx;
 pub mod vmdk;
 pub mod vpc;
+
+pub use layer::Declared;
+pub(crate) use layer::{Cover, HoldingFile, TablePieces, at_depth, go_on};
+pub(crate) use list::{Buffers, OpenLayer};
+pub use list::{check, declared, probe};

@@ -9,7 +9,9 @@ use crate::disk::observer::Observer;
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Storage, Stored};
 
-use super::disk::{Disk, OpenLayer};
+use crate::formats::OpenLayer;
+
+use super::disk::Disk;
 
 impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
     /// Makes walks and look-ups report data in holes of the host file, and past its end, as zeros, too. Extents are cut
@@ -22,11 +24,7 @@ impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
     /// images alone.
     pub fn with_host_holes(mut self) -> Self {
         self.host_holes = true;
-        for layer in self.layers_mut() {
-            if let OpenLayer::Qcow2(layer) = layer {
-                layer.decide_host_holes();
-            }
-        }
+        self.layers_mut().for_each(OpenLayer::decide_host_holes);
         self
     }
 
@@ -75,14 +73,8 @@ impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
             MappingStatus::Normal => self.layer(usize::try_from(mapping.depth).ok()?)?,
             _ => return None,
         };
-        let file = match layer {
-            OpenLayer::Qcow2(layer) => layer.file_with_host_holes(),
-            OpenLayer::Vpc(layer) => layer.file_in_place(),
-            OpenLayer::Vmdk(layer) => layer.flat_file_at(guest),
-            // A walk of a raw layer asks the file in any case. QEMU's driver for VHDX does not ask.
-            OpenLayer::Raw(_) | OpenLayer::Vhdx(_) => None,
-        };
-        file.zip(mapping.offset)
+        // A walk of a raw layer asks the file in any case.
+        layer.file_with_holes(guest).zip(mapping.offset)
     }
 }
 

@@ -7,10 +7,10 @@ use crate::disk::extent::Mapping;
 use crate::disk::observer::Observer;
 use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::Storage;
+use crate::formats::at_depth;
 use crate::formats::error::MapError;
 
-use super::cover::at_depth;
-use super::disk::{Disk, OpenLayer};
+use super::disk::Disk;
 
 /// Returns the mapping of the byte at `guest`; its `offset` is that of the byte itself.
 ///
@@ -26,16 +26,9 @@ pub fn lookup<S: Storage + ?Sized, O: Observer>(
     }
     let mut answer = Mapping::HOLE;
     for depth in 0..disk.layers() {
-        let found = match disk.layer(depth) {
-            Some(OpenLayer::Qcow2(layer)) => layer.lookup(guest),
-            Some(OpenLayer::Raw(layer)) => layer.lookup(guest),
-            Some(OpenLayer::Vpc(layer)) => layer.lookup(guest),
-            Some(OpenLayer::Vhdx(layer)) => layer.lookup(guest),
-            Some(OpenLayer::Vmdk(layer)) => layer.lookup(guest),
-            None => break,
-        };
+        let Some(layer) = disk.layer(depth) else { break };
         let located = |error: MapError| error.below_by(u32::try_from(depth).unwrap_or(u32::MAX));
-        answer = at_depth(found.map_err(located)?, depth);
+        answer = at_depth(layer.lookup(guest).map_err(located)?, depth);
         if answer.present || disk.size_below(depth).is_none_or(|size| guest.get() >= size) {
             break;
         }

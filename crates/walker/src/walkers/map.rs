@@ -8,11 +8,11 @@ use crate::disk::observer::{Event, Observer, Rare, State, WindowClass};
 use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::Storage;
 use crate::formats::error::{Flow, MapError};
+use crate::formats::{Cover, HoldingFile, TablePieces, at_depth, go_on};
 
-use super::cover::{Cover, HoldingFile, at_depth, go_on};
-use super::disk::{Disk, OpenLayer};
+use super::disk::Disk;
 use super::host_holes::HostRun;
-use super::scratch::{TablePieces, WalkScratch};
+use super::scratch::WalkScratch;
 
 /// Calls `visitor` with every extent of `window`, in order. Extents are maximal within the window, which is clipped to
 /// the disk; an empty window has none.
@@ -143,7 +143,7 @@ fn layer<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
     scratch: &mut [TablePieces],
     sink: &mut Sink<S, V, O>,
 ) -> Flow {
-    let Some((TablePieces { first, second }, scratch_below)) = scratch.split_first_mut() else {
+    let Some((pieces, scratch_below)) = scratch.split_first_mut() else {
         return Ok(ControlFlow::Continue(()));
     };
     let disk = sink.disk;
@@ -154,13 +154,7 @@ fn layer<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
     let file = HoldingFile::default();
     let mut covering =
         Covering { depth, size_below, position, end, file, entries, scratch_below, sink };
-    let flow = match layer {
-        OpenLayer::Qcow2(layer) => layer.walk(first, second, &mut covering),
-        OpenLayer::Raw(layer) => layer.walk(&mut covering),
-        OpenLayer::Vpc(layer) => layer.walk(first, &mut covering),
-        OpenLayer::Vhdx(layer) => layer.walk(first, &mut covering),
-        OpenLayer::Vmdk(layer) => layer.walk(first, second, &mut covering),
-    };
+    let flow = layer.walk(pieces, &mut covering);
     match flow {
         Err(_) => states.each(|state| disk.observer.event(state, Event::Failed)),
         Ok(ControlFlow::Continue(())) if disk.observer.observes() && layer.is_cut_at(end) => {

@@ -101,8 +101,7 @@ impl PlannedImage {
     }
 
     /// Measures an image of `disk`, the source. `bitmaps` are those of the source, or `None` if it cannot have any.
-    /// The disk should report [host holes](Disk::with_host_holes) and [VHDX layers](Disk::with_vhdx_as_data) as QEMU
-    /// does.
+    /// The disk should report [host holes](Disk::with_host_holes) and [blocks](Disk::as_qemu_reports) as QEMU does.
     ///
     /// As in QEMU, a size of the disk that is too large for the new image is no error.
     /// QEMU looks at no mapping behind data in the same cluster of the new image. This walks all of the source, so that

@@ -2,17 +2,15 @@
 //!
 //! # Arithmetic
 //! A length that does not fit a `usize` is longer than every buffer. A layer below that is missing, or that ends before
-//! the read, has no bytes there.
+//! the read, has no bytes there. A read ends on the disk, so that no guest offset saturates.
 
 use crate::disk::observer::Observer;
 use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::Storage;
 use crate::formats::error::MapError;
 
-use super::disk::{Disk, OpenLayer};
-use super::pieces::each_piece;
+use super::disk::Disk;
 use super::scratch::WalkScratch;
-use super::vmdk::Vmdk;
 
 /// Fills `into` with the guest's bytes from `guest` on. A compressed cluster is inflated only as far as necessary:
 /// damage behind that has no effect.
@@ -42,27 +40,24 @@ fn read_layer<S: Storage + ?Sized, O: Observer>(
     into: &mut [u8],
     scratch: &mut WalkScratch,
 ) -> Result<(), MapError> {
-    let layer = match disk.layer(depth) {
-        Some(OpenLayer::Qcow2(layer)) => layer,
-        Some(OpenLayer::Raw(layer)) => return layer.read(guest, into),
-        Some(OpenLayer::Vpc(layer)) => return layer.read(guest, into),
-        Some(OpenLayer::Vhdx(layer)) => return layer.read(guest, into),
-        Some(OpenLayer::Vmdk(layer)) => {
-            return read_grains(disk, depth, layer, guest, into, scratch);
-        }
-        None => {
-            into.fill(0);
-            return Ok(());
-        }
+    let Some(layer) = disk.layer(depth) else {
+        into.fill(0);
+        return Ok(());
     };
-    let cell = layer.cell_bytes();
-    let until_edge = |guest: GuestOffset| cell - (guest.get() & (cell - 1));
-    each_piece(guest, into, until_edge, |guest, piece| {
-        match layer.read_piece(guest, piece, &mut scratch.inflater)? {
-            true => Ok(()),
-            false => read_below(disk, depth, guest, piece, scratch),
-        }
-    })
+    each_piece(
+        guest,
+        into,
+        |guest| layer.piece_bytes(guest),
+        |guest, piece| {
+            if layer.read_piece(guest, piece, &mut scratch.buffers)? {
+                return Ok(());
+            }
+            if let Some(parent) = disk.layer(depth + 1) {
+                layer.check_parent(parent)?;
+            }
+            read_below(disk, depth, guest, piece, scratch)
+        },
+    )
 }
 
 /// Fills `into` from the layers below the one at `depth`, which has no data there.
@@ -83,24 +78,25 @@ fn read_below<S: Storage + ?Sized, O: Observer>(
     }
 }
 
-/// Fills `into` from a VMDK layer and those below it. A parent with another content is an error only where it is read,
-/// as in QEMU.
-fn read_grains<S: Storage + ?Sized, O: Observer>(
-    disk: &Disk<S, O>,
-    depth: usize,
-    layer: &Vmdk<S>,
+/// Calls `read` with each piece of `into`, which is to be filled with the guest's bytes from `guest` on. `piece_bytes`
+/// returns the number of bytes from an offset on that can be read at once, at least 1.
+///
+/// # Errors
+/// `read` fails.
+#[inline]
+fn each_piece(
     guest: GuestOffset,
     into: &mut [u8],
-    scratch: &mut WalkScratch,
+    piece_bytes: impl Fn(GuestOffset) -> u64,
+    mut read: impl FnMut(GuestOffset, &mut [u8]) -> Result<(), MapError>,
 ) -> Result<(), MapError> {
-    let piece_bytes = |guest| layer.piece_bytes(guest);
-    each_piece(guest, into, piece_bytes, |guest, piece| {
-        if layer.read_piece(guest, piece, &mut scratch.zlib)? {
-            return Ok(());
-        }
-        if let Some(OpenLayer::Vmdk(parent)) = disk.layer(depth + 1) {
-            layer.check_parent(parent)?;
-        }
-        read_below(disk, depth, guest, piece, scratch)
-    })
+    let (mut guest, mut left) = (guest, into);
+    while !left.is_empty() {
+        let length = usize::try_from(piece_bytes(guest)).unwrap_or(usize::MAX).min(left.len());
+        let (piece, rest) = left.split_at_mut(length);
+        read(guest, piece)?;
+        guest += length as u64;
+        left = rest;
+    }
+    Ok(())
 }

@@ -40,17 +40,16 @@ pub(super) fn info(chain: &Chain) -> Answer<ImageInfo> {
 /// check would take more than the bounds allow.
 pub(super) fn check(chain: &Chain) -> Answer<CheckCounts> {
     let Some(top) = chain.layers().first() else { return Err(EngineError::NoAnswer) };
+    if top.format == ImageFormat::Qcow2 {
+        return check_qcow2(top);
+    }
     let mut errors = 0;
-    match top.format {
-        ImageFormat::Qcow2 => return check_qcow2(top),
-        ImageFormat::Vhdx => walkers::check_vhdx(&top.image, |_| errors += 1)?,
-        ImageFormat::Vmdk => match walkers::check_vmdk(&top.borrowed()) {
-            Ok(()) => {}
-            // The check ends at its first fault.
-            Err(MapError::Grain { .. }) => errors = 1,
-            Err(error) => return Err(error.into()),
-        },
-        ImageFormat::Raw | ImageFormat::Vpc => return Err(EngineError::NoAnswer),
+    match walkers::check(top.format, &top.borrowed(), &mut |_| errors += 1) {
+        None => return Err(EngineError::NoAnswer),
+        Some(Ok(())) => {}
+        // The check of grains ends at its first fault.
+        Some(Err(MapError::Grain { .. })) => errors = 1,
+        Some(Err(error)) => return Err(error.into()),
     }
     Ok(CheckCounts { errors, leaks: 0 })
 }

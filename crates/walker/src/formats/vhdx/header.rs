@@ -8,7 +8,6 @@ use super::constants::{
     VHDX_HEADER_FIELD_BYTES, VHDX_HEADER_OFFSETS, VHDX_VERSION,
 };
 use super::log::ReplayLog;
-use super::not_vhdx;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Storage, read_array};
 use crate::formats::error::MapError;
@@ -153,6 +152,11 @@ impl VhdxHeader {
             guid: self.log_guid,
         }))
     }
+}
+
+/// Returns the error of an image that breaks the format.
+pub(super) fn not_vhdx(what: &'static str) -> MapError {
+    MapError::NotImage { format: "vhdx", what }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use super::constants::{
     METADATA_REQUIRED, METADATA_SIGNATURE, METADATA_TABLE_BYTES, MIN_VHDX_BLOCK_BYTES, PAGE_83,
     PARENT_LOCATOR, PHYSICAL_SECTOR_SIZE, VIRTUAL_DISK_SIZE,
 };
-use super::not_vhdx;
+use super::header::not_vhdx;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Storage, read_array};
 use crate::formats::entries::{Entries, each_entries};

@@ -9,7 +9,7 @@ use super::constants::{
     BAT_REGION, Guid, MAX_REGIONS, METADATA_REGION, REGION_ENTRIES_AT, REGION_ENTRY_BYTES,
     REGION_REQUIRED, REGION_TABLE_BYTES, REGION_TABLE_SIGNATURE,
 };
-use super::not_vhdx;
+use super::header::not_vhdx;
 use super::regions::{Region, Regions};
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;

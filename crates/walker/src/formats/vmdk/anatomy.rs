@@ -49,12 +49,17 @@ impl Anatomy {
         self.sparse_extent(storage, &first)
     }
 
-    /// Takes the file of an extent apart. A flat one has no elements. Guest ranges count from the extent's first byte.
-    pub(in crate::formats) fn read_vmdk_extent<S: Storage + ?Sized>(
+    /// Takes the file of a VMDK extent apart, as [`Anatomy::read`] does. A flat extent has no elements. Guest ranges
+    /// count from the first byte of the extent.
+    ///
+    /// # Errors
+    /// As for [`Anatomy::read`].
+    pub fn read_extent<S: Storage + ?Sized>(
         &mut self,
         kind: ExtentKind,
         storage: &S,
     ) -> Result<(), MapError> {
+        self.clear();
         match kind {
             ExtentKind::Flat(_) => Ok(()),
             ExtentKind::Sparse => self.sparse_extent(storage, &first_sector(storage)?),

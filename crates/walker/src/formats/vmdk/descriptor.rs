@@ -5,6 +5,7 @@ use super::grain::offset_of;
 use super::scan::{self, Scanner};
 use crate::disk::offsets::HostOffset;
 use crate::formats::error::MapError;
+use crate::formats::probe::ProbedBytes;
 
 /// An extent of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,69 +133,20 @@ fn invalid() -> MapError {
     MapError::NotImage { format: "vmdk", what }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parsed(text: &str) -> Option<Vec<(u64, ExtentKind, String)>> {
-        let extents = extents(text.as_bytes()).ok()?;
-        let name = |name| String::from_utf8(name).unwrap();
-        Some(extents.into_iter().map(|it| (it.sectors, it.kind, name(it.name))).collect())
-    }
-
-    fn flat(sector: u64) -> ExtentKind {
-        ExtentKind::Flat(offset_of(sector))
-    }
-
-    #[test]
-    fn extents_have_the_fields_of_their_types() {
-        let one = |kind, name: &str| Some(vec![(8, kind, name.to_owned())]);
-        assert_eq!(parsed("RW 8 FLAT \"a b\" 16\n"), one(flat(16), "a b"));
-        assert_eq!(parsed("#\n  RW\t8 VMFS\"x"), Some(vec![]));
-        assert_eq!(parsed("  RW\t8VMFS \"x"), one(flat(0), "x"));
-        assert_eq!(parsed("RW 8 SPARSE \"x\"\nddb"), one(ExtentKind::Sparse, "x"));
-        assert_eq!(parsed("RW 8 VMFSSPARSE \"x\""), one(ExtentKind::Sparse, "x"));
-        assert_eq!(parsed("RW 8 SESPARSE \"x\""), one(ExtentKind::SeSparse, "x"));
-        for skipped in [
-            "RW 8 ZERO",
-            "rw 8 VMFS \"x\"",
-            "RW 0 VMFS \"x\"",
-            "RW -1 VMFS \"x\"",
-            "RDONLY 8 FLAT \"x\" 0",
-            "RW 8 OTHER \"x\"",
-            "RW 8 VMFS \"\"",
-        ] {
-            assert_eq!(parsed(skipped), Some(vec![]), "{skipped}");
+/// Reports whether a text begins with a version, after comments and lines of spaces (QEMU `block/vmdk.c`,
+/// `vmdk_probe`). A line without any byte is none of spaces.
+pub(crate) fn is_probed(first_bytes: &ProbedBytes) -> bool {
+    let mut rest = first_bytes.as_slice();
+    loop {
+        let Some(end) = rest.iter().position(|byte| *byte == b'\n') else { return false };
+        let (line, behind) = rest.split_at(end);
+        let unended = line.strip_suffix(b"\r").unwrap_or(line);
+        match line {
+            [b'#', ..] => {}
+            [b' ', ..] if unended.iter().all(|byte| *byte == b' ') => {}
+            _ => return matches!(unended, b"version=1" | b"version=2" | b"version=3"),
         }
-        for invalid in [
-            "RW 8 FLAT \"x\"",
-            "RW 8 FLAT \"x\" -1",
-            "RW 8 VMFS \"x\" 0",
-            "RW 8 SPARSE \"x\" 0",
-            "RW 8 OTHER \"x\" 0",
-            "RW 0 FLAT \"x\"",
-            "RW 8 SPARSE \"x\"\n5",
-        ] {
-            assert_eq!(parsed(invalid), None, "{invalid}");
-        }
-    }
-
-    #[test]
-    fn an_empty_line_repeats_the_extent_behind_it() {
-        let extents = parsed("\n \nRW 8 VMFS \"x\"\nRW 9 VMFS \"y\"\n").unwrap();
-        assert_eq!(extents.iter().map(|it| it.0).collect::<Vec<_>>(), [8, 8, 8, 9]);
-        let many = "\n".repeat(MAX_DESCRIPTOR_EXTENTS - 1) + "RW 8 VMFS \"x\"";
-        assert_eq!(parsed(&many).unwrap().len(), MAX_DESCRIPTOR_EXTENTS);
-        assert_eq!(parsed(&format!("\n{many}")), None);
-    }
-
-    #[test]
-    fn only_some_types_open() {
-        let opens = |text: &str| create_type(text.as_bytes()).ok();
-        assert_eq!(opens("createType=\"vmfs\""), Some("vmfs"));
-        assert_eq!(opens("xcreateType: seSparse\" \""), Some("seSparse"));
-        for refused in ["createType=\"monolithicSparse\"", "createType=\"vmfs", "createType=", ""] {
-            assert_eq!(opens(refused), None, "{refused}");
-        }
+        let [_, after @ ..] = behind else { return false };
+        rest = after;
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::storage::{FileStorage, Layer};
 use crate::formats::error::MapError;
-use crate::formats::probe::probe;
+use crate::formats::probe;
 use crate::formats::qcow2::head::Head;
 use crate::formats::vmdk::head::{Identity, ImageLayout};
 
@@ -60,7 +60,8 @@ impl FileLayer {
         match format {
             ImageFormat::Qcow2 => layer.with_files_of_qcow2(follow),
             ImageFormat::Vmdk => layer.with_files_of_vmdk(follow),
-            ImageFormat::Raw | ImageFormat::Vpc | ImageFormat::Vhdx => Ok((layer, None)),
+            // Images of the other formats are one file.
+            _ => Ok((layer, None)),
         }
     }
 

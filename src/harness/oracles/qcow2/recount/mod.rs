@@ -18,10 +18,10 @@ use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{PIECE_BYTES, Storage};
 use crate::formats::error::MapError;
 use crate::formats::qcow2::head::Head;
+use crate::formats::qcow2::references::ClusterCounts;
 use crate::formats::qcow2::table::HostTable;
-use crate::formats::references::ClusterCounts;
 
-pub use crate::formats::references::{Occupied, RefcountFault, RefcountReport, Role};
+pub use crate::formats::qcow2::references::{Occupied, RefcountFault, RefcountReport, Role};
 
 /// A recount of images. All buffers are reused.
 #[derive(Debug)]
