@@ -122,7 +122,7 @@ fn map(built: Built) -> Result<Map, QemuError> {
     let disk = format!("json:{}", disk(dir.path(), images, &names));
     let printed = ask(dir.path(), &["map", "--output=json", &disk])?;
     let answer: Vec<QemuMapRecord> = serde_json::from_slice(&printed).map_err(QemuError::Answer)?;
-    if images.layers().any(|files| files.format == ImageFormat::Vhdx) {
+    if images.layers().any(|files| files.format.facts().is_all_data_for_qemu) {
         return Err(QemuError::NoBlocks);
     }
     Ok(Map {
@@ -154,11 +154,8 @@ fn disk(dir: &Path, images: &Images, names: &FileNames) -> serde_json::Value {
         let top = height + 1 == layers;
         let name = if top { TOP_STEM } else { names.image(height, files.format) };
         below = match files.format {
-            ImageFormat::Qcow2 => {
-                json!({ "driver": "qcow2", "file": file(name), "backing": below })
-            }
-            ImageFormat::Vmdk => {
-                json!({ "driver": "vmdk", "file": file(name), "backing": below })
+            format if format.facts().has_backing_files => {
+                json!({ "driver": format.name(), "file": file(name), "backing": below })
             }
             format => json!({ "driver": format.name(), "file": file(name) }),
         };

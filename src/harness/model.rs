@@ -285,9 +285,8 @@ impl ModelLayer {
 
     /// Reports whether the layer below decides about ranges of a part in this state.
     fn leaves(&self, part: &FilePart, state: PieceState) -> bool {
-        let has_backing_files = matches!(self.format, ImageFormat::Qcow2 | ImageFormat::Vmdk);
         part.flat_at.is_none()
-            && has_backing_files
+            && self.format.facts().has_backing_files
             && matches!(state, PieceState::Unallocated | PieceState::UnallocatedInside(_))
     }
 

@@ -6,7 +6,9 @@ use std::sync::LazyLock;
 
 use bytes::BufMut;
 
-use crate::images::checksums;
+use crate::formats::anatomy::SealKind;
+use crate::formats::vpc::constants::FOOTER_CHECKSUM_AT;
+use crate::images::sealed::seal;
 
 /// The length of a look in bytes.
 pub const LOOK_BYTES: usize = 512;
@@ -92,7 +94,7 @@ impl Look {
             Self::Parallels => parallels(&mut out),
         }
         if self.is_footer() {
-            checksums::correct(&mut sector);
+            seal(&mut sector, FOOTER_CHECKSUM_AT, SealKind::ComplementOfSum);
         }
         sector
     }

@@ -20,10 +20,9 @@ mod writing;
 mod writing_bitmaps;
 
 use crate::images::damage::Attack;
+use crate::images::format::BuildBuffers;
 use crate::images::limits::Limits;
-use crate::images::qcow2::{
-    BuildScratch, Builder, ImagePlan, MappedCluster, Sizes, SnapshotDetails,
-};
+use crate::images::qcow2::{Builder, ImagePlan, Sizes, SnapshotDetails};
 
 use super::journal::Journal;
 use super::operand::Base;
@@ -62,9 +61,7 @@ pub struct Vm {
     limits: Limits,
     journal: Journal,
     /// The buffers of a build.
-    scratch: BuildScratch,
-    /// The clusters that a file in another format stores, while it is built.
-    mapped: Vec<MappedCluster>,
+    buffers: BuildBuffers,
     /// The layers below the top, from the bottom up. Spare ones follow, whose buffers are reused.
     below: Vec<BuiltLayer>,
     layers_below: usize,
@@ -95,8 +92,7 @@ impl Vm {
             builder: Builder::new(),
             limits: Limits::WALKED,
             journal: Journal::new(),
-            scratch: BuildScratch::default(),
-            mapped: Vec::new(),
+            buffers: BuildBuffers::default(),
             below: Vec::new(),
             layers_below: 0,
             base: Base::Qcow2,

@@ -4,15 +4,14 @@
 use std::fmt;
 
 use crate::disk::clusters::ClusterSize;
-use crate::disk::image_format::ImageFormat;
 use crate::formats::qcow2::geometry::{Compression, Geometry, Version};
 use crate::images::file_plan::FilePlan;
+use crate::images::list::drawer;
 use crate::images::qcow2::placement::Policy;
 use crate::images::qcow2::refcounts::RefcountPlacement;
 use crate::images::qcow2::{
     BackingPlan, DataFilePlan, HeaderOptions, ImagePlan, MAX_SIZE_BYTES, NamesFormat,
 };
-use crate::images::{vhdx, vmdk, vpc};
 
 use super::operand::{
     Base, ClusterBits, DataIn, ImageFeatures, ImageForm, Number, Operand, OperandPlace,
@@ -129,9 +128,8 @@ impl Prologue {
         let image = ImageOperands { version, cluster_bits, refcount_order, features, data_in };
         let image = if self.is_qcow2() { image } else { image.without_features() };
         let mut plan = image.plan(self.size.bytes(MAX_SIZE_BYTES), None);
-        if self.base.format() == ImageFormat::Vhdx {
-            plan.geometry.cluster_size = vhdx::block_size(u32::from(cluster_bits.get()));
-        }
+        let block = drawer(self.base.format()).block_size(u32::from(cluster_bits.get()));
+        plan.geometry.cluster_size = block;
         ImagePlan {
             file: self.file(plan.geometry.cluster_size),
             refcounts: RefcountPlacement {
@@ -152,13 +150,7 @@ impl Prologue {
 
     /// Returns the plan of the lowest file.
     fn file(&self, cluster_size: ClusterSize) -> FilePlan {
-        let (form, reach) = (self.form.0, self.base.reach());
-        match self.base.format() {
-            ImageFormat::Qcow2 | ImageFormat::Raw => FilePlan::default(),
-            ImageFormat::Vpc => vpc::VpcForm::new(form, reach).plan(cluster_size),
-            ImageFormat::Vhdx => vhdx::VhdxForm::new(form, reach).plan(cluster_size),
-            ImageFormat::Vmdk => vmdk::VmdkForm::new(form, reach).plan(cluster_size),
-        }
+        drawer(self.base.format()).plan(self.form.0, self.base.reach(), cluster_size)
     }
 }
 
@@ -179,7 +171,8 @@ pub(super) fn vmdk_plan_over(
     let backing = BackingPlan { format: below.file.format, names_format };
     let plan = image.plan_over(below, backing, size);
     // The disk may be as large as that of the parent.
-    let file = vmdk::VmdkForm::new(form.0, below.file.reach).plan(plan.geometry.cluster_size);
+    let (format, block) = (below.file.format, plan.geometry.cluster_size);
+    let file = drawer(format).plan(form.0, below.file.reach, block);
     ImagePlan { file, ..plan }
 }
 

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use super::{Source, files};
 
 /// The names that several modules share, each with its reason.
-const SHARED: &[(&str, &str)] = &[("Arguments", "every verb of the command has its own")];
+const SHARED: &[(&str, &str)] = &[
+    ("Arguments", "every verb of the command has its own"),
+    ("Drawer", "the list of formats names the drawer of each"),
+];
 
 /// Returns the names of the types that a module declares.
 fn types(source: &Source) -> impl Iterator<Item = &str> {

@@ -19,7 +19,6 @@ mod operand;
 mod payload;
 mod refcounts;
 mod refused;
-mod refused_formats;
 mod repeat;
 mod sniper;
 mod splice;

@@ -39,14 +39,14 @@ impl Visible {
     /// Returns the state of the part.
     pub fn state(&self) -> PieceState {
         match self.piece.state {
-            // These formats have no backing files: a block that the file does not store reads as zeros.
+            // Without backing files, a block that the file does not store reads as zeros.
             PieceState::Unallocated
-                if matches!(self.format, ImageFormat::Vpc | ImageFormat::Vhdx) =>
+                if self.format != ImageFormat::Raw && !self.format.facts().has_backing_files =>
             {
                 PieceState::ZeroPlain
             }
             // A reader does not learn where the file has room for a block of zeros.
-            PieceState::ZeroAllocated(_) if self.format == ImageFormat::Vhdx => {
+            PieceState::ZeroAllocated(_) if self.format.facts().hides_place_of_zeros => {
                 PieceState::ZeroPlain
             }
             state => state.advanced(self.start - self.piece.start),

@@ -4,6 +4,7 @@
 use crate::base::limits::{FUEL_BASE, FUEL_PER_UNIT};
 use crate::disk::extent::Extent;
 use crate::disk::image_format::ImageFormat;
+use crate::images::list::drawer;
 
 use super::{OracleResult, violation};
 
@@ -12,18 +13,7 @@ const ORACLE: &str = "bounds";
 /// Returns the number of bytes that a walk may read of a layer in this format, with this many bytes of tables in
 /// `files` files beside it: each byte of a table twice, and some bytes of other structures, as many as those have.
 pub fn layer_bytes(format: ImageFormat, table_bytes: u64, files: usize) -> u64 {
-    let structures = match format {
-        // The header's cluster. Larger ones are mostly empty.
-        ImageFormat::Qcow2 => 64 << 10,
-        // Identifier, headers, region tables and metadata, mostly empty, too.
-        ImageFormat::Vhdx => 64 << 10,
-        // Footer and dynamic header.
-        ImageFormat::Vpc => 16 << 10,
-        // Header, footer and descriptor of each file.
-        ImageFormat::Vmdk => (16 << 10) * (files as u64).max(1),
-        // Nothing: data are read only by reads.
-        ImageFormat::Raw => 4 << 10,
-    };
+    let structures = drawer(format).structure_bytes(files);
     table_bytes.saturating_mul(2).saturating_add(structures)
 }
 

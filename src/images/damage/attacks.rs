@@ -57,6 +57,10 @@ impl Transform {
     ];
 }
 
+/// The change of an element by an attack of known meaning: its part, the number that names it (`nth`), the transform
+/// and its operand.
+pub type FieldChange = (Part, u16, Transform, u16);
+
 /// An attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attack {

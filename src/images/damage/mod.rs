@@ -9,11 +9,9 @@ mod refusals;
 mod rules;
 mod traps;
 
+pub use super::rule::{BrokenEntry, BrokenRule};
 pub use apply::Damage;
-pub use attacks::{Attack, Spot, Transform};
+pub use attacks::{Attack, FieldChange, Spot, Transform};
 pub use read_faults::ReadFaults;
 pub use refusals::Refusal;
-pub use rules::{
-    BrokenEntry, BrokenRule, broken_at_open, broken_entries, broken_extent, entry_rule_names,
-    open_rule_names,
-};
+pub use rules::{broken_at_open, broken_entries, broken_extent, entry_rule_names, open_rule_names};

@@ -6,12 +6,12 @@ use std::ops::Range;
 use crate::formats::anatomy::{EVERYTHING, Element, Part};
 use crate::images::files::{Images, LayerFile, LayerFiles};
 use crate::images::image::Image;
+use crate::images::list::drawer;
+use crate::images::qcow2::EntryRules;
+use crate::images::rule::{BrokenEntry, BrokenRule};
 
 use super::apply::Damage;
-use super::rules::{
-    BrokenEntry, BrokenRule, EntryRules, broken_at_open, broken_entries, broken_extent,
-    has_signature,
-};
+use super::rules::{broken_at_open, broken_entries, broken_extent};
 
 /// The largest number of entries of images in other formats than qcow2 that are judged.
 const MAX_REFUSALS: usize = 8;
@@ -51,7 +51,7 @@ impl Damage {
             // QEMU opens the parent of a VMDK image as VMDK, and does not probe it.
             let is_probed = above.replace(format).is_some_and(|above| above != ImageFormat::Vmdk);
             match broken_at_open(format, image) {
-                Some(rule) if is_probed && !has_signature(format, image, rule) => return,
+                Some(rule) if is_probed && !drawer(format).has_signature(image, rule) => return,
                 Some(rule) => {
                     return into.push(Refusal { depth, guest: EVERYTHING, rule, is_mapped: false });
                 }
@@ -85,7 +85,7 @@ impl Damage {
         let place = (depth, LayerFile::Image);
         match self.changed().iter().any(|changed| (changed.depth, changed.file) == place) {
             true => None,
-            false => files.extents.all().iter().find_map(|file| broken_extent(file)),
+            false => files.extents.all().iter().find_map(|file| broken_extent(files.format, file)),
         }
     }
 

@@ -4,12 +4,14 @@
 //! is full, a count is at its maximum) has no effect, and returns that. Building the image's bytes does not change
 //! the builder, so a program can be built and verified at any point.
 
+mod attacks;
 mod bitmaps;
 mod builder;
 mod census;
 pub mod clusters;
 mod compressed;
 mod declare;
+mod drawer;
 mod encoding;
 mod features;
 mod file;
@@ -23,6 +25,8 @@ pub mod placement;
 mod plan;
 mod raw;
 pub mod refcounts;
+mod rules;
+mod rules_of_entries;
 mod serialise;
 mod snapshot_table;
 mod snapshots;
@@ -36,6 +40,7 @@ mod vm_state;
 pub use builder::Builder;
 pub use census::Census;
 pub use compressed::{CompressedPlace, CompressedWrite, Packing, PayloadFrame};
+pub use drawer::Drawer;
 pub use encoding::sizes::Sizes;
 pub use header::names::{Names, NamesTooLong};
 pub use header::style::{
@@ -43,6 +48,7 @@ pub use header::style::{
 };
 pub use mapped::MappedCluster;
 pub use plan::{ImagePlan, MAX_SIZE_BYTES};
+pub(in crate::images) use rules_of_entries::EntryRules;
 pub use serialise::BuildScratch;
 pub use state::{FileEnd, Fill, GivenString, Leaving, NewBitmap, SnapshotDetails, VmState};
 pub use stored::StoredData;

@@ -1,32 +1,100 @@
 //! VHDX images: the bytes of a file that follows the decisions of the builder of qcow2 images.
 
+mod attacks;
+mod checksums;
 mod encoding;
 mod form;
+mod rules;
+mod rules_of_blocks;
 mod table;
 
-pub use form::{VhdxForm, block_size};
-
+use crate::disk::clusters::ClusterSize;
 use crate::disk::observer::{Event, Observer, Rare};
 use crate::disk::offsets::HostOffset;
-use crate::images::file_plan::BlockPlaces;
+use crate::images::damage::FieldChange;
+use crate::images::file_plan::{BlockPlaces, FilePlan, TableReach};
 use crate::images::files::LayerFiles;
+use crate::images::format::{BuildBuffers, ImageDrawer, NewLayer};
 use crate::images::image::Image;
 use crate::images::qcow2::tables::ClusterMapping;
 use crate::images::qcow2::{Builder, MappedCluster};
+use crate::images::rule::{BrokenEntry, BrokenRule};
 use crate::images::structures::report_structures;
+use crate::images::unstamped::EntryForm;
 
 use encoding::{
     FILE_IDENTIFIER, HEADERS, HeaderPlan, MetadataPlan, OLD_LOG_ID, REGION_TABLES, RegionTablePlan,
     SECTOR_BYTES,
 };
-use form::{OtherHeader, RegionOffsets, SPARE_FILE_BYTES};
+use form::{OtherHeader, RegionOffsets, SPARE_FILE_BYTES, VhdxForm};
 use table::TableShape;
+
+/// The drawer of the format.
+pub struct Drawer;
+
+impl ImageDrawer for Drawer {
+    fn block_size(&self, cluster_bits: u32) -> ClusterSize {
+        form::block_size(cluster_bits)
+    }
+
+    fn plan(&self, form: u16, reach: TableReach, block: ClusterSize) -> FilePlan {
+        VhdxForm::new(form, reach).plan(block)
+    }
+
+    fn build(
+        &self,
+        layer: NewLayer<'_>,
+        buffers: &mut BuildBuffers,
+        files: &mut LayerFiles,
+        observer: &dyn Observer,
+    ) {
+        build(layer.builder, &mut buffers.mapped, files, observer);
+    }
+
+    fn correct_checksums(&self, file: &mut [u8]) {
+        checksums::correct(file);
+    }
+
+    fn entry_form(&self) -> EntryForm {
+        // A block that is fully present.
+        EntryForm { width_bytes: 8, is_big_endian: false, unit_bits: 0, flags: 6 }
+    }
+
+    /// Identifier, headers, region tables and metadata, which are mostly empty.
+    fn structure_bytes(&self, _files: usize) -> u64 {
+        64 << 10
+    }
+
+    fn open_rules(&self) -> Vec<BrokenRule> {
+        rules::VHDX_OPEN_RULES.to_vec()
+    }
+
+    fn entry_rules(&self) -> &'static [BrokenRule] {
+        rules_of_blocks::VHDX_ENTRY_RULES
+    }
+
+    fn broken_at_open(&self, image: &Image) -> Option<BrokenRule> {
+        rules::broken_at_open(image)
+    }
+
+    fn broken_entries(&self, image: &Image, take: &mut dyn FnMut(BrokenEntry)) {
+        rules_of_blocks::broken_entries(image, take);
+    }
+
+    fn has_signature(&self, _image: &Image, rule: BrokenRule) -> bool {
+        rule != rules::VHDX_FILE
+    }
+
+    fn attacks(&self) -> &'static [&'static [FieldChange]] {
+        attacks::ATTACKS
+    }
+}
 
 /// The data of a block that is zeros, but has its room in the file. A reader that ignores the state finds them.
 const STALE: [u8; 64] = [0x5A; 64];
 
 /// Writes the image of `builder`, whose plan is that of a [`VhdxForm`]. `mapped` is a buffer.
-pub fn build(
+fn build(
     builder: &Builder,
     mapped: &mut Vec<MappedCluster>,
     files: &mut LayerFiles,

@@ -1,30 +1,108 @@
 //! VMDK images: the bytes of files that follow the decisions of the builder of qcow2 images.
 
+mod attacks;
 mod descriptor;
 mod encoding;
 mod extents;
 mod form;
 mod grains;
 mod part;
+mod rules;
+mod rules_of_grains;
+mod rules_of_sesparse;
 mod sesparse;
 mod sparse;
 mod tables;
 
-pub use descriptor::Parent;
+pub use attacks::SE_SPARSE;
+use descriptor::Parent;
 pub use form::VmdkForm;
 
+use crate::disk::clusters::ClusterSize;
 use crate::disk::observer::{Event, Observer, State};
+use crate::images::damage::FieldChange;
 use crate::images::entropy::Entropy;
-use crate::images::file_plan::{ExtentForm, ExtentPlan, FilePlan};
+use crate::images::file_plan::{ExtentForm, ExtentPlan, FilePlan, TableReach};
 use crate::images::files::LayerFiles;
+use crate::images::format::{BuildBuffers, ImageDrawer, NewLayer};
+use crate::images::image::Image;
 use crate::images::qcow2::payload::PayloadKind;
 use crate::images::qcow2::tables::ClusterMapping;
 use crate::images::qcow2::{Builder, ImagePlan, MappedCluster, PayloadFrame};
+use crate::images::rule::{BrokenEntry, BrokenRule};
 use crate::images::structures::report_structures;
+use crate::images::unstamped::EntryForm;
 
 use form::Kind;
 use part::DiskPart;
 use sparse::SparseExtent;
+
+/// The drawer of the format.
+pub struct Drawer;
+
+impl ImageDrawer for Drawer {
+    fn plan(&self, form: u16, reach: TableReach, block: ClusterSize) -> FilePlan {
+        VmdkForm::new(form, reach).plan(block)
+    }
+
+    fn build(
+        &self,
+        layer: NewLayer<'_>,
+        buffers: &mut BuildBuffers,
+        files: &mut LayerFiles,
+        observer: &dyn Observer,
+    ) {
+        let parent = layer.below.map(|below| parent(layer.names.backing, below));
+        build(layer.builder, parent, &mut buffers.mapped, files, observer);
+    }
+
+    fn has_zeros(&self, file: &FilePlan) -> bool {
+        let is_cowd = |extent: &ExtentPlan| extent.form == ExtentForm::Cowd;
+        let has_cowd = file.extents.all().iter().any(is_cowd);
+        VmdkForm::of(file).has_zero_grains() && !has_cowd
+    }
+
+    fn keeps_place_of_zeros(&self) -> bool {
+        false
+    }
+
+    fn entry_form(&self) -> EntryForm {
+        EntryForm { width_bytes: 4, is_big_endian: false, unit_bits: 9, flags: 0 }
+    }
+
+    /// Header, footer and descriptor of each file.
+    fn structure_bytes(&self, files: usize) -> u64 {
+        (16 << 10) * (files as u64).max(1)
+    }
+
+    fn open_rules(&self) -> Vec<BrokenRule> {
+        [rules::VMDK_OPEN_RULES, rules_of_sesparse::SE_SPARSE_OPEN_RULES].concat()
+    }
+
+    fn entry_rules(&self) -> &'static [BrokenRule] {
+        rules_of_grains::VMDK_ENTRY_RULES
+    }
+
+    fn broken_at_open(&self, image: &Image) -> Option<BrokenRule> {
+        rules::broken_at_open(image)
+    }
+
+    fn broken_entries(&self, image: &Image, take: &mut dyn FnMut(BrokenEntry)) {
+        rules_of_grains::broken_entries(image, take);
+    }
+
+    fn broken_extent(&self, file: &Image) -> Option<BrokenRule> {
+        rules::broken_extent(file)
+    }
+
+    fn has_signature(&self, _image: &Image, rule: BrokenRule) -> bool {
+        rule != rules::VMDK_MAGIC
+    }
+
+    fn attacks(&self) -> &'static [&'static [FieldChange]] {
+        attacks::ATTACKS
+    }
+}
 
 impl VmdkForm {
     /// Returns the bytes around the payload of a compressed grain.
@@ -50,12 +128,12 @@ pub fn plan_with_extent(plan: &ImagePlan, wanted: ExtentPlan) -> Option<FilePlan
 }
 
 /// Returns the VMDK image of `builder` as a parent with the file name `name`.
-pub fn parent<'n>(name: &'n [u8], builder: &Builder) -> Parent<'n> {
+fn parent<'n>(name: &'n [u8], builder: &Builder) -> Parent<'n> {
     Parent { name, identity: identity(builder, VmdkForm::of(&builder.plan().file)) }
 }
 
 /// Writes the image of `builder`, whose plan is that of a [`VmdkForm`]. `mapped` is a buffer.
-pub fn build(
+fn build(
     builder: &Builder,
     parent: Option<Parent>,
     mapped: &mut Vec<MappedCluster>,

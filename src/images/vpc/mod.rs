@@ -1,18 +1,96 @@
 //! VHD images, which QEMU calls vpc: the bytes of a file that follows the decisions of the builder of qcow2 images.
 
+mod attacks;
+mod checksums;
 mod encoding;
 mod form;
+mod rules;
 
-pub use form::VpcForm;
+use form::VpcForm;
 
+use crate::disk::clusters::{ClusterSize, GuestCluster};
 use crate::disk::observer::{Event, Observer};
 use crate::disk::offsets::HostOffset;
+use crate::images::damage::FieldChange;
+use crate::images::file_plan::{FilePlan, TableReach};
 use crate::images::files::LayerFiles;
+use crate::images::format::{BuildBuffers, ImageDrawer, NewLayer};
 use crate::images::image::Image;
 use crate::images::qcow2::{Builder, MappedCluster};
+use crate::images::rule::{BrokenEntry, BrokenRule};
 use crate::images::structures::report_structures;
+use crate::images::unstamped::EntryForm;
 
 use encoding::{BLOCK_ENTRY_BYTES, FOOTER_BYTES, FooterFields, SECTOR_BYTES, dynamic_header};
+
+/// The drawer of the format.
+pub struct Drawer;
+
+impl ImageDrawer for Drawer {
+    fn plan(&self, form: u16, reach: TableReach, block: ClusterSize) -> FilePlan {
+        VpcForm::new(form, reach).plan(block)
+    }
+
+    fn build(
+        &self,
+        layer: NewLayer<'_>,
+        buffers: &mut BuildBuffers,
+        files: &mut LayerFiles,
+        observer: &dyn Observer,
+    ) {
+        build(layer.builder, &mut buffers.mapped, files, observer);
+    }
+
+    fn has_zeros(&self, _file: &FilePlan) -> bool {
+        false
+    }
+
+    /// A VHD image must not begin with data that looks like its footer, nor end with them if it has no footer there.
+    fn misleads(&self, file: &FilePlan, cluster: GuestCluster) -> bool {
+        let form = VpcForm::of(file);
+        match form.is_fixed() {
+            true => cluster == GuestCluster::new(0),
+            false => !form.has_footer_at_end(),
+        }
+    }
+
+    fn correct_checksums(&self, file: &mut [u8]) {
+        checksums::correct(file);
+    }
+
+    fn entry_form(&self) -> EntryForm {
+        EntryForm { width_bytes: 4, is_big_endian: true, unit_bits: 9, flags: 0 }
+    }
+
+    /// Footer and dynamic header.
+    fn structure_bytes(&self, _files: usize) -> u64 {
+        16 << 10
+    }
+
+    fn open_rules(&self) -> Vec<BrokenRule> {
+        rules::VPC_OPEN_RULES.to_vec()
+    }
+
+    fn entry_rules(&self) -> &'static [BrokenRule] {
+        rules::VPC_ENTRY_RULES
+    }
+
+    fn broken_at_open(&self, image: &Image) -> Option<BrokenRule> {
+        rules::broken_at_open(image)
+    }
+
+    fn broken_entries(&self, image: &Image, take: &mut dyn FnMut(BrokenEntry)) {
+        rules::broken_entries(image, take);
+    }
+
+    fn has_signature(&self, image: &Image, _rule: BrokenRule) -> bool {
+        rules::has_cookie(image)
+    }
+
+    fn attacks(&self) -> &'static [&'static [FieldChange]] {
+        attacks::ATTACKS
+    }
+}
 
 /// A piece of a table without a block, and a bitmap in which all sectors are allocated.
 static ONES: [u8; 64 << 10] = [0xff; 64 << 10];
@@ -21,7 +99,7 @@ static ONES: [u8; 64 << 10] = [0xff; 64 << 10];
 const NEAR_ENTRIES: u64 = 32;
 
 /// Writes the image of `builder`, whose plan is that of a [`VpcForm`]. `mapped` is a buffer.
-pub fn build(
+fn build(
     builder: &Builder,
     mapped: &mut Vec<MappedCluster>,
     files: &mut LayerFiles,

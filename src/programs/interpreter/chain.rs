@@ -4,10 +4,11 @@ use crate::base::features::{Feature, FeatureSet};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Observer, Rare, Vital};
 use crate::images::files::{FileNames, Images};
+use crate::images::format::NewLayer;
+use crate::images::list::drawer;
 use crate::images::qcow2::{
     BackingPlan, Builder, ImagePlan, Names, NamesFormat, NamesTooLong, Sizes,
 };
-use crate::images::{vhdx, vmdk, vpc};
 use crate::programs::journal::Journal;
 use crate::programs::operand::{Base, ClusterBits, ImageForm, Relative};
 use crate::programs::prologue::{ImageOperands, vmdk_plan_over};
@@ -83,8 +84,7 @@ impl Vm {
     /// from an earlier build of the same program stay in `images`.
     pub fn build(&mut self, names: &FileNames, images: &mut Images, observer: &dyn Observer) {
         // The layers are borrowed while their images are built.
-        let (mut scratch, mut mapped) =
-            (std::mem::take(&mut self.scratch), std::mem::take(&mut self.mapped));
+        let mut buffers = std::mem::take(&mut self.buffers);
         let built = images.layers().len();
         observer.vital(Vital::Layers, self.layers_below as u64 + 1);
         if self.layers_below > 0 && self.layers_below + 1 == self.limits.layers {
@@ -99,25 +99,18 @@ impl Vm {
             let files = images.layer_mut(height);
             files.set_names(names, height, journal.format);
             let names = self.names(names, height);
-            match journal.format {
-                ImageFormat::Qcow2 => builder.build(&names, &mut scratch, files, observer),
-                ImageFormat::Raw => builder.build_raw(journal.has_holes, files),
-                ImageFormat::Vpc => vpc::build(builder, &mut mapped, files, observer),
-                ImageFormat::Vhdx => vhdx::build(builder, &mut mapped, files, observer),
-                ImageFormat::Vmdk => {
-                    let parent = self.parent(&names, height);
-                    vmdk::build(builder, parent, &mut mapped, files, observer);
-                }
-            }
+            let below = height.checked_sub(1).and_then(|below| self.below.get(below));
+            let below = below.filter(|below| below.journal.format == journal.format);
+            let layer = NewLayer {
+                builder,
+                names,
+                below: below.map(|below| &below.builder),
+                has_holes: journal.has_holes,
+            };
+            drawer(journal.format).build(layer, &mut buffers, files, observer);
         }
-        match self.journal.format {
-            ImageFormat::Qcow2 => self.builder.report_vitals(&scratch, observer),
-            ImageFormat::Raw => {}
-            ImageFormat::Vpc | ImageFormat::Vhdx | ImageFormat::Vmdk => {
-                self.builder.report_file(observer);
-            }
-        }
-        (self.scratch, self.mapped) = (scratch, mapped);
+        drawer(self.journal.format).report_vitals(&self.builder, &buffers, observer);
+        self.buffers = buffers;
     }
 
     /// Checks that every image has room for the names of other files. An image without room is built without names.
@@ -187,13 +180,6 @@ impl Vm {
         self.last = 0;
         self.begin_layer(plan);
         Effect::Changed
-    }
-
-    /// Returns the parent of the VMDK image at `height`, if it has one.
-    fn parent<'n>(&self, names: &Names<'n>, height: usize) -> Option<vmdk::Parent<'n>> {
-        let below = self.below.get(height.checked_sub(1)?)?;
-        let is_parent = below.journal.format == ImageFormat::Vmdk;
-        is_parent.then(|| vmdk::parent(names.backing, &below.builder))
     }
 
     /// Returns when an overlay must name the format of the current image, which becomes a file in `format`. A raw file

@@ -2,9 +2,9 @@
 
 use crate::disk::clusters::GuestCluster;
 use crate::disk::clusters::SubclusterRange;
-use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::images::content::{Shape, SubclusterChange, WriteNumber};
+use crate::images::list::drawer;
 use crate::images::look::Look;
 use crate::images::qcow2::Sizes;
 use crate::programs::journal::JournalRecord;
@@ -61,8 +61,7 @@ impl Vm {
                 Some(_) => Effect::None,
             };
         }
-        // VMDK has no room for an offset beside zeros.
-        let keep = keep == Keep::Yes && file.format != ImageFormat::Vmdk;
+        let keep = keep == Keep::Yes && drawer(file.format).keeps_place_of_zeros();
         self.for_clusters(at, clusters, |vm, cluster| {
             let zeroed = vm.builder.zero(cluster, keep);
             if let Some(kept) = zeroed {

@@ -2,11 +2,12 @@
 
 use crate::disk::clusters::GuestCluster;
 use crate::disk::image_format::ImageFormat;
-use crate::images::file_plan::{ExtentForm, ExtentPlan, FilePlan};
+use crate::images::file_plan::FilePlan;
+use crate::images::list::drawer;
 use crate::images::look::Look;
 use crate::images::qcow2::ImagePlan;
 use crate::images::unstamped::EntryForm;
-use crate::images::{vmdk, vpc};
+use crate::images::vmdk;
 use crate::programs::operand::Hidden;
 use crate::programs::operation::Operation;
 
@@ -18,26 +19,13 @@ pub(super) fn compressing(file: &FilePlan) -> Option<vmdk::VmdkForm> {
 
 /// Reports whether an image can state that a cluster consists of zeros.
 pub(super) fn has_zeros(file: &FilePlan) -> bool {
-    match file.format {
-        ImageFormat::Vpc => false,
-        ImageFormat::Vmdk => {
-            let is_cowd = |extent: &ExtentPlan| extent.form == ExtentForm::Cowd;
-            let has_cowd = file.extents.all().iter().any(is_cowd);
-            vmdk::VmdkForm::of(file).has_zero_grains() && !has_cowd
-        }
-        ImageFormat::Qcow2 | ImageFormat::Raw | ImageFormat::Vhdx => true,
-    }
+    drawer(file.format).has_zeros(file)
 }
 
 /// Reports whether the data of a cluster may have a look. Under extended L2, pieces of data may begin inside a cluster.
-/// A VHD image must not begin with data that looks like its footer, nor end with them if it has no footer there.
+/// Data that look like a footer must not lie where a reader would take them for the image's own.
 pub(super) fn allows_look(plan: &ImagePlan, cluster: GuestCluster, look: Look) -> bool {
-    let form = vpc::VpcForm::of(&plan.file);
-    let misleads = match (plan.file.format, form.is_fixed()) {
-        (ImageFormat::Vpc, true) => cluster == GuestCluster::new(0),
-        (ImageFormat::Vpc, false) => !form.has_footer_at_end(),
-        _ => false,
-    };
+    let misleads = drawer(plan.file.format).misleads(&plan.file, cluster);
     let is_ambiguous = misleads && look.is_footer();
     !plan.geometry.extended_l2 && !is_ambiguous
 }
@@ -49,17 +37,7 @@ pub(super) fn allows_any_bytes(plan: &ImagePlan, cluster: GuestCluster) -> bool 
 
 /// Returns the encoding of an entry of a data cluster in the tables of an image.
 pub(super) fn entry_form(format: ImageFormat) -> EntryForm {
-    let sectors = EntryForm { width_bytes: 4, is_big_endian: false, unit_bits: 9, flags: 0 };
-    match format {
-        // An L2 entry with the bit COPIED.
-        ImageFormat::Qcow2 | ImageFormat::Raw => {
-            EntryForm { width_bytes: 8, is_big_endian: true, unit_bits: 0, flags: 1 << 63 }
-        }
-        ImageFormat::Vpc => EntryForm { is_big_endian: true, ..sectors },
-        // A block that is fully present.
-        ImageFormat::Vhdx => EntryForm { width_bytes: 8, unit_bits: 0, flags: 6, ..sectors },
-        ImageFormat::Vmdk => sectors,
-    }
+    drawer(format).entry_form()
 }
 
 /// Reports whether an operation has a meaning in an image with the plan `file`.

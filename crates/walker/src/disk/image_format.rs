@@ -1,8 +1,8 @@
 //! The formats of the files in a chain.
 
-/// The list of formats: calls the macro `$with` with all of them. A format has a line here, and a folder (or a file) of
-/// the name behind `in`: in `formats` of this package, which implements the format's layer, and in `images` of the fuzz
-/// harness, which builds images.
+/// The list of formats: calls the macro `$with` with all of them. A format has a line here, with its name in QEMU and
+/// its facts ([`FormatFacts`]). It has a folder (or a file) of the name behind `in`, its drawer: in `formats` of this
+/// package, which implements the format's layer, and in `images` of the fuzz harness, which builds images.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! for_each_format {
@@ -10,15 +10,15 @@ macro_rules! for_each_format {
         $with! {
             /// A qcow2 image, which may have a backing file of its own.
             #[default]
-            Qcow2 = "qcow2" in qcow2,
+            Qcow2 = "qcow2" in qcow2 [has_backing_files],
             /// A raw file: guest data from the first byte to the last.
-            Raw = "raw" in raw,
+            Raw = "raw" in raw [shows_file_holes],
             /// A VHD image, which QEMU calls vpc.
-            Vpc = "vpc" in vpc,
+            Vpc = "vpc" in vpc [shows_file_holes],
             /// A VHDX image.
-            Vhdx = "vhdx" in vhdx,
+            Vhdx = "vhdx" in vhdx [hides_place_of_zeros, is_all_data_for_qemu],
             /// A VMDK image: a sparse extent, or a descriptor that names the files of its extents.
-            Vmdk = "vmdk" in vmdk,
+            Vmdk = "vmdk" in vmdk [has_backing_files],
         }
     };
 }
@@ -27,7 +27,9 @@ macro_rules! for_each_format {
 pub use for_each_format;
 
 macro_rules! image_format {
-    ($($(#[$about:meta])* $format:ident = $name:literal in $drawer:ident,)*) => {
+    (
+        $($(#[$about:meta])* $format:ident = $name:literal in $drawer:ident [$($fact:ident),*],)*
+    ) => {
         /// The format of a file in a chain.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub enum ImageFormat {
@@ -44,6 +46,13 @@ macro_rules! image_format {
                     $(Self::$format => $name,)*
                 }
             }
+
+            /// Returns the facts about images of the format.
+            pub const fn facts(self) -> FormatFacts {
+                match self {
+                    $(Self::$format => FormatFacts { $($fact: true,)* ..FormatFacts::NONE },)*
+                }
+            }
         }
     };
 }
@@ -56,4 +65,27 @@ impl ImageFormat {
         let name = name.split(|byte| *byte == 0).next()?;
         Self::ALL.into_iter().find(|format| format.name().as_bytes() == name)
     }
+}
+
+/// Facts about the images of a format that decide what a guest sees, and what a reader can report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FormatFacts {
+    /// An image may lie on another one, which decides about the ranges that the image leaves unallocated.
+    pub has_backing_files: bool,
+    /// Readers report holes of the file as zeros with a host offset: some images store data at their guest offset.
+    pub shows_file_holes: bool,
+    /// Readers do not report the room that the file has for a block of zeros.
+    pub hides_place_of_zeros: bool,
+    /// QEMU's driver reports all of the disk as data, and no host offset.
+    pub is_all_data_for_qemu: bool,
+}
+
+impl FormatFacts {
+    /// The facts about a format without any of these properties.
+    const NONE: Self = Self {
+        has_backing_files: false,
+        shows_file_holes: false,
+        hides_place_of_zeros: false,
+        is_all_data_for_qemu: false,
+    };
 }

@@ -20,7 +20,9 @@ use crate::formats::vmdk::Vmdk;
 use crate::formats::vpc::Vpc;
 
 macro_rules! formats {
-    ($($(#[$about:meta])* $format:ident = $name:literal in $drawer:ident,)*) => {
+    (
+        $($(#[$about:meta])* $format:ident = $name:literal in $drawer:ident [$($fact:ident),*],)*
+    ) => {
         /// An open layer of a chain.
         #[derive(Debug)]
         pub(crate) enum OpenLayer<'s, S: Storage + ?Sized> {

@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 use std::ops::Range;
 
 use crate::disk::extent::Extent;
-use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::SecondAnswer;
 use crate::harness::against::second_opinion::windows::{self, SECTOR_BYTES};
 use crate::harness::against::second_opinion::{JudgedDisk, JudgedImage, ReadDisk, WalkEnd};
@@ -182,8 +181,8 @@ impl QemuComparison {
         size_bytes: u64,
         answered: &mut RecordAnswer<'_>,
     ) -> Result<RunsEnd, Box<Violation>> {
-        // QEMU's driver for VHDX reports no blocks: it says that all of the disk is allocated.
-        let is_all_allocated = image.chain.format() == ImageFormat::Vhdx;
+        // Some of QEMU's drivers report no blocks: they say that all of the disk is allocated.
+        let is_all_allocated = image.chain.format().facts().is_all_data_for_qemu;
         if is_long(image) {
             answered(SecondAnswer::NotMapped);
             return Ok(RunsEnd::Complete);

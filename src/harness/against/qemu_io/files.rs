@@ -10,7 +10,6 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::disk::error::StorageError;
-use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{PIECE_BYTES, Storage, each_data};
 use crate::harness::ChainFiles;
@@ -206,8 +205,9 @@ impl ChainInMemory {
                 file("data-file", data_file.name());
             }
         }
-        let names_backing = |format| matches!(format, ImageFormat::Qcow2 | ImageFormat::Vmdk);
-        if !self.names_all && layers.last().is_some_and(|last| names_backing(last.format)) {
+        if !self.names_all
+            && layers.last().is_some_and(|last| last.format.facts().has_backing_files)
+        {
             line.push_str(",\"backing\":null");
         }
         layers.iter().for_each(|_| line.push('}'));

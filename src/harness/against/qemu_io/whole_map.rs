@@ -7,7 +7,6 @@
 //! The end of a part that passes 2^64 lies past the end of every disk.
 
 use crate::disk::extent::Extent;
-use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::SecondAnswer;
 use crate::harness::against::second_opinion::{JudgedDisk, JudgedImage, WalkEnd};
 use crate::harness::engines::image_program::{parse_map, without_holes};
@@ -36,8 +35,8 @@ pub(super) fn compare(
     answered: &mut RecordAnswer<'_>,
 ) -> OracleResult {
     let layers = image.chain.layers();
-    let has_vhdx = layers.iter().any(|layer| layer.format == ImageFormat::Vhdx);
-    if is_long(image) || has_vhdx || disk.extents.is_empty() {
+    let is_hidden = layers.iter().any(|layer| layer.format.facts().is_all_data_for_qemu);
+    if is_long(image) || is_hidden || disk.extents.is_empty() {
         return Ok(());
     }
     let span_bits = match layers {

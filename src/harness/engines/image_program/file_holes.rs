@@ -1,7 +1,6 @@
 //! The holes of the files of a chain in a map of qemu-img: its zero flag of data depends on them.
 
 use crate::disk::extent::{Extent, Mapping};
-use crate::disk::image_format::ImageFormat;
 use crate::disk::storage::Storage;
 use crate::harness::against::second_opinion::findings::merged;
 use crate::harness::files::chain::Chain;
@@ -13,13 +12,12 @@ pub(in crate::harness) fn without_holes(extents: &[Extent], chain: &Chain) -> Ve
     without
 }
 
-/// Returns a mapping as if its file had no hole there. The holes of raw images and of fixed VHD images are zeros with
-/// an offset. These formats have no others but the rest of the last sector, behind the end of the file.
+/// Returns a mapping as if its file had no hole there. The holes of raw images and of fixed disks are zeros with an
+/// offset. Their formats have no others but the rest of the last sector, behind the end of the file.
 fn without_file_holes(mapping: Mapping, chain: &Chain) -> Mapping {
     let layer = usize::try_from(mapping.depth).ok().and_then(|depth| chain.layers().get(depth));
     let is_hole = layer.zip(mapping.offset).is_some_and(|(layer, offset)| {
-        matches!(layer.format, ImageFormat::Raw | ImageFormat::Vpc)
-            && offset.get() < layer.image.length_bytes()
+        layer.format.facts().shows_file_holes && offset.get() < layer.image.length_bytes()
     });
     let data = mapping.data || is_hole;
     Mapping { data, zero: mapping.zero && !data, ..mapping }

@@ -10,8 +10,8 @@ use crate::formats::vpc::constants::{
 };
 use crate::images::image::Image;
 
-use super::bytes::Bytes;
-use super::rule::{BrokenEntry, BrokenRule, if_no_reading_is_left};
+use crate::images::rule::{BrokenEntry, BrokenRule, if_no_reading_is_left};
+use crate::images::rule_bytes::Bytes;
 
 pub(super) const VPC_FOOTER_COOKIE: BrokenRule = "VHD footer cookie";
 pub(super) const VPC_FOOTER_COPY: BrokenRule = "VHD copy of the footer";
@@ -68,8 +68,13 @@ pub(super) fn broken_at_open(image: &Image) -> Option<BrokenRule> {
     )
 }
 
+/// Reports whether a file begins with a footer.
+pub(super) fn has_cookie(image: &Image) -> bool {
+    File(Bytes::new(image)).has_cookie(0)
+}
+
 /// Calls `take` with the entries that break a rule, if all readers find the same table.
-pub(super) fn broken_entries(image: &Image, mut take: impl FnMut(BrokenEntry)) {
+pub(super) fn broken_entries(image: &Image, take: &mut dyn FnMut(BrokenEntry)) {
     let file = File(Bytes::new(image));
     let header = file.0.big(16, 8);
     let is_same = |at| !file.is_valid_footer(at) || file.0.big(at.saturating_add(16), 8) == header;

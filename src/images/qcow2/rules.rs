@@ -12,7 +12,7 @@ use crate::formats::qcow2::constants::{
 };
 use crate::images::image::Image;
 
-use super::rule::BrokenRule;
+use crate::images::rule::BrokenRule;
 
 /// A reason for which QEMU refuses to open an image.
 struct OpenRule {

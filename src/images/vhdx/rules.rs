@@ -20,8 +20,8 @@ use crate::formats::vhdx::constants::{
 };
 use crate::images::image::Image;
 
-use super::bytes::Bytes;
-use super::rule::{BrokenRule, if_no_reading_is_left};
+use crate::images::rule::{BrokenRule, if_no_reading_is_left};
+use crate::images::rule_bytes::Bytes;
 
 pub(super) const VHDX_FILE: BrokenRule = "VHDX file signature";
 const VHDX_HEADER: BrokenRule = "VHDX header signature";

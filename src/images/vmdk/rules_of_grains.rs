@@ -13,9 +13,9 @@ use crate::formats::vmdk::constants::{
 };
 use crate::images::image::Image;
 
-use super::bytes::Bytes;
-use super::rule::{BrokenEntry, BrokenRule};
-use super::vmdk::header_of;
+use super::rules::header_of;
+use crate::images::rule::{BrokenEntry, BrokenRule};
+use crate::images::rule_bytes::Bytes;
 
 const VMDK_MARKER: BrokenRule = "VMDK length in a marker";
 const VMDK_ZLIB: BrokenRule = "VMDK zlib header";
@@ -27,7 +27,7 @@ pub(super) const VMDK_ENTRY_RULES: &[BrokenRule] = &[VMDK_MARKER, VMDK_ZLIB];
 const VMDK_JUDGED_ENTRIES: u64 = 1 << 15;
 
 /// Calls `take` with the entries that break a rule, if QEMU opens the image.
-pub(super) fn broken_entries(image: &Image, mut take: impl FnMut(BrokenEntry)) {
+pub(super) fn broken_entries(image: &Image, take: &mut dyn FnMut(BrokenEntry)) {
     let bytes = Bytes::new(image);
     let Some(header) = header_of(image) else { return };
     let number = |inside: u64, width| bytes.little(header + inside, width);

@@ -17,9 +17,9 @@ use crate::formats::vmdk::constants::{
 };
 use crate::images::image::Image;
 
-use super::bytes::Bytes;
-use super::rule::{BrokenRule, if_no_reading_is_left};
-use super::vmdk_sesparse::broken_sesparse;
+use super::rules_of_sesparse::broken_sesparse;
+use crate::images::rule::{BrokenRule, if_no_reading_is_left};
+use crate::images::rule_bytes::Bytes;
 
 pub(super) const VMDK_MAGIC: BrokenRule = "VMDK magic";
 const VMDK_NO_CAPACITY: BrokenRule = "VMDK capacity 0";

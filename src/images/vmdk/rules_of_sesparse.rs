@@ -12,8 +12,8 @@ use crate::formats::vmdk::constants::{
     SE_SPARSE_VOLATILE_MAGIC, SECTOR_BYTES,
 };
 
-use super::bytes::Bytes;
-use super::rule::BrokenRule;
+use crate::images::rule::BrokenRule;
+use crate::images::rule_bytes::Bytes;
 
 const SE_SPARSE_VERSION_RULE: BrokenRule = "seSparse version";
 const SE_SPARSE_GRAIN: BrokenRule = "seSparse grain";

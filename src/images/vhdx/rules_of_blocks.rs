@@ -10,9 +10,9 @@
 use crate::formats::vhdx::constants::{CHUNK_BYTES, OFFSET_UNIT_BYTES};
 use crate::images::image::Image;
 
-use super::bytes::Bytes;
-use super::rule::{BrokenEntry, BrokenRule};
-use super::vhdx::{block_table, overlap};
+use super::rules::{block_table, overlap};
+use crate::images::rule::{BrokenEntry, BrokenRule};
+use crate::images::rule_bytes::Bytes;
 
 const VHDX_PAST_END: BrokenRule = "VHDX block past the end of the file";
 const VHDX_OVERLAP: BrokenRule = "VHDX block over a region";
@@ -27,7 +27,7 @@ pub(super) const VHDX_ENTRY_RULES: &[BrokenRule] =
 const VHDX_JUDGED_ENTRIES: u64 = 1 << 15;
 
 /// Calls `take` with the entries that break a rule, if all readers find the same table.
-pub(super) fn broken_entries(image: &Image, mut take: impl FnMut(BrokenEntry)) {
+pub(super) fn broken_entries(image: &Image, take: &mut dyn FnMut(BrokenEntry)) {
     let Some(place) = block_table(image) else { return };
     let bytes = Bytes::new(image);
     let end = bytes.end_of_sectors();

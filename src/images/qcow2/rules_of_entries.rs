@@ -8,11 +8,11 @@ use crate::formats::qcow2::constants::{
 };
 use crate::images::image::Image;
 
-use super::qcow2_open::FirstBytes;
-use super::rule::BrokenRule;
+use super::rules::FirstBytes;
+use crate::images::rule::BrokenRule;
 
 /// The header on which the meaning of table entries depends. QEMU opens the image.
-pub(in crate::images::damage) struct EntryRules<'i>(FirstBytes<'i>);
+pub(in crate::images) struct EntryRules<'i>(FirstBytes<'i>);
 
 const L2_TABLE_OFFSET: BrokenRule = "L2 table off a cluster boundary";
 const CLUSTER_OFFSET: BrokenRule = "cluster off a cluster boundary";
@@ -27,7 +27,7 @@ pub const ENTRY_RULES: [BrokenRule; 6] =
 
 impl<'i> EntryRules<'i> {
     /// Reads the header of an image.
-    pub(in crate::images::damage) fn new(image: &'i Image) -> Self {
+    pub(in crate::images) fn new(image: &'i Image) -> Self {
         Self(FirstBytes::read(image))
     }
 
@@ -40,12 +40,12 @@ impl<'i> EntryRules<'i> {
     }
 
     /// Returns the rule that the L1 entry at `at` breaks (QEMU `block/qcow2-cluster.c`, `qcow2_get_host_offset`).
-    pub(in crate::images::damage) fn broken_l1(&self, at: HostOffset) -> Option<BrokenRule> {
+    pub(in crate::images) fn broken_l1(&self, at: HostOffset) -> Option<BrokenRule> {
         self.is_off_boundary(self.word(at) & OFFSET_MASK).then_some(L2_TABLE_OFFSET)
     }
 
     /// Returns the rule that the L2 entry breaks whose subcluster bitmap lies at `bitmap`.
-    pub(in crate::images::damage) fn broken_bitmap(
+    pub(in crate::images) fn broken_bitmap(
         &self,
         bitmap: HostOffset,
         guest: &Range<u64>,
@@ -57,7 +57,7 @@ impl<'i> EntryRules<'i> {
     /// Returns the rule that the L2 entry at `at`, for the cluster `guest`, breaks (QEMU `block/qcow2.h`,
     /// `qcow2_get_cluster_type`; `block/qcow2-cluster.c`, `qcow2_get_subcluster_range_type` and
     /// `qcow2_get_host_offset`).
-    pub(in crate::images::damage) fn broken_l2(
+    pub(in crate::images) fn broken_l2(
         &self,
         at: HostOffset,
         guest: &Range<u64>,

@@ -19,7 +19,7 @@ pub struct BrokenEntry {
 /// Returns a broken rule if QEMU, and every other way to read the image, breaks one. Where a format has copies of a
 /// structure, a reader may use the copy that QEMU does not read. If there are several rules, this returns the last one
 /// in `order`: a reader that answers with data lacks the check of this rule, or one before it.
-pub(super) fn if_no_reading_is_left(
+pub(in crate::images) fn if_no_reading_is_left(
     order: &[BrokenRule],
     of_qemu: Option<BrokenRule>,
     others: impl Iterator<Item = Option<BrokenRule>>,

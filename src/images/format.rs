@@ -1,0 +1,117 @@
+//! The interface between a format's drawer and the rest of the harness. A drawer implements [`ImageDrawer`]; the list
+//! of formats makes it known ([`drawer`](crate::images::list::drawer)).
+
+use crate::disk::clusters::{ClusterSize, GuestCluster};
+use crate::disk::observer::Observer;
+use crate::images::damage::FieldChange;
+use crate::images::file_plan::{FilePlan, TableReach};
+use crate::images::files::LayerFiles;
+use crate::images::image::Image;
+use crate::images::qcow2::{BuildScratch, Builder, MappedCluster, Names};
+use crate::images::rule::{BrokenEntry, BrokenRule};
+use crate::images::unstamped::EntryForm;
+
+/// A layer that is built.
+#[derive(Clone, Copy, Debug)]
+pub struct NewLayer<'b> {
+    /// The builder, whose plan is one of [`ImageDrawer::plan`].
+    pub builder: &'b Builder,
+    /// The names by which the image refers to other files.
+    pub names: Names<'b>,
+    /// The builder of the layer below, if that has the same format.
+    pub below: Option<&'b Builder>,
+    /// The file stores only data. Only raw files have holes.
+    pub has_holes: bool,
+}
+
+/// The buffers of a build, which can be reused from image to image.
+#[derive(Debug, Default)]
+pub struct BuildBuffers {
+    /// The mapped clusters of an image whose format is not qcow2.
+    pub mapped: Vec<MappedCluster>,
+    /// The structures of a qcow2 image.
+    pub qcow2: BuildScratch,
+}
+
+/// The harness's knowledge of a format: the images that it builds, their damage, and the rules that readers enforce.
+/// Each method of a format without the feature keeps its default.
+pub trait ImageDrawer: Sync {
+    /// Returns the size of a block, from the bits of a qcow2 cluster.
+    fn block_size(&self, cluster_bits: u32) -> ClusterSize {
+        ClusterSize::from_bits(cluster_bits).unwrap_or(ClusterSize::SMALLEST)
+    }
+
+    /// Returns the plan of the file of the variety that the bits of `form` select.
+    fn plan(&self, form: u16, reach: TableReach, block: ClusterSize) -> FilePlan;
+
+    /// Writes the files of a layer.
+    fn build(
+        &self,
+        layer: NewLayer<'_>,
+        buffers: &mut BuildBuffers,
+        files: &mut LayerFiles,
+        observer: &dyn Observer,
+    );
+
+    /// Reports the vitals of the image that was built last with `buffers`.
+    fn report_vitals(&self, builder: &Builder, buffers: &BuildBuffers, observer: &dyn Observer) {
+        let _ = buffers;
+        builder.report_file(observer);
+    }
+
+    /// Reports whether the image can state that a cluster consists of zeros.
+    fn has_zeros(&self, file: &FilePlan) -> bool {
+        let _ = file;
+        true
+    }
+
+    /// Reports whether an entry of zeros has room for the host offset of its cluster.
+    fn keeps_place_of_zeros(&self) -> bool {
+        true
+    }
+
+    /// Reports whether data of a cluster that look like a footer would be taken for the image's own.
+    fn misleads(&self, file: &FilePlan, cluster: GuestCluster) -> bool {
+        let _ = (file, cluster);
+        false
+    }
+
+    /// Returns the encoding of an entry of a data cluster in the tables of an image.
+    fn entry_form(&self) -> EntryForm;
+
+    /// Returns the number of bytes of the structures besides tables that a walk may read of an image with `files`
+    /// beside it.
+    fn structure_bytes(&self, files: usize) -> u64;
+
+    /// Returns the names of the rules about whole images.
+    fn open_rules(&self) -> Vec<BrokenRule>;
+
+    /// Returns the names of the rules about entries.
+    fn entry_rules(&self) -> &'static [BrokenRule];
+
+    /// Returns the first rule that an image breaks; `None` if it keeps all of them.
+    fn broken_at_open(&self, image: &Image) -> Option<BrokenRule>;
+
+    /// Calls `take` with the entries of an image that break a rule. The image breaks none as a whole.
+    fn broken_entries(&self, image: &Image, take: &mut dyn FnMut(BrokenEntry));
+
+    /// Returns the first rule that a file beside the image breaks.
+    fn broken_extent(&self, file: &Image) -> Option<BrokenRule> {
+        let _ = file;
+        None
+    }
+
+    /// Reports whether a file that breaks `rule` still begins like an image of the format. QEMU probes the format of a
+    /// layer below, and takes a file without the signature for a raw one.
+    fn has_signature(&self, image: &Image, rule: BrokenRule) -> bool;
+
+    /// Corrects the checksums of all structures that lie where readers look for them. Leaves files of other formats as
+    /// they are.
+    fn correct_checksums(&self, file: &mut [u8]) {
+        let _ = file;
+    }
+
+    /// Returns the attacks of known meaning on an image: damage for which QEMU refuses an image that is sound
+    /// otherwise.
+    fn attacks(&self) -> &'static [&'static [FieldChange]];
+}
