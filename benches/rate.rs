@@ -10,6 +10,7 @@ use std::hint::black_box;
 use std::rc::Rc;
 use std::time::Duration;
 
+use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::fuzzing::embedded::Subject;
 use qcowfuzz::fuzzing::feedback::Recorder;
 use qcowfuzz::harness::against::qemu_io::{CostlyComparisons, Qemu};
@@ -138,7 +139,7 @@ fn growth() {
     let bits = |cluster_bits| DiskOfSet { cluster_bits, ..qcow2 };
     let sizes = |base, form| [mib, pib].map(|size| DiskOfSet { size, base, form, ..qcow2 });
     // Blocks of VHDX are larger: this disk has sixteen.
-    let [of_vhdx, largest_of_vhdx] = sizes(Base::Vhdx, 0);
+    let [of_vhdx, largest_of_vhdx] = sizes(Base::of(ImageFormat::Vhdx), 0);
     let of_vhdx = DiskOfSet { size: Size::new(1, 31, 0).expect("a size"), ..of_vhdx };
     let pairs = [
         ("1 MiB → 1 PiB, 64 KiB clusters", sizes(Base::Qcow2, 0)),
@@ -148,10 +149,13 @@ fn growth() {
             "20 → 40 operations, 64 KiB clusters, 1 GiB",
             [qcow2, DiskOfSet { operations: 40, ..qcow2 }],
         ),
-        ("vpc, 16 → 16,384 blocks", sizes(Base::Vpc, 0)),
+        ("vpc, 16 → 16,384 blocks", sizes(Base::of(ImageFormat::Vpc), 0)),
         ("vhdx, 16 → 16,384 blocks", [of_vhdx, largest_of_vhdx]),
-        ("vmdk, 16 → 16,384 grains, tables where there are grains", sizes(Base::Vmdk, 2)),
-        ("vmdk, 16 → 16,384 grains, all tables", sizes(Base::Vmdk, 0)),
+        (
+            "vmdk, 16 → 16,384 grains, tables where there are grains",
+            sizes(Base::of(ImageFormat::Vmdk), 2),
+        ),
+        ("vmdk, 16 → 16,384 grains, all tables", sizes(Base::of(ImageFormat::Vmdk), 0)),
     ];
     println!("| from → to | time of a run |");
     println!("|---|---|");
@@ -171,8 +175,12 @@ fn formats() {
             program
         }))
     };
-    let bases =
-        [("qcow2", Base::Qcow2), ("vpc", Base::Vpc), ("vhdx", Base::Vhdx), ("vmdk", Base::Vmdk)];
+    let bases = [
+        ("qcow2", Base::Qcow2),
+        ("vpc", Base::of(ImageFormat::Vpc)),
+        ("vhdx", Base::of(ImageFormat::Vhdx)),
+        ("vmdk", Base::of(ImageFormat::Vmdk)),
+    ];
     let sets = bases.map(|(_, base)| in_format(base));
     let times = fastest(&sets.iter().collect::<Vec<_>>());
     println!("| format | rate, that of qcow2 = 1 |");

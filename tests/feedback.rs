@@ -7,6 +7,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
+use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::observer::Event;
 use qcowfuzz::disk::observer::State;
 use qcowfuzz::disk::observer::Vital;
@@ -83,7 +84,8 @@ fn others() -> Vec<Vec<u8>> {
 /// Returns a program in VHD, VHDX or VMDK, in any variety, alone or below qcow2 images.
 fn other_format(rng_seed: u64) -> Vec<u8> {
     let mut program = generate_any(rng_seed, 24);
-    let bases = [Base::Vpc, Base::Vhdx, Base::Vmdk];
+    let bases =
+        [Base::of(ImageFormat::Vpc), Base::of(ImageFormat::Vhdx), Base::of(ImageFormat::Vmdk)];
     program.prologue.base = bases[rng_seed as usize % bases.len()];
     program.prologue.form = ImageForm((rng_seed as u16).wrapping_mul(0x9e37));
     if rng_seed.is_multiple_of(2) {
@@ -335,9 +337,9 @@ fn each_format_has_walks_of_its_own() {
         walked.into_iter().collect::<Vec<_>>()
     };
     assert_eq!(states(Base::Qcow2), ["walk L1", "walk L2"]);
-    assert_eq!(states(Base::Vpc), ["walk VHD"]);
-    assert_eq!(states(Base::Vhdx), ["walk VHDX"]);
-    assert_eq!(states(Base::Vmdk), ["walk directory", "walk grains"]);
+    assert_eq!(states(Base::of(ImageFormat::Vpc)), ["walk VHD"]);
+    assert_eq!(states(Base::of(ImageFormat::Vhdx)), ["walk VHDX"]);
+    assert_eq!(states(Base::of(ImageFormat::Vmdk)), ["walk directory", "walk grains"]);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 mod lines;
 
 use qcowfuzz::base::features::{Feature, FeatureSet};
+use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::harness::engine::claims::Claims;
 use qcowfuzz::harness::{Checks, Pipeline};
 use qcowfuzz::images::{Image, Limits};
@@ -27,7 +28,7 @@ fn random_program(entropy: &mut Entropy) -> Vec<u8> {
     bytes[0] = 0;
     let mut program = Program::decode(&bytes);
     match program.prologue.base {
-        Base::Vmdk => vary_vmdk(&mut program, entropy),
+        base if base == Base::of(ImageFormat::Vmdk) => vary_vmdk(&mut program, entropy),
         // Only an overlay makes a raw file of the image, and few random programs have one.
         Base::SparseRaw => program.operations.extend(lines::operations(OVERLAY)),
         _ => return bytes,

@@ -64,12 +64,12 @@ fn flip(image: &mut Image, at: u64) -> bool {
 
 #[test]
 fn every_bug_in_the_structures_of_vhd_images_is_found() {
-    assert_found(Base::Vpc, ImageFormat::Vpc, &VPC_BUGS);
+    assert_found(Base::of(ImageFormat::Vpc), ImageFormat::Vpc, &VPC_BUGS);
 }
 
 #[test]
 fn every_bug_in_the_structures_of_vhdx_images_is_found() {
-    assert_found(Base::Vhdx, ImageFormat::Vhdx, &vhdx::BUGS);
+    assert_found(Base::of(ImageFormat::Vhdx), ImageFormat::Vhdx, &vhdx::BUGS);
 }
 
 /// The entries of sector bitmaps lie between those of blocks.
@@ -89,7 +89,7 @@ fn programs_make_zeros_of_blocks_that_keep_their_offset() {
 fn vhdx_images_with(has_it: fn(&Image) -> bool) -> usize {
     let mut harness = Harness::new(Walker::default());
     let images = (0..300).filter(|rng_seed| {
-        harness.build(&program(Base::Vhdx, *rng_seed).encode());
+        harness.build(&program(Base::of(ImageFormat::Vhdx), *rng_seed).encode());
         harness.images().layers().last().is_some_and(|files| has_it(&files.image))
     });
     images.count()

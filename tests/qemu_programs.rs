@@ -27,6 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use files::{MAX_FILE_BYTES, check_layers, is_checkable, write_to};
 use judge::{Bench, judge, judge_disk};
 use pairs::{ENOUGH, Pairs};
+use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::images::FileNames;
 use qcowfuzz::images::Image;
@@ -280,7 +281,8 @@ fn with_given_bytes() -> Vec<Case> {
 
 /// Returns programs with a qcow2 image on an image of each other format.
 fn on_other_formats() -> Vec<Case> {
-    const BASES: [Base; 3] = [Base::Vpc, Base::Vhdx, Base::Vmdk];
+    const BASES: [Base; 3] =
+        [Base::of(ImageFormat::Vpc), Base::of(ImageFormat::Vhdx), Base::of(ImageFormat::Vmdk)];
     let case = |rng_seed: u64| {
         let mut program = generate_any(rng_seed, 12);
         let base = BASES[rng_seed as usize % BASES.len()];

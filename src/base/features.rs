@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::disk::clusters::ClusterSize;
-use crate::disk::image_format::ImageFormat;
+use crate::disk::image_format::{ImageFormat, for_each_format};
 
 macro_rules! features {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)+) => {
@@ -134,19 +134,28 @@ features! {
     Cuts = "power cuts",
 }
 
-impl Feature {
-    /// Returns the feature of images of a format; of a raw file, which is one only below another image, the feature of
-    /// raw backing files.
-    pub(crate) const fn images_of(format: ImageFormat) -> Self {
-        match format {
-            ImageFormat::Qcow2 => Self::Qcow2,
-            ImageFormat::Raw => Self::RawBacking,
-            ImageFormat::Vpc => Self::Vpc,
-            ImageFormat::Vhdx => Self::Vhdx,
-            ImageFormat::Vmdk => Self::Vmdk,
-        }
-    }
+macro_rules! images_of {
+    (
+        $($(#[$about:meta])* $format:ident = $name:literal in $drawer:ident [$($fact:ident),*],)*
+    ) => {
+        impl Feature {
+            /// The feature of raw files, which are images only below another one.
+            #[allow(non_upper_case_globals)]
+            const Raw: Self = Self::RawBacking;
 
+            /// Returns the feature of images of a format.
+            pub(crate) const fn images_of(format: ImageFormat) -> Self {
+                match format {
+                    $(ImageFormat::$format => Self::$format,)*
+                }
+            }
+        }
+    };
+}
+
+for_each_format!(images_of);
+
+impl Feature {
     /// Returns the feature of qcow2 clusters of this size: for larger ones, which qcow2 does not have, that of the
     /// largest.
     pub(crate) const fn clusters(size: ClusterSize) -> Self {
@@ -193,6 +202,18 @@ impl FeatureSet {
             rest = behind;
         }
         Self(bits)
+    }
+
+    /// Returns the features of images of all formats but qcow2 and raw.
+    pub const fn of_other_formats() -> Self {
+        let (mut features, mut rest) = (Self::EMPTY, ImageFormat::ALL.as_slice());
+        while let Some((format, behind)) = rest.split_first() {
+            if !matches!(format, ImageFormat::Qcow2 | ImageFormat::Raw) {
+                features = features.with(Self::of(&[Feature::images_of(*format)]));
+            }
+            rest = behind;
+        }
+        features
     }
 
     /// Returns the features of both sets.

@@ -33,6 +33,33 @@ pub struct BuildBuffers {
     pub qcow2: BuildScratch,
 }
 
+/// An option of `qemu-img create`, with values that a recipe may give it.
+#[derive(Clone, Copy, Debug)]
+pub struct CreateOption {
+    /// The name.
+    pub name: &'static str,
+    /// The values. One that is more frequent occurs several times.
+    pub values: &'static [&'static str],
+    /// The value for a large disk, whose file would be as large with others.
+    pub of_large_disk: Option<&'static str>,
+}
+
+/// A plain image of the self-test in another format than qcow2. Its program writes two blocks.
+#[derive(Clone, Copy, Debug)]
+pub struct PlainForm {
+    /// The name.
+    pub name: &'static str,
+    /// The operands of the prologue: cluster size and disk size.
+    pub operands: &'static str,
+    /// The variety.
+    pub form: u16,
+    /// The operations, a line each.
+    pub operations: &'static str,
+}
+
+/// Operations that write two blocks in reverse order, and leave holes.
+pub const TWO_BLOCKS: &str = "write at=start+6 clusters=1\nwrite at=start+1 clusters=1";
+
 /// The harness's knowledge of a format: the images that it builds, their damage, and the rules that readers enforce.
 /// Each method of a format without the feature keeps its default.
 pub trait ImageDrawer: Sync {
@@ -43,6 +70,12 @@ pub trait ImageDrawer: Sync {
 
     /// Returns the plan of the file of the variety that the bits of `form` select.
     fn plan(&self, form: u16, reach: TableReach, block: ClusterSize) -> FilePlan;
+
+    /// Returns log2 of the smallest qcow2 cluster whose block suits a large disk: readers read some tables whole, and
+    /// that of a disk of 20 GiB should have less than 1 MiB.
+    fn large_disk_cluster_bits(&self) -> u8 {
+        0
+    }
 
     /// Writes the files of a layer.
     fn build(
@@ -109,6 +142,22 @@ pub trait ImageDrawer: Sync {
     /// they are.
     fn correct_checksums(&self, file: &mut [u8]) {
         let _ = file;
+    }
+
+    /// Returns the options with which recipes let qemu-img create an image. The option `block_size` sets the length of
+    /// a block in bytes. The options of qcow2, raw and VMDK images depend on each other: recipes draw these themselves.
+    fn create_options(&self) -> &'static [CreateOption] {
+        &[]
+    }
+
+    /// Returns the length in bytes of a block of an image that qemu-img creates without other options.
+    fn created_block_bytes(&self) -> u64 {
+        64 << 10
+    }
+
+    /// Returns the plain images of the self-test.
+    fn plain_forms(&self) -> &'static [PlainForm] {
+        &[]
     }
 
     /// Returns the attacks of known meaning on an image: damage for which QEMU refuses an image that is sound

@@ -11,6 +11,7 @@
 use arbitrary::{Arbitrary, Unstructured};
 
 use crate::base::limits::MAX_OPERATIONS;
+use crate::disk::image_format::ImageFormat;
 use crate::images::entropy::Entropy;
 use crate::images::limits::Limits;
 
@@ -71,7 +72,7 @@ fn drawn(bytes: &[u8]) -> Program {
         drawing.rest = rest;
         let mut choices = chosen_by(record);
         match records {
-            0 if prologue.base == Base::Vmdk => drawing.add_extents(&mut choices),
+            0 if prologue.base == Base::of(ImageFormat::Vmdk) => drawing.add_extents(&mut choices),
             at if Some(at) == far_at => drawing.add(generate::far_gap(&mut choices)),
             _ => drawing.add_effective(&mut choices),
         }

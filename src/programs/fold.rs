@@ -156,7 +156,6 @@ impl Folding {
 
     /// Returns the format of the lowest image. An engine that does not know qcow2 knows another format.
     fn base(&self, base: Base) -> Base {
-        let others = [Base::Vpc, Base::Vhdx, Base::Vmdk];
         let known =
             |base: &Base| !base.is_qcow2() && !self.lacks(Feature::images_of(base.format()));
         let knows_raw = !self.lacks(Feature::RawBacking) && !self.lacks(Feature::Qcow2);
@@ -165,7 +164,7 @@ impl Folding {
             base if base.is_raw() && knows_raw => base,
             base if known(&base) => base,
             _ if !self.lacks(Feature::Qcow2) => Base::Qcow2,
-            _ => others.into_iter().find(known).unwrap_or(Base::Qcow2),
+            _ => Base::other_formats().map(Base::of).find(known).unwrap_or(Base::Qcow2),
         }
     }
 

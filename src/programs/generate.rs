@@ -12,6 +12,7 @@ use crate::base::file_parts::MAX_EXTENT_FILES;
 use crate::disk::image_format::ImageFormat;
 use crate::formats::qcow2::geometry::Geometry;
 use crate::images::entropy::Entropy;
+use crate::images::list::drawer;
 use crate::images::qcow2::Sizes;
 
 use super::choices::Choices;
@@ -100,13 +101,15 @@ const LARGE_ONE_IN: u64 = 24;
 /// Selects the stream of entropy of large disks.
 const LARGE_STREAM: u64 = 0x6c61_7267_6500_0000;
 
-/// Makes the lowest image a VHD, VHDX or VMDK image of a large disk, with the same clusters.
+/// Makes the lowest image one of a large disk in another format than qcow2, with the same clusters.
 pub(crate) fn enlarge(prologue: &mut Prologue, entropy: &mut Entropy) {
-    /// log2 of the smallest VHD block with which the table of a disk of 20 GiB has less than 1 MiB.
-    const VPC_BITS: u8 = 17;
-    const BASES: [Base; 3] = [Base::LargeVmdk, Base::LargeVhdx, Base::LargeVpc];
-    let possible = if prologue.cluster_bits.get() < VPC_BITS { 2 } else { BASES.len() };
-    prologue.base = BASES[entropy.below(possible as u64) as usize];
+    let has_room = |format: &ImageFormat| {
+        prologue.cluster_bits.get() >= drawer(*format).large_disk_cluster_bits()
+    };
+    let possible = Base::other_formats().filter(has_room).count();
+    let chosen = possible - 1 - entropy.below(possible as u64) as usize;
+    let format = Base::other_formats().filter(has_room).nth(chosen);
+    prologue.base = Base::large(format.unwrap_or_default());
     prologue.size = large_size(entropy);
 }
 

@@ -68,10 +68,8 @@ fn of_image(words: &[String]) -> FeatureSet {
                 options.iter().any(|it| has_files.iter().any(|kind| it.starts_with(kind)));
             features.add_if(is_descriptor, Feature::VmdkExtents);
         }
-        Some(format @ (ImageFormat::Vpc | ImageFormat::Vhdx)) => {
-            features.add_if(true, Feature::images_of(format));
-        }
         Some(ImageFormat::Raw) | None => {}
+        Some(format) => features.add_if(true, Feature::images_of(format)),
     }
     features
 }

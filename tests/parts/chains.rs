@@ -35,19 +35,19 @@ pub const PARTS: &[Part] = &[
     },
     Part {
         name: ON_VPC,
-        prepare: |prologue| over(prologue, Base::Vpc),
+        prepare: |prologue| over(prologue, Base::of(ImageFormat::Vpc)),
         lines: overlay_over_data,
         had: |trace| backing(trace, ImageFormat::Vpc),
     },
     Part {
         name: ON_VHDX,
-        prepare: |prologue| over(prologue, Base::Vhdx),
+        prepare: |prologue| over(prologue, Base::of(ImageFormat::Vhdx)),
         lines: overlay_over_data,
         had: |trace| backing(trace, ImageFormat::Vhdx),
     },
     Part {
         name: ON_VMDK,
-        prepare: |prologue| over(prologue, Base::Vmdk),
+        prepare: |prologue| over(prologue, Base::of(ImageFormat::Vmdk)),
         lines: |entropy| {
             // An image in one file, one with an extent, or one with a parent.
             let kinds = [

@@ -248,7 +248,7 @@ fn images() -> Vec<Image> {
         let mut program = generate_any(rng_seed, 24);
         let is_of_one_file = |one: &Operation| !matches!(one, Operation::Extent { .. });
         program.operations.retain(|one| one.class() != Class::Overlays && is_of_one_file(one));
-        program.prologue.base = Base::Vmdk;
+        program.prologue.base = Base::of(ImageFormat::Vmdk);
         program.prologue.form = ImageForm((rng_seed as u16).wrapping_mul(0x9e37));
         program
     });
@@ -286,7 +286,7 @@ fn every_fault_in_the_structures_of_vmdk_images_is_found() {
 /// Builds a VMDK image on another one. Returns the files of the parent, and the image.
 fn child() -> (LayerFiles, Image) {
     let mut program = Program::default();
-    program.prologue.base = Base::Vmdk;
+    program.prologue.base = Base::of(ImageFormat::Vmdk);
     program.operations.push(Operation::OverlayVmdk {
         cluster_bits: Number::LOWEST,
         form: ImageForm::default(),

@@ -7,6 +7,7 @@
 
 use std::fmt;
 
+use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::images::{FileNames, Images, Limits};
 use qcowfuzz::internal::images::entropy::Entropy;
@@ -136,8 +137,8 @@ impl fmt::Display for Part {
 
 fn fields(base: Base) -> &'static [Field] {
     match base {
-        Base::Vpc => VPC_FIELDS,
-        Base::Vhdx => VHDX_FIELDS,
+        Base::Other(ImageFormat::Vpc, _) => VPC_FIELDS,
+        Base::Other(ImageFormat::Vhdx, _) => VHDX_FIELDS,
         _ => VMDK_FIELDS,
     }
 }
@@ -158,11 +159,11 @@ fn parts(base: Base) -> Vec<Part> {
         values.map(|value| Part::Form(*field, value))
     });
     // VHDX has blocks of 2^28 bytes at most.
-    let bits = if base == Base::Vhdx { 9..=17 } else { 9..=21 };
+    let bits = if base == Base::of(ImageFormat::Vhdx) { 9..=17 } else { 9..=21 };
     let others = bits.map(Part::ClusterBits).chain((0..SIZES.len()).map(Part::Size));
     // Only VMDK has compressed grains, and files beside the image.
     let operations = match base {
-        Base::Vmdk => 0..OPERATIONS.len(),
+        Base::Other(ImageFormat::Vmdk, _) => 0..OPERATIONS.len(),
         _ => COMPRESSING..OPERATIONS.len() - ONLY_VMDK,
     };
     forms.chain(others).chain(operations.map(Part::Operation)).collect()
@@ -176,9 +177,11 @@ fn has_meaning(base: Base, (name, ..): Field, form: u16) -> bool {
     };
     match base {
         // A fixed disk is its data and a footer.
-        Base::Vpc => value("fixed") == 0 || matches!(name, "creator" | "fixed"),
+        Base::Other(ImageFormat::Vpc, _) => {
+            value("fixed") == 0 || matches!(name, "creator" | "fixed")
+        }
         // An extent as ESX writes it has tables of 4,096 entries, no version and a short descriptor.
-        Base::Vmdk => {
+        Base::Other(ImageFormat::Vmdk, _) => {
             value("kind") != 3 || matches!(name, "kind" | "tables behind" | "unused sectors")
         }
         _ => true,
@@ -187,7 +190,7 @@ fn has_meaning(base: Base, (name, ..): Field, form: u16) -> bool {
 
 /// Returns the number of bits of a block, from that of a cluster. VHDX has larger blocks, of 2^28 bytes at most.
 fn block_bits(base: Base, bits: u8) -> u8 {
-    if base == Base::Vhdx { (bits + 11).min(28) } else { bits }
+    if base == Base::of(ImageFormat::Vhdx) { (bits + 11).min(28) } else { bits }
 }
 
 /// The run of a program. Its parts are those of the image at the top.
@@ -222,7 +225,7 @@ impl Run {
         let plan = vm.builder().plan();
         Self {
             base: program.prologue.base,
-            is_compressed: program.prologue.base == Base::Vmdk
+            is_compressed: program.prologue.base == Base::of(ImageFormat::Vmdk)
                 && plan.file.extents.all().is_empty()
                 && value_of(VMDK_FIELDS[1], plan.file.form) >= 4,
             form: plan.file.form,
@@ -241,7 +244,9 @@ impl Run {
     /// Reports whether clusters of the image may have the look of a part. There are no looks of VHD
     /// where they would make a VHD image ambiguous; all blocks of a fixed one count as such.
     fn has_look(&self, part: &str) -> bool {
-        let is_set = |at: usize| self.base == Base::Vpc && value_of(VPC_FIELDS[at], self.form) == 1;
+        let is_set = |at: usize| {
+            self.base == Base::of(ImageFormat::Vpc) && value_of(VPC_FIELDS[at], self.form) == 1
+        };
         let is_vhd = ["look vpc", "look vpc_end"].contains(&part);
         !self.is_compressed && !(is_vhd && (is_set(1) || is_set(2)))
     }
@@ -253,7 +258,9 @@ impl Run {
                 has_meaning(self.base, field, self.form) && value_of(field, self.form) == value
             }
             Part::ClusterBits(bits) => 1 << block_bits(self.base, bits) == self.block,
-            Part::Size(0) => self.size <= 512 && (self.size == 0 || self.base == Base::Vhdx),
+            Part::Size(0) => {
+                self.size <= 512 && (self.size == 0 || self.base == Base::of(ImageFormat::Vhdx))
+            }
             Part::Size(1) => blocks == 0 && rest > 512,
             Part::Size(2) => blocks > 0 && rest > 0,
             Part::Size(3) => blocks > 0 && rest == 0,
@@ -438,8 +445,8 @@ impl Programs {
     fn allowed(&mut self, wanted: &[Part]) -> Option<Example> {
         // The fields on which the meaning of others depends.
         let kinds: &[Field] = match self.base {
-            Base::Vpc => &VPC_FIELDS[1..2],
-            Base::Vhdx => &[],
+            Base::Other(ImageFormat::Vpc, _) => &VPC_FIELDS[1..2],
+            Base::Other(ImageFormat::Vhdx, _) => &[],
             _ => &[VMDK_FIELDS[1], VMDK_FIELDS[5]],
         };
         let mut forms = vec![0];

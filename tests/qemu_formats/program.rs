@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
+use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::images::{FileNames, Images};
 use qcowfuzz::internal::images::entropy::Entropy;
@@ -22,7 +23,7 @@ pub fn program(base: Base, rng_seed: u64) -> Program {
     program.prologue.base = base;
     // Every bit occurs with every other.
     program.prologue.form = ImageForm((rng_seed as u16).wrapping_mul(0x9e37));
-    if matches!(base, Base::Vmdk | Base::LargeVmdk) {
+    if base.format() == ImageFormat::Vmdk {
         vary_vmdk(&mut program, &mut Entropy::new(rng_seed));
     }
     program.operations.retain(|one| !matches!(one, Operation::Overlay { .. }));
@@ -32,7 +33,7 @@ pub fn program(base: Base, rng_seed: u64) -> Program {
 /// Returns a program with the large base in the format of `base`, and a disk of 4 to 20 GiB if its clusters allow it.
 /// Each write to the beginning of a table also goes to the end of the disk.
 pub fn large(base: Base, rng_seed: u64) -> Program {
-    let mut program = program(base.with_reach(Base::LargeVpc.reach()), rng_seed);
+    let mut program = program(base.with_reach(Base::large(ImageFormat::Vpc).reach()), rng_seed);
     let tail = [0, 512, -512, 1][rng_seed as usize % 4];
     program.prologue.size = Size::new(17 + (rng_seed % 63) as u16, 28, tail).unwrap();
     program.operations.retain(|one| {

@@ -27,7 +27,7 @@ impl TestedFormat for Vhdx {
     const MADE_BY_QEMU: u64 = 155;
     const LARGE: u64 = 14;
     const LARGE_PROGRAMS: u64 = 60;
-    const PROGRAMS: (u64, Base) = (520, Base::Vhdx);
+    const PROGRAMS: (u64, Base) = (520, Base::of(ImageFormat::Vhdx));
     const PAIRS: usize = 1700;
     const ATTACKED: (u64, &[Part]) =
         (320, &[Part::Header, Part::Directory, Part::Metadata, Part::Table]);

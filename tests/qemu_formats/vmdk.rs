@@ -25,7 +25,7 @@ impl TestedFormat for Vmdk {
     const MADE_BY_QEMU: u64 = 160;
     const LARGE: u64 = 14;
     const LARGE_PROGRAMS: u64 = 60;
-    const PROGRAMS: (u64, Base) = (520, Base::Vmdk);
+    const PROGRAMS: (u64, Base) = (520, Base::of(ImageFormat::Vmdk));
     const PAIRS: usize = 2050;
     // Most of QEMU's checks are those of the header.
     const ATTACKED: (u64, &[Part]) = (

@@ -22,7 +22,7 @@ impl TestedFormat for Vpc {
     const MADE_BY_QEMU: u64 = 160;
     const LARGE: u64 = 12;
     const LARGE_PROGRAMS: u64 = 60;
-    const PROGRAMS: (u64, Base) = (520, Base::Vpc);
+    const PROGRAMS: (u64, Base) = (520, Base::of(ImageFormat::Vpc));
     const PAIRS: usize = 1200;
     const ATTACKED: (u64, &[Part]) = (160, &[Part::Header, Part::Table, Part::BlockFront]);
     const BOUNDS: &[(&str, u64)] = &[

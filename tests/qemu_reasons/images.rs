@@ -102,9 +102,9 @@ impl Case {
             (Source::Damaged(_), format) => Err(format!("no damage of {}", format.name())),
             (Source::Attacked(seed), format) => {
                 let (base, parts) = match format {
-                    ImageFormat::Vpc => (Base::Vpc, Vpc::ATTACKED.1),
-                    ImageFormat::Vhdx => (Base::Vhdx, Vhdx::ATTACKED.1),
-                    ImageFormat::Vmdk => (Base::Vmdk, Vmdk::ATTACKED.1),
+                    ImageFormat::Vpc => (Base::of(ImageFormat::Vpc), Vpc::ATTACKED.1),
+                    ImageFormat::Vhdx => (Base::of(ImageFormat::Vhdx), Vhdx::ATTACKED.1),
+                    ImageFormat::Vmdk => (Base::of(ImageFormat::Vmdk), Vmdk::ATTACKED.1),
                     _ => (Base::Qcow2, &Part::ALL[..Part::OF_QCOW2]),
                 };
                 attacks::write(path, (format, base), parts, *seed).map(drop)

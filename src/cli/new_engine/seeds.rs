@@ -2,7 +2,7 @@
 //! files.
 
 use crate::fuzzing::embedded::breeder::built_file;
-use crate::harness::selftest::IMAGES;
+use crate::harness::selftest::plain_images;
 use crate::harness::targets::TargetKind;
 use crate::harness::{Harness, Walker};
 use crate::programs::text::assemble;
@@ -16,7 +16,7 @@ const MAX_SEED_BYTES: u64 = 128 << 10;
 /// Returns all seeds: the target, the name of the file, and the bytes.
 pub fn all() -> Vec<(&'static str, String, Vec<u8>)> {
     let mut all = Vec::new();
-    for image in IMAGES.iter().filter(|image| image.is_qcow2()) {
+    for image in plain_images().filter(|image| image.is_qcow2()) {
         let (name, text) = (image.name.replace(' ', "_"), image.text());
         let damaged = format!("{text}{DAMAGE}");
         let programs = [(TargetKind::MapExtents, text.clone()), (TargetKind::Hostile, damaged)];
@@ -47,7 +47,7 @@ mod tests {
     fn each_target_has_enough_seeds() {
         let all = all();
         let count = |target: TargetKind| all.iter().filter(|it| it.0 == target.name()).count();
-        let images = IMAGES.iter().filter(|image| image.is_qcow2()).count();
+        let images = plain_images().filter(|image| image.is_qcow2()).count();
         assert_eq!((count(TargetKind::MapExtents), count(TargetKind::Hostile)), (images, images));
         // OSS-Fuzz's check wants ten.
         assert_eq!(count(TargetKind::RawImage), 12);

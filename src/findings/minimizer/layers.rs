@@ -1,5 +1,6 @@
 //! Drops the lowest layers of a chain: an overlay becomes the first image.
 
+use crate::disk::image_format::ImageFormat;
 use crate::programs::operand::{Base, ImageForm, Size};
 use crate::programs::prologue::Prologue;
 use crate::programs::{Operation, Program};
@@ -30,7 +31,7 @@ fn without_below(program: &Program, at: usize, search: &Search) -> Option<Progra
         Operation::OverlayVmdk { cluster_bits, form, .. } => Prologue {
             cluster_bits,
             form,
-            base: Base::Vmdk.with_reach(below.base.reach()),
+            base: Base::of(ImageFormat::Vmdk).with_reach(below.base.reach()),
             ..below
         },
         _ => return None,

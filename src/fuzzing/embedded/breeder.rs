@@ -31,10 +31,6 @@ const FIRST_RECIPES: usize = 8;
 const GENERATED_CHOICE_BYTES: usize = 384;
 /// The most bytes that a child has for the choices of a recipe.
 const MAX_CHOICE_BYTES: usize = 1024;
-/// The formats of the files with which a campaign begins. A VHDX image of a program has some MiB, so that such files
-/// come only from the corpus.
-const BASES: [Base; 3] = [Base::Qcow2, Base::Vpc, Base::Vmdk];
-
 /// Makes inputs, with buffers that are reused.
 #[derive(Debug, Default)]
 pub(super) struct Breeder {
@@ -115,7 +111,10 @@ impl Breeder {
                 let programs = [Program::default()].into_iter().chain(creates);
                 programs.map(|program| program.encode()).collect()
             }
-            Inputs::Files => BASES.into_iter().filter_map(|base| self.first_of(base)).collect(),
+            Inputs::Files => {
+                let bases = [Base::Qcow2].into_iter().chain(Base::other_formats().map(Base::of));
+                bases.filter_map(|base| self.first_of(base)).collect()
+            }
             Inputs::Recipes => {
                 let mut entropy = Entropy::new(0);
                 (0..FIRST_RECIPES).map(|_| choices(&mut entropy)).collect()
@@ -123,7 +122,8 @@ impl Breeder {
         }
     }
 
-    /// Returns the file of a program in this format, with the smallest clusters.
+    /// Returns the file of a program in this format, with the smallest clusters, if one is short enough. A VHDX image
+    /// of a program has some MiB.
     fn first_of(&mut self, base: Base) -> Option<Vec<u8>> {
         let program = |rng_seed| {
             let mut program = generate_any(rng_seed, GENERATED_OPERATIONS);

@@ -40,10 +40,7 @@ impl Claims {
     /// All features of qcow2 images are claimed, and no image of another format, except raw backing files. An engine
     /// that knows VMDK images may know parents and images in several files, too: these are features of their own. So
     /// are the holes of raw files, for which a reader must ask the storage.
-    pub const QCOW2: Self = Self::ALL.no(&[
-        Feature::Vpc,
-        Feature::Vhdx,
-        Feature::Vmdk,
+    pub const QCOW2: Self = Self::ALL.without(FeatureSet::of_other_formats()).no(&[
         Feature::VmdkParent,
         Feature::VmdkExtents,
         Feature::RawHoles,

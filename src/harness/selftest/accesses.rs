@@ -20,7 +20,7 @@ use crate::images::files::Images;
 use crate::programs::generate::generate_any;
 use crate::programs::text::assemble;
 
-use super::images::IMAGES;
+use super::images::plain_images;
 
 /// The number of generated programs whose images are asked about, beside the plain images, and of their operations.
 const GENERATED: u64 = 16;
@@ -94,7 +94,7 @@ pub(super) fn check(create: &dyn Fn() -> Box<dyn Engine>) -> Vec<AccessCheck> {
 /// Builds the plain images, and those of some generated programs, that an engine with these claims knows. Each harness
 /// holds those of one program.
 fn images_within(claims: &Claims) -> Vec<Harness> {
-    let plain = IMAGES.iter().filter_map(|image| assemble(&image.text()).ok());
+    let plain = plain_images().filter_map(|image| assemble(&image.text()).ok());
     let programs = plain.chain((0..GENERATED).map(|seed| generate_any(seed, PROGRAM_OPERATIONS)));
     let built = programs.filter_map(|program| {
         let mut harness = Harness::new(Walker::default());

@@ -1,5 +1,9 @@
 //! The plain images of the self-test, as texts of programs.
 
+use crate::disk::image_format::ImageFormat;
+use crate::images::list::drawer;
+use crate::programs::operand::Base;
+
 /// A plain image: its name in the table, and the program that builds it.
 #[derive(Clone, Copy, Debug)]
 pub struct PlainImage {
@@ -9,6 +13,13 @@ pub struct PlainImage {
     image: &'static str,
     /// The operations, a line each.
     operations: &'static str,
+    /// The format and the variety, if it is not a qcow2 image.
+    other: Option<(ImageFormat, u16)>,
+}
+
+/// A plain image of qcow2.
+const fn plain(name: &'static str, image: &'static str, operations: &'static str) -> PlainImage {
+    PlainImage { name, image, operations, other: None }
 }
 
 /// An overlay in the format of most images here, as large as the layer below it.
@@ -22,123 +33,84 @@ macro_rules! overlay {
     };
 }
 
-/// All plain images. Each has one property more than the images before it need. The last ones have other formats.
-pub const IMAGES: [PlainImage; 22] = [
-    PlainImage { name: "empty disk", image: "size=4<<16+0", operations: "" },
-    PlainImage {
-        name: "one cluster",
-        image: "size=1<<16+0",
-        operations: "write at=start+0 clusters=1",
-    },
-    PlainImage {
-        name: "two clusters and a hole",
-        image: "size=8<<16+0",
-        operations: "write at=start+1 clusters=1\nwrite at=start+6 clusters=1",
-    },
-    PlainImage {
-        name: "clusters in reverse order",
-        image: "size=4<<16+0",
-        operations: "write at=start+3 clusters=1\nwrite at=start+2 clusters=1\nwrite at=start+1 clusters=1\n\
+/// The plain images that begin as qcow2 images. Each has one property more than the images before it need.
+const QCOW2_IMAGES: [PlainImage; 17] = [
+    plain("empty disk", "size=4<<16+0", ""),
+    plain("one cluster", "size=1<<16+0", "write at=start+0 clusters=1"),
+    plain(
+        "two clusters and a hole",
+        "size=8<<16+0",
+        "write at=start+1 clusters=1\nwrite at=start+6 clusters=1",
+    ),
+    plain(
+        "clusters in reverse order",
+        "size=4<<16+0",
+        "write at=start+3 clusters=1\nwrite at=start+2 clusters=1\nwrite at=start+1 clusters=1\n\
                      write at=start+0 clusters=1",
-    },
-    PlainImage {
-        name: "zeros",
-        image: "size=8<<16+0",
-        operations: "write at=start+1 clusters=3\nzero at=start+2 clusters=1 keep=yes\nzero at=start+5 clusters=1 keep=no",
-    },
-    PlainImage {
-        name: "compressed cluster",
-        image: "size=4<<16+0",
-        operations: "write at=start+0 clusters=1\ncompress at=start+1 clusters=1 shape=half skew=packed",
-    },
-    PlainImage {
-        name: "zstd",
-        image: "features=zstd size=4<<16+0",
-        operations: "write at=start+0 clusters=1\ncompress at=start+1 clusters=1 shape=half skew=packed",
-    },
-    PlainImage {
-        name: "qcow2 backing file",
-        image: "size=4<<16+0",
-        operations: concat!(
-            "write at=start+1 clusters=2\n",
-            overlay!("same"),
-            "write at=start+2 clusters=1"
-        ),
-    },
-    PlainImage {
-        name: "shorter backing file",
-        image: "size=2<<16+0",
-        operations: concat!(
-            "write at=start+1 clusters=1\n",
-            overlay!("+2<<16"),
-            "write at=start+3 clusters=1"
-        ),
-    },
-    PlainImage {
-        name: "raw backing file",
-        image: "size=4<<16+0 base=raw",
-        operations: concat!(
-            "write at=start+1 clusters=2\n",
-            overlay!("same"),
-            "write at=start+2 clusters=1"
-        ),
-    },
-    PlainImage {
-        name: "data file",
-        image: "size=4<<16+0 data_in=file",
-        operations: "write at=start+1 clusters=2\nzero at=start+2 clusters=1 keep=yes",
-    },
-    PlainImage {
-        name: "snapshot",
-        image: "size=4<<16+0",
-        operations: "write at=start+0 clusters=2\nsnapshot\nwrite at=start+1 clusters=1",
-    },
-    PlainImage {
-        name: "size inside a sector",
-        image: "size=2<<16+700",
-        operations: "write at=start+1 clusters=2",
-    },
-    PlainImage {
-        name: "version 2",
-        image: "version=2 size=4<<16+0",
-        operations: "write at=start+1 clusters=2",
-    },
-    PlainImage {
-        name: "clusters of 512 bytes",
-        image: "cluster_bits=9 size=200<<9+0",
-        operations: "write at=start+60 clusters=8",
-    },
-    PlainImage {
-        name: "clusters of 2 MiB",
-        image: "cluster_bits=21 size=3<<21+0",
-        operations: "write at=start+1 clusters=1",
-    },
-    PlainImage {
-        name: "extended L2 entries",
-        image: "features=extended_l2 size=4<<16+0",
-        operations: "write at=start+0 clusters=1\nsubclusters at=start+1 change=write first=4 count=3 stride=1",
-    },
-    PlainImage { name: "dynamic VHD disk", image: "size=8<<16+0 base=vpc", operations: WRITES },
-    PlainImage {
-        name: "fixed VHD disk",
-        image: "size=8<<16+0 base=vpc form=8",
-        operations: WRITES,
-    },
-    PlainImage {
-        name: "VHDX disk",
-        image: "cluster_bits=9 size=8<<20+0 base=vhdx",
-        operations: WRITES,
-    },
-    PlainImage { name: "VMDK disk", image: "size=8<<16+0 base=vmdk", operations: WRITES },
-    PlainImage {
-        name: "compressed VMDK disk",
-        image: "size=8<<16+0 base=vmdk form=544",
-        operations: "compress at=start+6 clusters=1 shape=half skew=packed\nwrite at=start+1 clusters=1",
-    },
+    ),
+    plain(
+        "zeros",
+        "size=8<<16+0",
+        "write at=start+1 clusters=3\nzero at=start+2 clusters=1 keep=yes\nzero at=start+5 clusters=1 keep=no",
+    ),
+    plain(
+        "compressed cluster",
+        "size=4<<16+0",
+        "write at=start+0 clusters=1\ncompress at=start+1 clusters=1 shape=half skew=packed",
+    ),
+    plain(
+        "zstd",
+        "features=zstd size=4<<16+0",
+        "write at=start+0 clusters=1\ncompress at=start+1 clusters=1 shape=half skew=packed",
+    ),
+    plain(
+        "qcow2 backing file",
+        "size=4<<16+0",
+        concat!("write at=start+1 clusters=2\n", overlay!("same"), "write at=start+2 clusters=1"),
+    ),
+    plain(
+        "shorter backing file",
+        "size=2<<16+0",
+        concat!("write at=start+1 clusters=1\n", overlay!("+2<<16"), "write at=start+3 clusters=1"),
+    ),
+    plain(
+        "raw backing file",
+        "size=4<<16+0 base=raw",
+        concat!("write at=start+1 clusters=2\n", overlay!("same"), "write at=start+2 clusters=1"),
+    ),
+    plain(
+        "data file",
+        "size=4<<16+0 data_in=file",
+        "write at=start+1 clusters=2\nzero at=start+2 clusters=1 keep=yes",
+    ),
+    plain(
+        "snapshot",
+        "size=4<<16+0",
+        "write at=start+0 clusters=2\nsnapshot\nwrite at=start+1 clusters=1",
+    ),
+    plain("size inside a sector", "size=2<<16+700", "write at=start+1 clusters=2"),
+    plain("version 2", "version=2 size=4<<16+0", "write at=start+1 clusters=2"),
+    plain("clusters of 512 bytes", "cluster_bits=9 size=200<<9+0", "write at=start+60 clusters=8"),
+    plain("clusters of 2 MiB", "cluster_bits=21 size=3<<21+0", "write at=start+1 clusters=1"),
+    plain(
+        "extended L2 entries",
+        "features=extended_l2 size=4<<16+0",
+        "write at=start+0 clusters=1\nsubclusters at=start+1 change=write first=4 count=3 stride=1",
+    ),
 ];
 
-/// Two blocks in reverse order, and holes.
-const WRITES: &str = "write at=start+6 clusters=1\nwrite at=start+1 clusters=1";
+/// Returns all plain images: those of qcow2, then those of the other formats.
+pub fn plain_images() -> impl Iterator<Item = PlainImage> {
+    let others = Base::other_formats().flat_map(|format| {
+        drawer(format).plain_forms().iter().map(move |plain| PlainImage {
+            name: plain.name,
+            image: plain.operands,
+            operations: plain.operations,
+            other: Some((format, plain.form)),
+        })
+    });
+    QCOW2_IMAGES.into_iter().chain(others)
+}
 
 impl PlainImage {
     /// Returns the value of an operand of the prologue, if this image has one of its own.
@@ -149,7 +121,7 @@ impl PlainImage {
     /// Reports whether the image that readers open is a qcow2 image.
     #[cfg(any(test, feature = "cli"))]
     pub fn is_qcow2(&self) -> bool {
-        self.operand("base").is_none_or(|base| base == "raw")
+        self.other.is_none()
     }
 
     /// Returns the text of the program.
@@ -167,12 +139,17 @@ impl PlainImage {
             ("table", "append"),
             ("tolerance", "0"),
             ("data_in", "image"),
-            ("base", "qcow2"),
-            ("form", "0"),
         ];
         for (name, default) in defaults {
             let value = self.operand(name).unwrap_or(default);
             line.push_str(&format!(" {name}={value}"));
+        }
+        match self.other {
+            Some((format, form)) => line.push_str(&format!(" base={} form={form}", format.name())),
+            None => {
+                let base = self.operand("base").unwrap_or("qcow2");
+                line.push_str(&format!(" base={base} form=0"));
+            }
         }
         format!("{line}\n{}\n", self.operations)
     }
@@ -218,25 +195,31 @@ mod tests {
             ("VMDK disk", Feature::Vmdk),
             ("compressed VMDK disk", Feature::Vmdk),
         ] {
-            let image = IMAGES.iter().find(|it| it.name == image).unwrap();
-            assert!(built(image).0.meets(FeatureSet::of(&[feature])), "{}", image.text());
+            let image = plain_images().find(|it| it.name == image).unwrap();
+            assert!(built(&image).0.meets(FeatureSet::of(&[feature])), "{}", image.text());
         }
     }
 
     #[test]
     fn an_image_of_another_format_has_no_qcow2_layer() {
-        for image in &IMAGES {
-            let has_qcow2 = built(image).0.meets(FeatureSet::of(&[Feature::Qcow2]));
+        for image in plain_images() {
+            let has_qcow2 = built(&image).0.meets(FeatureSet::of(&[Feature::Qcow2]));
             assert_eq!(has_qcow2, image.is_qcow2(), "{}", image.text());
         }
     }
 
     #[test]
     fn every_operation_has_an_effect() {
-        for image in &IMAGES {
-            assert_eq!(built(image).1, 0, "{}", image.text());
+        for image in plain_images() {
+            assert_eq!(built(&image).1, 0, "{}", image.text());
         }
-        let names: BTreeSet<_> = IMAGES.iter().map(|image| image.name).collect();
-        assert_eq!(names.len(), IMAGES.len());
+        let names: BTreeSet<_> = plain_images().map(|image| image.name).collect();
+        assert_eq!(names.len(), plain_images().count());
+        for format in Base::other_formats() {
+            assert!(
+                plain_images().any(|it| it.other.is_some_and(|it| it.0 == format)),
+                "{format:?}"
+            );
+        }
     }
 }

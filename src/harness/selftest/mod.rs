@@ -25,15 +25,14 @@ use crate::harness::{Checks, Harness, Walker};
 use crate::programs::text::assemble;
 
 pub use accesses::{AccessCheck, AccessOrder};
-pub(crate) use images::IMAGES;
+pub(crate) use images::plain_images;
 pub use mistake::AdapterMistake;
 pub use question::SelfTestQuestion;
 
 use built::BuiltImage;
 
 /// The formats of images. The self-test leaves out images of a format that the engine does not know.
-const FORMATS: FeatureSet =
-    FeatureSet::of(&[Feature::Qcow2, Feature::Vpc, Feature::Vhdx, Feature::Vmdk]);
+const FORMATS: FeatureSet = FeatureSet::of_other_formats().with(FeatureSet::of(&[Feature::Qcow2]));
 /// The number of bytes at the end of a disk that the self-test reads at once.
 const END_BYTES: u64 = 4096;
 
@@ -78,7 +77,7 @@ pub enum SelfTestAnswer {
 impl SelfTestRow {
     /// Returns the text of the program that builds the image.
     pub fn program_text(&self) -> String {
-        let image = IMAGES.iter().find(|image| image.name == self.image);
+        let image = plain_images().find(|image| image.name == self.image);
         image.map(|image| image.text()).unwrap_or_default()
     }
 }
@@ -113,7 +112,7 @@ impl SelfTest {
 /// so that no question suffers from a panic before it.
 pub fn self_test(create: &dyn Fn() -> Box<dyn Engine>) -> SelfTest {
     let mut test = SelfTest::default();
-    for image in &IMAGES {
+    for image in plain_images() {
         let program = match assemble(&image.text()) {
             Ok(program) => program.encode(),
             // A unit test assembles all of them.

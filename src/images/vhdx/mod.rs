@@ -14,7 +14,9 @@ use crate::disk::offsets::HostOffset;
 use crate::images::damage::FieldChange;
 use crate::images::file_plan::{BlockPlaces, FilePlan, TableReach};
 use crate::images::files::LayerFiles;
-use crate::images::format::{BuildBuffers, ImageDrawer, NewLayer};
+use crate::images::format::{
+    BuildBuffers, CreateOption, ImageDrawer, NewLayer, PlainForm, TWO_BLOCKS,
+};
 use crate::images::image::Image;
 use crate::images::qcow2::tables::ClusterMapping;
 use crate::images::qcow2::{Builder, MappedCluster};
@@ -83,6 +85,23 @@ impl ImageDrawer for Drawer {
 
     fn has_signature(&self, _image: &Image, rule: BrokenRule) -> bool {
         rule != rules::VHDX_FILE
+    }
+
+    fn create_options(&self) -> &'static [CreateOption] {
+        const KINDS: &[&str] = &["dynamic", "dynamic", "fixed"];
+        const BLOCKS: &[&str] = &["1048576", "2097152", "8388608", "33554432"];
+        const LOGS: &[&str] = &["1048576", "2097152", "4194304"];
+        &[
+            CreateOption { name: "subformat", values: KINDS, of_large_disk: Some("dynamic") },
+            CreateOption { name: "block_size", values: BLOCKS, of_large_disk: None },
+            CreateOption { name: "log_size", values: LOGS, of_large_disk: None },
+            CreateOption { name: "block_state_zero", values: &["on", "off"], of_large_disk: None },
+        ]
+    }
+
+    fn plain_forms(&self) -> &'static [PlainForm] {
+        const OPERANDS: &str = "cluster_bits=9 size=8<<20+0";
+        &[PlainForm { name: "VHDX disk", operands: OPERANDS, form: 0, operations: TWO_BLOCKS }]
     }
 
     fn attacks(&self) -> &'static [&'static [FieldChange]] {

@@ -24,7 +24,7 @@ use crate::images::damage::FieldChange;
 use crate::images::entropy::Entropy;
 use crate::images::file_plan::{ExtentForm, ExtentPlan, FilePlan, TableReach};
 use crate::images::files::LayerFiles;
-use crate::images::format::{BuildBuffers, ImageDrawer, NewLayer};
+use crate::images::format::{BuildBuffers, ImageDrawer, NewLayer, PlainForm, TWO_BLOCKS};
 use crate::images::image::Image;
 use crate::images::qcow2::payload::PayloadKind;
 use crate::images::qcow2::tables::ClusterMapping;
@@ -97,6 +97,21 @@ impl ImageDrawer for Drawer {
 
     fn has_signature(&self, _image: &Image, rule: BrokenRule) -> bool {
         rule != rules::VMDK_MAGIC
+    }
+
+    fn plain_forms(&self) -> &'static [PlainForm] {
+        const OPERANDS: &str = "size=8<<16+0";
+        const COMPRESSED: &str =
+            "compress at=start+6 clusters=1 shape=half skew=packed\nwrite at=start+1 clusters=1";
+        &[
+            PlainForm { name: "VMDK disk", operands: OPERANDS, form: 0, operations: TWO_BLOCKS },
+            PlainForm {
+                name: "compressed VMDK disk",
+                operands: OPERANDS,
+                form: 544,
+                operations: COMPRESSED,
+            },
+        ]
     }
 
     fn attacks(&self) -> &'static [&'static [FieldChange]] {

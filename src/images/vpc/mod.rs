@@ -14,7 +14,9 @@ use crate::disk::offsets::HostOffset;
 use crate::images::damage::FieldChange;
 use crate::images::file_plan::{FilePlan, TableReach};
 use crate::images::files::LayerFiles;
-use crate::images::format::{BuildBuffers, ImageDrawer, NewLayer};
+use crate::images::format::{
+    BuildBuffers, CreateOption, ImageDrawer, NewLayer, PlainForm, TWO_BLOCKS,
+};
 use crate::images::image::Image;
 use crate::images::qcow2::{Builder, MappedCluster};
 use crate::images::rule::{BrokenEntry, BrokenRule};
@@ -29,6 +31,10 @@ pub struct Drawer;
 impl ImageDrawer for Drawer {
     fn plan(&self, form: u16, reach: TableReach, block: ClusterSize) -> FilePlan {
         VpcForm::new(form, reach).plan(block)
+    }
+
+    fn large_disk_cluster_bits(&self) -> u8 {
+        17
     }
 
     fn build(
@@ -85,6 +91,36 @@ impl ImageDrawer for Drawer {
 
     fn has_signature(&self, image: &Image, _rule: BrokenRule) -> bool {
         rules::has_cookie(image)
+    }
+
+    fn create_options(&self) -> &'static [CreateOption] {
+        const KINDS: &[&str] = &["dynamic", "dynamic", "dynamic", "fixed"];
+        &[
+            CreateOption { name: "subformat", values: KINDS, of_large_disk: Some("dynamic") },
+            CreateOption { name: "force_size", values: &["on", "off"], of_large_disk: None },
+        ]
+    }
+
+    fn created_block_bytes(&self) -> u64 {
+        2 << 20
+    }
+
+    fn plain_forms(&self) -> &'static [PlainForm] {
+        const OPERANDS: &str = "size=8<<16+0";
+        &[
+            PlainForm {
+                name: "dynamic VHD disk",
+                operands: OPERANDS,
+                form: 0,
+                operations: TWO_BLOCKS,
+            },
+            PlainForm {
+                name: "fixed VHD disk",
+                operands: OPERANDS,
+                form: 8,
+                operations: TWO_BLOCKS,
+            },
+        ]
     }
 
     fn attacks(&self) -> &'static [&'static [FieldChange]] {

@@ -10,7 +10,7 @@ use crate::images::file_plan::TableReach;
 use super::encoding::Operand;
 use super::kind::OperandKind;
 
-/// The format of the lowest image of a chain.
+/// The lowest image of a chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Base {
     /// A qcow2 image.
@@ -18,69 +18,99 @@ pub enum Base {
     Qcow2,
     /// If an overlay lies on it: a raw file with the data that a guest reads.
     Raw,
-    /// A VHD image.
-    Vpc,
-    /// A VHDX image.
-    Vhdx,
-    /// A VMDK image in one file.
-    Vmdk,
     /// As [`Base::Raw`], but the file has holes where it holds no data.
     SparseRaw,
-    /// As [`Base::Vpc`], but the disk may be as large as the format allows.
-    LargeVpc,
-    /// As [`Base::Vhdx`], but the disk may be larger.
-    LargeVhdx,
-    /// As [`Base::Vmdk`], but the disk may be larger.
-    LargeVmdk,
+    /// An image in another format: see [`Base::of`].
+    Other(ImageFormat, TableReach),
+}
+
+/// The formats of [`Base::Other`], in the order of the list of formats.
+fn others() -> impl Iterator<Item = ImageFormat> {
+    ImageFormat::ALL
+        .into_iter()
+        .filter(|format| !matches!(format, ImageFormat::Qcow2 | ImageFormat::Raw))
 }
 
 impl Base {
-    /// All bases, with their words and their two bytes.
-    const ALL: [(Self, &'static str, [u8; 2]); 9] = [
-        (Self::Qcow2, "qcow2", [0, 0]),
-        (Self::Raw, "raw", [1, 0]),
-        (Self::Vpc, "vpc", [0, 1]),
-        (Self::Vhdx, "vhdx", [0, 2]),
-        (Self::Vmdk, "vmdk", [0, 3]),
-        (Self::SparseRaw, "sparse_raw", [0, 4]),
-        (Self::LargeVpc, "large_vpc", [0, 5]),
-        (Self::LargeVhdx, "large_vhdx", [0, 6]),
-        (Self::LargeVmdk, "large_vmdk", [0, 7]),
-    ];
-    /// The fold of the first byte. Other values than those of [`Base::ALL`] are those of 0.
+    /// The fold of the first byte. Other values than those that a base has are those of 0.
     const FIRST_FOLD: u8 = 4;
     /// The fold of the second byte, likewise.
     const SECOND_FOLD: u8 = 16;
+    /// The second bytes of the formats that programs had before large disks: the first one, and those of the large
+    /// disks. A later format has two values in a row, from the first free one on.
+    const FIRST_FORMATS: (u8, u8, u8) = (1, 5, 3);
+    /// The second byte of a sparse raw file.
+    const SPARSE_RAW: u8 = 4;
+
+    /// Returns the base in a format other than qcow2 and raw, for a disk of usual size.
+    pub const fn of(format: ImageFormat) -> Self {
+        match format {
+            ImageFormat::Qcow2 => Self::Qcow2,
+            ImageFormat::Raw => Self::Raw,
+            _ => Self::Other(format, TableReach::Small),
+        }
+    }
+
+    /// Returns the base in a format other than qcow2 and raw whose disk may be as large as the format allows, or has a
+    /// million blocks.
+    pub const fn large(format: ImageFormat) -> Self {
+        Self::of(format).with_reach(TableReach::Large)
+    }
+
+    /// Returns the formats other than qcow2 and raw.
+    pub fn other_formats() -> impl Iterator<Item = ImageFormat> {
+        others()
+    }
+
+    /// Returns all bases.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let reaches = [TableReach::Small, TableReach::Large];
+        let others = others().flat_map(move |it| reaches.map(|reach| Self::Other(it, reach)));
+        [Self::Qcow2, Self::Raw, Self::SparseRaw].into_iter().chain(others)
+    }
+
+    /// Returns the two bytes of the base.
+    fn bytes(self) -> [u8; 2] {
+        let (small, large, first) = Self::FIRST_FORMATS;
+        let at = |format| (0..).zip(others()).find(|(_, it)| *it == format).map_or(0, |it| it.0);
+        match self {
+            Self::Qcow2 => [0, 0],
+            Self::Raw => [1, 0],
+            Self::SparseRaw => [0, Self::SPARSE_RAW],
+            Self::Other(format, reach) => [
+                0,
+                match (at(format), reach) {
+                    (at, TableReach::Small) if at < first => small + at,
+                    (at, TableReach::Large) if at < first => large + at,
+                    // Behind all of these.
+                    (at, reach) => large + first + 2 * (at - first) + reach as u8,
+                },
+            ],
+        }
+    }
 
     /// Returns the format of the lowest image if an overlay lies on it.
     pub const fn format(self) -> ImageFormat {
         match self {
             Self::Qcow2 => ImageFormat::Qcow2,
             Self::Raw | Self::SparseRaw => ImageFormat::Raw,
-            Self::Vpc | Self::LargeVpc => ImageFormat::Vpc,
-            Self::Vhdx | Self::LargeVhdx => ImageFormat::Vhdx,
-            Self::Vmdk | Self::LargeVmdk => ImageFormat::Vmdk,
+            Self::Other(format, _) => format,
         }
     }
 
     /// Returns the reach of the tables of the lowest image.
     pub const fn reach(self) -> TableReach {
         match self {
-            Self::LargeVpc | Self::LargeVhdx | Self::LargeVmdk => TableReach::Large,
+            Self::Other(_, reach) => reach,
             _ => TableReach::Small,
         }
     }
 
     /// Returns the base in the same format with tables of this reach. qcow2 and raw images have only one.
     pub const fn with_reach(self, reach: TableReach) -> Self {
-        match (self.format(), reach) {
-            (ImageFormat::Qcow2 | ImageFormat::Raw, _) => self,
-            (ImageFormat::Vpc, TableReach::Small) => Self::Vpc,
-            (ImageFormat::Vpc, TableReach::Large) => Self::LargeVpc,
-            (ImageFormat::Vhdx, TableReach::Small) => Self::Vhdx,
-            (ImageFormat::Vhdx, TableReach::Large) => Self::LargeVhdx,
-            (ImageFormat::Vmdk, TableReach::Small) => Self::Vmdk,
-            (ImageFormat::Vmdk, TableReach::Large) => Self::LargeVmdk,
+        match self {
+            Self::Other(format, _) => Self::Other(format, reach),
+            _ => self,
         }
     }
 
@@ -99,25 +129,35 @@ impl Base {
 impl Operand for Base {
     const BYTES: usize = 2;
     const EXPECTED: &'static str =
-        "qcow2, raw, vpc, vhdx, vmdk, sparse_raw, large_vpc, large_vhdx or large_vmdk";
+        "qcow2, raw, sparse_raw, or another format such as vpc or large_vpc";
     const KIND: OperandKind = OperandKind::Other;
 
     fn decode(bytes: &mut &[u8]) -> Self {
         let first = bytes.get_u8() % Self::FIRST_FOLD;
         let second = bytes.get_u8() % Self::SECOND_FOLD;
-        let with = |wanted| Self::ALL.into_iter().find(|(_, _, bytes)| *bytes == wanted);
-        with([0, second]).filter(|_| second > 0).or(with([first, 0])).map_or(Self::Qcow2, |it| it.0)
+        let with = |wanted| Self::all().find(|base| base.bytes() == wanted);
+        with([0, second]).filter(|_| second > 0).or(with([first, 0])).unwrap_or_default()
     }
     fn encode(self, out: &mut impl BufMut) {
-        let found = Self::ALL.into_iter().find(|(base, _, _)| *base == self);
-        out.put_slice(&found.map_or([0, 0], |(_, _, bytes)| bytes));
+        out.put_slice(&self.bytes());
     }
     fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let found = Self::ALL.into_iter().find(|(base, _, _)| *base == self);
-        f.write_str(found.map_or("", |(_, word, _)| word))
+        match self {
+            Self::SparseRaw => f.write_str("sparse_raw"),
+            Self::Other(format, TableReach::Large) => write!(f, "large_{}", format.name()),
+            base => f.write_str(base.format().name()),
+        }
     }
     fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|(_, word, _)| *word == text).map(|(base, _, _)| base)
+        let format = |name: &str| ImageFormat::named(name.as_bytes());
+        match text.strip_prefix("large_") {
+            _ if text == "sparse_raw" => Some(Self::SparseRaw),
+            None => format(text).map(Self::of),
+            Some(name) => match Self::of(format(name)?) {
+                base @ Self::Other(..) => Some(base.with_reach(TableReach::Large)),
+                _ => None,
+            },
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! The options with which images are created.
 
 use crate::disk::image_format::ImageFormat;
+use crate::images::format::CreateOption;
+use crate::images::list::drawer;
 
 use super::{Draft, DraftImage};
 
@@ -58,19 +60,28 @@ impl Draft<'_> {
                 Options { text: format!("preallocation={preallocation}"), image }
             }
             ImageFormat::Vmdk => self.vmdk(image, is_overlay),
-            ImageFormat::Vpc => {
-                let kind = match size {
-                    0..=MAX_PREALLOCATED_TABLES_BYTES => {
-                        self.word(&["dynamic", "dynamic", "dynamic", "fixed"])
-                    }
-                    _ => "dynamic",
-                };
-                let force = self.word(&["on", "off"]);
-                let image = DraftImage { unit: 2 * MIB, ..image };
-                Options { text: format!("subformat={kind},force_size={force}"), image }
-            }
-            ImageFormat::Vhdx => self.vhdx(image),
+            _ => self.drawer_options(image),
         }
+    }
+
+    /// Draws a value for each option of the drawer. Large disks are not preallocated.
+    fn drawer_options(&mut self, image: DraftImage) -> Options {
+        let drawer = drawer(image.format);
+        let is_large = image.size > MAX_PREALLOCATED_TABLES_BYTES;
+        let mut text = String::new();
+        let mut unit = drawer.created_block_bytes();
+        for CreateOption { name, values, of_large_disk } in drawer.create_options() {
+            let value = match of_large_disk.filter(|_| is_large) {
+                Some(value) => value,
+                None => self.word(values),
+            };
+            if *name == "block_size" {
+                unit = value.parse().unwrap_or(unit);
+            }
+            let comma = if text.is_empty() { "" } else { "," };
+            text += &format!("{comma}{name}={value}");
+        }
+        Options { text, image: DraftImage { unit, ..image } }
     }
 
     fn qcow2(&mut self, image: DraftImage, is_overlay: bool) -> Options {
@@ -155,18 +166,5 @@ impl Draft<'_> {
             _ => "",
         };
         Options { text, image: DraftImage { is_stream: kind == "streamOptimized", ..image } }
-    }
-
-    fn vhdx(&mut self, image: DraftImage) -> Options {
-        let kind = match image.size {
-            0..=MAX_PREALLOCATED_TABLES_BYTES => self.word(&["dynamic", "dynamic", "fixed"]),
-            _ => "dynamic",
-        };
-        let unit = self.one_of(&[MIB, 2 * MIB, 8 * MIB, 32 * MIB]).unwrap_or(MIB);
-        let log = self.one_of(&[1, 2, 4]).unwrap_or(1) * MIB;
-        let zero = self.word(&["on", "off"]);
-        let text =
-            format!("subformat={kind},block_size={unit},log_size={log},block_state_zero={zero}");
-        Options { text, image: DraftImage { unit, ..image } }
     }
 }
