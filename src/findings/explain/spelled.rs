@@ -1,18 +1,15 @@
 //! The bits of fields and entries, in words.
 
-mod flags;
-mod other_formats;
-
 use crate::disk::clusters::SUBCLUSTERS;
 use crate::disk::image_format::ImageFormat;
+use crate::formats;
 use crate::formats::anatomy::{Anatomy, Part};
 use crate::formats::qcow2::constants::{COPIED, OFFSET_MASK};
 use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
 use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::refcount;
 use crate::formats::vmdk::tables::Tables;
-
-use flags::{features, with_reserved};
+use crate::formats::words::{features, with_reserved};
 
 /// Names of the header's feature bits, from bit 0 on (specification, "Header").
 const FEATURE_BITS: [(&str, &[&str]); 3] = [
@@ -46,10 +43,7 @@ impl ImageFacts {
 pub fn spelled(part: Part, name: &str, value: u64, facts: &ImageFacts) -> String {
     match facts.format {
         ImageFormat::Qcow2 => qcow2(part, name, value, facts.geometry.as_ref()),
-        ImageFormat::Vpc => other_formats::vpc(part, name, value),
-        ImageFormat::Vhdx => other_formats::vhdx(part, name, value),
-        ImageFormat::Vmdk => other_formats::vmdk(part, name, value, facts.grain_tables.as_ref()),
-        ImageFormat::Raw => value.to_string(),
+        format => formats::spelled(format, part, name, value, facts.grain_tables.as_ref()),
     }
 }
 

@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use crate::base::limits::MAX_LAYERS;
 use crate::disk::image_format::ImageFormat;
 use crate::formats::anatomy::Part;
+use crate::formats::parts_of;
 use crate::programs::operand::Number;
 use crate::programs::{Operation, Program};
 
@@ -43,9 +44,9 @@ impl Layers {
         let lowest: &[Part] = match program.prologue.base {
             // A fixed VHD disk has a footer, and no table.
             _ if file.is_flat => &[Part::Header],
-            _ => Part::of_format(file.format),
+            _ => parts_of(file.format),
         };
-        let [qcow2, vmdk] = [ImageFormat::Qcow2, ImageFormat::Vmdk].map(Part::of_format);
+        let [qcow2, vmdk] = [ImageFormat::Qcow2, ImageFormat::Vmdk].map(parts_of);
         let (mut layers, mut top) = (SmallVec::from_slice(&[lowest]), file.format);
         for operation in &program.operations {
             let overlay = match operation {
@@ -60,7 +61,7 @@ impl Layers {
             }
         }
         if program.prologue.base.is_raw() && layers.len() > 1 {
-            layers[0] = Part::of_format(ImageFormat::Raw);
+            layers[0] = parts_of(ImageFormat::Raw);
         }
         Self(layers)
     }

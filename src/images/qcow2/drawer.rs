@@ -56,7 +56,7 @@ impl ImageDrawer for Drawer {
         rules::broken_at_open(image)
     }
 
-    /// Only the entries that an attack has changed are judged, with [`EntryRules`].
+    /// Only the entries that an attack has changed are judged, with [`EntryRules`](super::EntryRules).
     fn broken_entries(&self, _image: &Image, _take: &mut dyn FnMut(BrokenEntry)) {}
 
     fn has_signature(&self, _image: &Image, rule: BrokenRule) -> bool {

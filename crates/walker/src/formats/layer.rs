@@ -9,9 +9,10 @@ use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Observer, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Layer, PIECE_BYTES, Storage};
-use crate::formats::anatomy::Anatomy;
+use crate::formats::anatomy::{Anatomy, Part};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::probe::ProbedBytes;
+pub(crate) use crate::formats::vmdk::tables::Tables as ExtentTables;
 
 /// The number of bytes of a table that an open reads at once. Its buffer is new at each open, so that it is smaller
 /// than those of a walk.
@@ -28,6 +29,9 @@ pub(crate) trait FormatLayer<'s, S: Storage + ?Sized>: Sized {
 
     /// The states in which the walker reads the layer.
     const STATES: WalkStates;
+
+    /// The parts that images can have.
+    const PARTS: &'static [Part];
 
     /// Reports whether a file with these first bytes is an image of the format, as QEMU probes it.
     fn is_probed(first_bytes: &ProbedBytes) -> bool {
@@ -57,6 +61,13 @@ pub(crate) trait FormatLayer<'s, S: Storage + ?Sized>: Sized {
     fn take_apart(anatomy: &mut Anatomy, image: &S) -> Result<(), MapError> {
         let _ = (anatomy, image);
         Ok(())
+    }
+
+    /// Returns the meaning of a field or an entry in words. `tables` are those of an extent, which give its entries
+    /// their meaning.
+    fn spelled(part: Part, name: &str, value: u64, tables: Option<&ExtentTables>) -> String {
+        let _ = (part, name, tables);
+        value.to_string()
     }
 
     /// Checks the image as `qemu-img check` does, and calls `report` with each fault behind which the check goes on.

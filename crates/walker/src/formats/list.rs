@@ -7,7 +7,7 @@ use crate::disk::image_format::{ImageFormat, for_each_format};
 use crate::disk::observer::Observer;
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Layer, Storage};
-use crate::formats::anatomy::Anatomy;
+use crate::formats::anatomy::{Anatomy, Part};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::layer::{
     Cover, Declared, FormatLayer, Named, ReadBuffers, TablePieces, WalkStates,
@@ -17,6 +17,7 @@ use crate::formats::qcow2::Qcow2;
 use crate::formats::raw::Raw;
 use crate::formats::vhdx::Vhdx;
 use crate::formats::vmdk::Vmdk;
+use crate::formats::vmdk::tables::Tables;
 use crate::formats::vpc::Vpc;
 
 macro_rules! formats {
@@ -129,6 +130,31 @@ macro_rules! formats {
         ) -> Option<Result<(), MapError>> {
             match format {
                 $(ImageFormat::$format => $format::check(layer, report),)*
+            }
+        }
+
+        /// Returns the parts that images of a format can have.
+        pub fn parts_of(format: ImageFormat) -> &'static [Part] {
+            match format {
+                $(ImageFormat::$format => {
+                    <$format<'_, [u8]> as FormatLayer<'_, [u8]>>::PARTS
+                })*
+            }
+        }
+
+        /// Returns the meaning of a field or an entry in words; without its meaning, the number. Entries of qcow2
+        /// images need the geometry, and have no words here. `tables` are those of an extent of a VMDK image.
+        pub fn spelled(
+            format: ImageFormat,
+            part: Part,
+            name: &str,
+            value: u64,
+            tables: Option<&Tables>,
+        ) -> String {
+            match format {
+                $(ImageFormat::$format => {
+                    <$format<'_, [u8]> as FormatLayer<'_, [u8]>>::spelled(part, name, value, tables)
+                })*
             }
         }
 

@@ -12,8 +12,9 @@ mod raw;
 pub mod vhdx;
 pub mod vmdk;
 pub mod vpc;
+pub mod words;
 
 pub use layer::Declared;
 pub(crate) use layer::{Cover, HoldingFile, TablePieces, at_depth, go_on};
 pub(crate) use list::{Buffers, OpenLayer};
-pub use list::{check, declared, probe};
+pub use list::{check, declared, parts_of, probe, spelled};

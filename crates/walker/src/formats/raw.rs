@@ -6,6 +6,7 @@ use crate::disk::extent::Mapping;
 use crate::disk::observer::{Observer, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Layer, Storage};
+use crate::formats::anatomy::Part;
 use crate::formats::error::{Flow, MapError};
 use crate::formats::layer::{
     Cover, FormatLayer, Named, TablePieces, WalkStates, go_on, in_place, whole_sectors,
@@ -21,6 +22,8 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Raw<'s, S> {
     type Buffers = ();
 
     const STATES: WalkStates = WalkStates { outer: State::WalkL1, inner: State::WalkL2 };
+
+    const PARTS: &'static [Part] = &[];
 
     fn open(layer: &Layer<'s, S>, _observer: &impl Observer) -> Result<(Self, Named), MapError> {
         Ok((Self { image: layer.image }, None))

@@ -1,7 +1,5 @@
 //! The parts of images.
 
-use crate::disk::image_format::ImageFormat;
-
 /// The part of an image that a field or an entry belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
@@ -77,19 +75,6 @@ impl Part {
     /// Returns the place of the part in [`Part::ALL`].
     pub const fn index(self) -> usize {
         self as usize
-    }
-
-    /// Returns the parts that images of a format can have.
-    pub fn of_format(format: ImageFormat) -> &'static [Self] {
-        match format {
-            ImageFormat::Qcow2 => Self::ALL.split_at(Self::OF_QCOW2).0,
-            ImageFormat::Raw => &[],
-            ImageFormat::Vpc => &[Self::Header, Self::Table, Self::BlockFront],
-            ImageFormat::Vhdx => &[Self::Header, Self::Table, Self::Directory, Self::Metadata],
-            ImageFormat::Vmdk => {
-                &[Self::Header, Self::Table, Self::BlockFront, Self::Directory, Self::Metadata]
-            }
-        }
     }
 
     /// Returns the name.

@@ -4,7 +4,7 @@ use crate::disk::extent::Mapping;
 use crate::disk::observer::{Event, Observer, State};
 use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::{Layer, Storage};
-use crate::formats::anatomy::Anatomy;
+use crate::formats::anatomy::{Anatomy, Part};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::layer::{
     Cover, Declared, FormatLayer, Named, ReadBuffers, TablePieces, WalkStates,
@@ -34,6 +34,8 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Qcow2<'s, S> {
     type Buffers = Inflater;
 
     const STATES: WalkStates = WalkStates { outer: State::WalkL1, inner: State::WalkL2 };
+
+    const PARTS: &'static [Part] = Part::ALL.split_at(Part::OF_QCOW2).0;
 
     fn is_probed(first_bytes: &ProbedBytes) -> bool {
         let [a, b, c, d, e, f, g, h, ..] = *first_bytes;

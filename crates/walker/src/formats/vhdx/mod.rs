@@ -14,6 +14,7 @@ mod open;
 pub mod region_table;
 pub mod regions;
 mod replay;
+mod spelled;
 #[cfg(test)]
 mod tests;
 mod walk;

@@ -7,11 +7,11 @@ use crate::disk::extent::Mapping;
 use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Layer, Storage};
-use crate::formats::anatomy::Anatomy;
+use crate::formats::anatomy::{Anatomy, Part};
 use crate::formats::entries::{EntryRun, each_entries};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::layer::{
-    Cover, FormatLayer, Named, TablePieces, WalkStates, entries_of, go_on,
+    Cover, ExtentTables, FormatLayer, Named, TablePieces, WalkStates, entries_of, go_on,
 };
 use crate::formats::probe::ProbedBytes;
 use crate::formats::vhdx::block_table::{
@@ -20,6 +20,7 @@ use crate::formats::vhdx::block_table::{
 use crate::formats::vhdx::constants::FILE_SIGNATURE;
 
 use super::open::Vhdx;
+use super::spelled::spelled;
 
 /// The mapping of the whole disk in QEMU, whose driver does not report blocks.
 const ALL_DATA: Mapping = Mapping { present: true, zero: false, data: true, ..Mapping::HOLE };
@@ -29,12 +30,18 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vhdx<'s, S> {
 
     const STATES: WalkStates = WalkStates { outer: State::WalkVhdx, inner: State::WalkVhdx };
 
+    const PARTS: &'static [Part] = &[Part::Header, Part::Table, Part::Directory, Part::Metadata];
+
     fn is_probed(first_bytes: &ProbedBytes) -> bool {
         first_bytes.starts_with(&FILE_SIGNATURE)
     }
 
     fn open(layer: &Layer<'s, S>, observer: &impl Observer) -> Result<(Self, Named), MapError> {
         Ok((Self::open_reporting(layer.image, observer, Err)?, None))
+    }
+
+    fn spelled(part: Part, name: &str, value: u64, _tables: Option<&ExtentTables>) -> String {
+        spelled(part, name, value)
     }
 
     fn take_apart(anatomy: &mut Anatomy, image: &S) -> Result<(), MapError> {

@@ -7,7 +7,7 @@ use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::{Layer, Storage};
-use crate::formats::anatomy::Anatomy;
+use crate::formats::anatomy::{Anatomy, Part};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::layer::{
     Cover, Declared, FormatLayer, Named, ReadBuffers, TablePieces, WalkStates,
@@ -23,6 +23,7 @@ use super::check::check;
 use super::extent::{ExtentData, OpenExtent};
 use super::inflate::{StoredGrain, ZlibInflater};
 use super::open::Vmdk;
+use super::spelled::spelled;
 
 /// The inflater keeps nothing that an answer could depend on.
 impl ReadBuffers for ZlibInflater {}
@@ -31,6 +32,9 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vmdk<'s, S> {
     type Buffers = ZlibInflater;
 
     const STATES: WalkStates = WalkStates { outer: State::WalkDirectory, inner: State::WalkGrains };
+
+    const PARTS: &'static [Part] =
+        &[Part::Header, Part::Table, Part::BlockFront, Part::Directory, Part::Metadata];
 
     fn is_probed(first_bytes: &ProbedBytes) -> bool {
         [SPARSE_MAGIC, COWD_MAGIC].iter().any(|magic| first_bytes.starts_with(magic))
@@ -52,6 +56,10 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vmdk<'s, S> {
         let parent = Identity::read(layer.image, &layout)?.parent_name;
         // Without a parent, the name is empty.
         Ok(Declared { backing_name: parent.unwrap_or_default(), ..Declared::default() })
+    }
+
+    fn spelled(part: Part, name: &str, value: u64, tables: Option<&Tables>) -> String {
+        spelled(part, name, value, tables)
     }
 
     fn take_apart(anatomy: &mut Anatomy, image: &S) -> Result<(), MapError> {

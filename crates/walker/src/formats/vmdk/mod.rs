@@ -32,6 +32,7 @@ mod scan;
 pub mod sesparse;
 pub mod sesparse_entry;
 pub mod sparse_header;
+mod spelled;
 pub mod tables;
 mod walk;
 

@@ -6,6 +6,7 @@ pub mod constants;
 pub mod dynamic_header;
 pub mod footer;
 mod open;
+mod spelled;
 mod walk;
 
 pub(crate) use open::Vpc;

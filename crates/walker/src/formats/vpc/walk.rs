@@ -6,22 +6,25 @@ use crate::disk::extent::Mapping;
 use crate::disk::observer::{Event, Observer, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Layer, Storage};
-use crate::formats::anatomy::Anatomy;
+use crate::formats::anatomy::{Anatomy, Part};
 use crate::formats::entries::{EntryRun, each_entries};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::layer::{
-    Cover, FormatLayer, Named, TablePieces, WalkStates, entries_of, go_on, in_place,
+    Cover, ExtentTables, FormatLayer, Named, TablePieces, WalkStates, entries_of, go_on, in_place,
 };
 use crate::formats::probe::ProbedBytes;
 use crate::formats::vpc::constants::COOKIE;
 use crate::formats::vpc::dynamic_header::DynamicHeader;
 
 use super::open::{Vpc, open};
+use super::spelled::spelled;
 
 impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vpc<'s, S> {
     type Buffers = ();
 
     const STATES: WalkStates = WalkStates { outer: State::WalkVhd, inner: State::WalkVhd };
+
+    const PARTS: &'static [Part] = &[Part::Header, Part::Table, Part::BlockFront];
 
     fn is_probed(first_bytes: &ProbedBytes) -> bool {
         first_bytes.starts_with(&COOKIE)
@@ -29,6 +32,10 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vpc<'s, S> {
 
     fn open(layer: &Layer<'s, S>, observer: &impl Observer) -> Result<(Self, Named), MapError> {
         Ok((open(layer.image, observer)?, None))
+    }
+
+    fn spelled(part: Part, name: &str, value: u64, _tables: Option<&ExtentTables>) -> String {
+        spelled(part, name, value)
     }
 
     fn take_apart(anatomy: &mut Anatomy, image: &S) -> Result<(), MapError> {
