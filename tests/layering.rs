@@ -217,7 +217,8 @@ fn faults(source: &Source, imported: &BTreeSet<String>) -> Vec<String> {
 }
 
 /// Reports whether the drawer of a format in the build imports code of the walker's package that reads images. It may
-/// import constants, the geometry of qcow2 images, and the names of parts and of kinds of checksums.
+/// import constants, the geometry of qcow2 images, the names of parts and of kinds of checksums, and declarations of
+/// fields.
 fn is_decoding_in_drawer(own: &str, other: &str) -> bool {
     let of_each = |prefix: &str, suffix: &str| -> Vec<String> {
         ImageFormat::ALL.iter().map(|it| format!("{prefix}::{}{suffix}", it.name())).collect()
@@ -225,7 +226,12 @@ fn is_decoding_in_drawer(own: &str, other: &str) -> bool {
     let is_in_any = |module: &str, modules: &[String]| {
         modules.iter().any(|outer| is_in(module, &[outer.as_str()]))
     };
-    let values = ["formats::qcow2::geometry", "formats::anatomy::part", "formats::anatomy::seal"];
+    let values = [
+        "formats::qcow2::geometry",
+        "formats::anatomy::part",
+        "formats::anatomy::seal",
+        "formats::anatomy::field_group",
+    ];
     is_in_any(own, &of_each("images", ""))
         && is_in(other, &["formats"])
         && !is_in_any(other, &of_each("formats", "::constants"))

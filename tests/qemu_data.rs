@@ -60,6 +60,7 @@ fn entries(format: ImageFormat, cluster_bits: u32) -> Vec<u8> {
             ImageFormat::Vpc => sector.to_be_bytes().to_vec(),
             ImageFormat::Vhdx => (offset | 6).to_le_bytes().to_vec(),
             ImageFormat::Vmdk => sector.to_le_bytes().to_vec(),
+            ImageFormat::Vdi => ((offset >> 20) as u32).to_le_bytes().to_vec(),
         }
     };
     cut((250..).flat_map(entry), cluster_bits)

@@ -7,6 +7,8 @@ mod attacks;
 mod commands;
 #[path = "qemu_formats/comparison.rs"]
 mod comparison;
+#[path = "qemu_formats/form_fields.rs"]
+mod form_fields;
 #[allow(dead_code)]
 #[path = "qemu/info.rs"]
 mod info;
@@ -27,6 +29,8 @@ mod raw;
 #[path = "qemu_formats/rules.rs"]
 mod rules;
 mod tally;
+#[path = "qemu_formats/vdi.rs"]
+mod vdi;
 #[path = "qemu_formats/vhdx.rs"]
 mod vhdx;
 #[path = "qemu_formats/vhdx_damage.rs"]
@@ -56,6 +60,11 @@ fn qemu_agrees_about_raw_images() {
 #[test]
 fn qemu_agrees_about_vpc_images() {
     judge_format::<vpc::Vpc>("qemu_agrees_about_vpc_images");
+}
+
+#[test]
+fn qemu_agrees_about_vdi_images() {
+    judge_format::<vdi::Vdi>("qemu_agrees_about_vdi_images");
 }
 
 #[test]

@@ -123,6 +123,8 @@ features! {
     Vhdx = "vhdx images",
     /// An image in the format VMDK.
     Vmdk = "vmdk images",
+    /// An image in the format VDI.
+    Vdi = "vdi images",
     /// A VMDK image whose parent is another one.
     VmdkParent = "parents of vmdk images",
     /// A VMDK image that is only a descriptor: its data lie in other files.

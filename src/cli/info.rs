@@ -105,7 +105,7 @@ fn record_of<S: Storage + ?Sized>(
         ImageFormat::Qcow2 => qcow2::describe(&mut info, storage)?,
         ImageFormat::Vmdk => vmdk::describe(&mut info, layer)?,
         // These formats have no facts of their own. QEMU prints no block size for a fixed disk (`vpc_co_get_info`).
-        ImageFormat::Raw | ImageFormat::Vpc | ImageFormat::Vhdx => {
+        _ => {
             let disk = Disk::open_alone(format, storage)?;
             info.virtual_size = disk.virtual_size_bytes();
             info.cluster_size = disk.block_bytes();

@@ -20,8 +20,8 @@ pub struct FilePlan {
     pub reach: TableReach,
     /// The places of clusters; `None` for qcow2, whose builder chooses the places themselves.
     pub places: Option<BlockPlaces>,
-    /// Guest data lies at the guest offset, without a table.
-    pub is_flat: bool,
+    /// The host offset of the first guest byte, if all guest data follow it in the order of the disk.
+    pub flat_at: Option<HostOffset>,
     /// The size of the smallest disk.
     pub min_size_bytes: u64,
     /// The files of a VMDK image that lie beside it. If there are none, the image has all data in its own file.
@@ -135,10 +135,15 @@ pub struct BlockPlaces {
 impl FilePlan {
     /// Returns the parts of the disk.
     pub fn parts(&self, cluster_size: ClusterSize) -> FileParts {
-        match self.is_flat {
-            true => FileParts::FLAT,
-            false => self.extents.parts(cluster_size),
+        match self.flat_at {
+            Some(start) => FileParts::of_files([(u64::MAX, Some(start))].into_iter()),
+            None => self.extents.parts(cluster_size),
         }
+    }
+
+    /// Reports whether the file begins with guest data.
+    pub fn begins_with_data(&self) -> bool {
+        self.flat_at == Some(HostOffset::ZERO)
     }
 
     /// Returns the offset of guest data in the file, from the offset that the builder of qcow2 images chose.

@@ -2,7 +2,7 @@
 
 use crate::disk::image_format::{ImageFormat, for_each_format};
 use crate::images::format::ImageDrawer;
-use crate::images::{qcow2, raw, vhdx, vmdk, vpc};
+use crate::images::{qcow2, raw, vdi, vhdx, vmdk, vpc};
 
 macro_rules! drawers {
     (

@@ -1,5 +1,6 @@
 //! Images in memory: the build, the content of clusters, damage, and the export to files.
 
+mod block_table;
 pub(crate) mod checksums;
 pub(crate) mod content;
 pub(crate) mod damage;
@@ -24,6 +25,7 @@ mod rule_bytes;
 mod sealed;
 pub(crate) mod structures;
 pub(crate) mod unstamped;
+pub(crate) mod vdi;
 pub(crate) mod vhdx;
 pub(crate) mod vmdk;
 pub(crate) mod vpc;

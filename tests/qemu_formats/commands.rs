@@ -15,6 +15,10 @@ use crate::tally::Tally;
 pub const PARENT: &str = "check: qemu-img also opens the parent, which we do not";
 pub const DIVISION: &str = "check: qemu-img divides by zero, and we report a fault";
 
+/// A part of our error about a VDI image whose block map reaches past the end of the file, which QEMU opens.
+pub const MAP_PAST_END: &str = "header: end of the block map is ";
+const MAP_CHECK: &str = "check: qemu-img opens block maps past the end of the file, and we do not";
+
 pub const LENGTH: &str =
     "check: qemu-img checks disks of 2^63 bytes and more, which it cannot map and we refuse";
 
@@ -110,6 +114,9 @@ fn named_difference(ours: &Output, theirs: &Output) -> Option<&'static str> {
     let is_fault = ours.status.code() == Some(1) && ours.stdout.is_empty();
     if differs && said.contains("Could not open backing file") {
         return Some(PARENT);
+    }
+    if String::from_utf8_lossy(&ours.stderr).contains(MAP_PAST_END) {
+        return Some(MAP_CHECK);
     }
     let is_refused = String::from_utf8_lossy(&ours.stderr).contains("smaller than 2^63 bytes");
     let has_checked = theirs.status.success() || fault_at(theirs).is_some();

@@ -18,6 +18,7 @@ use qcowfuzz::programs::generate::generate_any;
 use qcowfuzz::programs::text::assemble;
 use qcowfuzz::programs::{Operation, Program};
 
+use crate::form_fields::{Field, VDI_FIELDS, VMDK_FIELDS, VPC_FIELDS, fields};
 use crate::lines;
 use crate::program::{MAX_FILE_BYTES, program};
 
@@ -25,45 +26,6 @@ use crate::program::{MAX_FILE_BYTES, program};
 pub const ENOUGH: u32 = 20;
 /// The number of attempts to make a program for a pair, or for a part that is too rare.
 const TRIES: u64 = 64;
-
-/// A field of the form: its name, its first bit and the number of bits, as `docs/bytecode.md` states them.
-type Field = (&'static str, u32, u32);
-
-const VPC_FIELDS: &[Field] = &[
-    ("creator", 0, 3),
-    ("fixed", 3, 1),
-    ("no footer at the end", 4, 1),
-    ("distance of the header", 5, 2),
-    ("table behind", 7, 1),
-    ("distance of the table", 8, 2),
-];
-
-const VHDX_FIELDS: &[Field] = &[
-    ("header that counts", 0, 1),
-    ("other header", 1, 2),
-    ("order", 3, 3),
-    ("behind all blocks", 6, 1),
-    ("gaps", 7, 1),
-    ("unknown structures", 8, 1),
-    ("reverse order", 9, 1),
-    ("longer file", 10, 1),
-    ("old log entry", 11, 1),
-    ("physical sector", 12, 1),
-    ("fixed", 13, 1),
-    ("state of absent blocks", 14, 2),
-];
-
-const VMDK_FIELDS: &[Field] = &[
-    ("entries of a table", 0, 3),
-    ("kind", 3, 3),
-    ("no redundant directory", 6, 1),
-    ("tables behind", 7, 1),
-    ("version", 8, 2),
-    ("zero grains", 10, 1),
-    ("adapter", 11, 2),
-    ("further lines", 13, 1),
-    ("unused sectors", 14, 2),
-];
 
 /// The operations: the name of a part, the name of the operation, and lines in which it takes effect, if it may.
 const OPERATIONS: &[(&str, &str, &str)] = &[
@@ -135,14 +97,6 @@ impl fmt::Display for Part {
     }
 }
 
-fn fields(base: Base) -> &'static [Field] {
-    match base {
-        Base::Other(ImageFormat::Vpc, _) => VPC_FIELDS,
-        Base::Other(ImageFormat::Vhdx, _) => VHDX_FIELDS,
-        _ => VMDK_FIELDS,
-    }
-}
-
 fn value_of((_, first, bits): Field, form: u16) -> u16 {
     form >> first & ((1 << bits) - 1)
 }
@@ -159,7 +113,12 @@ fn parts(base: Base) -> Vec<Part> {
         values.map(|value| Part::Form(*field, value))
     });
     // VHDX has blocks of 2^28 bytes at most.
-    let bits = if base == Base::of(ImageFormat::Vhdx) { 9..=17 } else { 9..=21 };
+    let bits = match base.format() {
+        ImageFormat::Vhdx => 9..=17,
+        // QEMU opens blocks of 1 MiB only.
+        ImageFormat::Vdi => 20..=20,
+        _ => 9..=21,
+    };
     let others = bits.map(Part::ClusterBits).chain((0..SIZES.len()).map(Part::Size));
     // Only VMDK has compressed grains, and files beside the image.
     let operations = match base {
@@ -190,7 +149,11 @@ fn has_meaning(base: Base, (name, ..): Field, form: u16) -> bool {
 
 /// Returns the number of bits of a block, from that of a cluster. VHDX has larger blocks, of 2^28 bytes at most.
 fn block_bits(base: Base, bits: u8) -> u8 {
-    if base == Base::of(ImageFormat::Vhdx) { (bits + 11).min(28) } else { bits }
+    match base.format() {
+        ImageFormat::Vhdx => (bits + 11).min(28),
+        ImageFormat::Vdi => 20,
+        _ => bits,
+    }
 }
 
 /// The run of a program. Its parts are those of the image at the top.
@@ -447,6 +410,7 @@ impl Programs {
         let kinds: &[Field] = match self.base {
             Base::Other(ImageFormat::Vpc, _) => &VPC_FIELDS[1..2],
             Base::Other(ImageFormat::Vhdx, _) => &[],
+            Base::Other(ImageFormat::Vdi, _) => &VDI_FIELDS[..1],
             _ => &[VMDK_FIELDS[1], VMDK_FIELDS[5]],
         };
         let mut forms = vec![0];

@@ -43,7 +43,7 @@ impl Layers {
         let file = program.prologue.plan().file;
         let lowest: &[Part] = match program.prologue.base {
             // A fixed VHD disk has a footer, and no table.
-            _ if file.is_flat => &[Part::Header],
+            _ if file.begins_with_data() => &[Part::Header],
             _ => parts_of(file.format),
         };
         let [qcow2, vmdk] = [ImageFormat::Qcow2, ImageFormat::Vmdk].map(parts_of);

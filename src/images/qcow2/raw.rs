@@ -20,21 +20,22 @@ impl Builder {
         if has_holes {
             files.image.stored.begin();
         }
-        self.write_flat(&mut files.image);
+        self.write_flat(&mut files.image, HostOffset::ZERO);
         files.image.truncate(self.plan.size_bytes);
         files.image.seal(self.plan.size_bytes);
     }
 
-    /// Writes the bytes that a guest reads, each at its guest offset. The last cluster may reach past the disk.
-    pub fn write_flat(&self, image: &mut Image) {
+    /// Writes the bytes that a guest reads from `start` on, in the order of the disk. The last cluster may reach past
+    /// the disk.
+    pub fn write_flat(&self, image: &mut Image, start: HostOffset) {
         let geometry = &self.plan.geometry;
         for (l1_index, table) in self.active.tables() {
             let first_guest = l1_index * geometry.l2_span_bytes();
             for (first, page) in self.tables.pages(*table) {
                 for (index, entry) in (first..).zip(page) {
                     let guest = first_guest + index * geometry.cluster_size.bytes();
-                    self.store(image, HostOffset::new(guest), *entry);
-                    self.write_read(image, GuestOffset::new(guest), *entry);
+                    self.store(image, start + guest, *entry);
+                    self.write_read(image, (GuestOffset::new(guest), start + guest), *entry);
                 }
             }
         }
@@ -58,10 +59,14 @@ impl Builder {
         }
     }
 
-    /// Writes the bytes that a guest reads of one cluster, unless they are zeros.
-    fn write_read(&self, image: &mut Image, guest: GuestOffset, entry: ClusterMapping) {
+    /// Writes the bytes that a guest reads of one cluster to `at`, unless they are zeros.
+    fn write_read(
+        &self,
+        image: &mut Image,
+        (guest, at): (GuestOffset, HostOffset),
+        entry: ClusterMapping,
+    ) {
         let geometry = &self.plan.geometry;
-        let at = HostOffset::new(guest.get());
         match entry {
             ClusterMapping::Normal(_, WriteNumber::NONE) => {}
             ClusterMapping::Normal(_, write) => {

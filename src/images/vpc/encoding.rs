@@ -8,8 +8,6 @@ pub const FOOTER_BYTES: usize = 512;
 pub const DYNAMIC_HEADER_BYTES: usize = 1024;
 /// The unit of entries, sizes and bitmaps.
 pub const SECTOR_BYTES: u64 = 512;
-/// The length of a table entry.
-pub const BLOCK_ENTRY_BYTES: u64 = 4;
 
 /// The largest numbers of cylinders, heads and sectors that a footer can state.
 const MAX_CYLINDERS: u64 = 0xffff;

@@ -3,9 +3,12 @@
 
 use crate::disk::clusters::ClusterSize;
 use crate::disk::image_format::ImageFormat;
+use crate::disk::offsets::HostOffset;
 use crate::images::file_plan::{BlockPlaces, FilePlan, TableReach};
 
-use super::encoding::{BLOCK_ENTRY_BYTES, DYNAMIC_HEADER_BYTES, FOOTER_BYTES, SECTOR_BYTES};
+use crate::images::block_table::BLOCK_ENTRY_BYTES;
+
+use super::encoding::{DYNAMIC_HEADER_BYTES, FOOTER_BYTES, SECTOR_BYTES};
 
 /// The variety of a VHD image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +125,7 @@ impl VpcForm {
             form,
             reach: self.reach,
             places: Some(places),
-            is_flat: self.is_fixed(),
+            flat_at: self.is_fixed().then_some(HostOffset::ZERO),
             ..FilePlan::default()
         }
     }

@@ -11,6 +11,7 @@ use form::VpcForm;
 use crate::disk::clusters::{ClusterSize, GuestCluster};
 use crate::disk::observer::{Event, Observer};
 use crate::disk::offsets::HostOffset;
+use crate::images::block_table::{ONES, write_table};
 use crate::images::damage::FieldChange;
 use crate::images::file_plan::{FilePlan, TableReach};
 use crate::images::files::LayerFiles;
@@ -23,7 +24,7 @@ use crate::images::rule::{BrokenEntry, BrokenRule};
 use crate::images::structures::report_structures;
 use crate::images::unstamped::EntryForm;
 
-use encoding::{BLOCK_ENTRY_BYTES, FOOTER_BYTES, FooterFields, SECTOR_BYTES, dynamic_header};
+use encoding::{FOOTER_BYTES, FooterFields, SECTOR_BYTES, dynamic_header};
 
 /// The drawer of the format.
 pub struct Drawer;
@@ -128,12 +129,6 @@ impl ImageDrawer for Drawer {
     }
 }
 
-/// A piece of a table without a block, and a bitmap in which all sectors are allocated.
-static ONES: [u8; 64 << 10] = [0xff; 64 << 10];
-
-/// The number of entries between two blocks up to which one write covers both.
-const NEAR_ENTRIES: u64 = 32;
-
 /// Writes the image of `builder`, whose plan is that of a [`VpcForm`]. `mapped` is a buffer.
 fn build(
     builder: &Builder,
@@ -154,7 +149,7 @@ fn build(
 /// Writes the guest data and a footer.
 fn write_fixed(builder: &Builder, image: &mut Image, observer: &dyn Observer) {
     let size_bytes = builder.plan().virtual_size_bytes();
-    builder.write_flat(image);
+    builder.write_flat(image, HostOffset::ZERO);
     image.truncate(size_bytes);
     // A file that begins with its footer would be that of a dynamic disk.
     let end = size_bytes.max(SECTOR_BYTES);
@@ -183,7 +178,11 @@ fn write_dynamic(
     let block_bytes = u32::try_from(block.bytes()).unwrap_or(u32::MAX);
     image.write(HostOffset::new(header), &dynamic_header(table, entries, block_bytes));
     let start_of = |host| places.start_of(block, host);
-    let end = write_table(image, table, entries, mapped, |host| start_of(host) / SECTOR_BYTES);
+    let entry_of = |block: &MappedCluster| {
+        let (host, _) = block.data()?;
+        Some(u32::try_from(start_of(host) / SECTOR_BYTES).unwrap_or(u32::MAX).to_be_bytes())
+    };
+    let end = write_table(image, table, entries, mapped, entry_of);
     let bitmap = &ONES[..form::bitmap_bytes(block.bytes()) as usize];
     for block in mapped {
         // The format has no other blocks.
@@ -213,47 +212,6 @@ fn write_dynamic(
 /// Returns the number of entries: one for each block of the disk and for each block past its end, and the spare ones.
 fn entries(builder: &Builder, mapped: &[MappedCluster]) -> u64 {
     builder.covered_clusters(mapped).saturating_add(builder.spare_l1_entries())
-}
-
-/// Writes a table with the blocks of `mapped`, sorted by their index, whose sectors `sector_of` returns. Returns the
-/// byte behind the table, which is padded to a whole sector.
-fn write_table(
-    image: &mut Image,
-    table: u64,
-    entries: u32,
-    mapped: &[MappedCluster],
-    sector_of: impl Fn(HostOffset) -> u64,
-) -> u64 {
-    let at = |index: u64| HostOffset::new(table.saturating_add(index * BLOCK_ENTRY_BYTES));
-    let padded = u64::from(entries).next_multiple_of(SECTOR_BYTES / BLOCK_ENTRY_BYTES);
-    let length = |from: u64, until: u64| until.saturating_sub(from) * BLOCK_ENTRY_BYTES;
-    let mut next = 0;
-    let index_of = |mapped: &MappedCluster| mapped.cluster.get();
-    for near in mapped.chunk_by(|here, then| index_of(then) - index_of(here) <= NEAR_ENTRIES) {
-        let (first, end) = (index_of(&near[0]), index_of(&near[near.len() - 1]) + 1);
-        write_ones(image, at(next), length(next, first));
-        let out = image.place(at(first), length(first, end) as usize);
-        out.fill(0xff);
-        for block in near {
-            let Some((host, _)) = block.data() else { continue };
-            let sector = u32::try_from(sector_of(host)).unwrap_or(u32::MAX).to_be_bytes();
-            let inside = length(first, index_of(block)) as usize;
-            out[inside..][..sector.len()].copy_from_slice(&sector);
-        }
-        next = end;
-    }
-    write_ones(image, at(next), length(next, padded));
-    at(padded).get()
-}
-
-/// Writes bytes in which all bits are set. The image refers to them, so that a table costs no copy of its empty parts.
-fn write_ones(image: &mut Image, mut at: HostOffset, mut length_bytes: u64) {
-    while length_bytes > 0 {
-        let piece = length_bytes.min(ONES.len() as u64);
-        image.write_parts(at, &[], &ONES[..piece as usize]);
-        at += piece;
-        length_bytes -= piece;
-    }
 }
 
 /// Returns the footer. A creator whose geometry states the size gives way to another one if no geometry is exact.

@@ -188,7 +188,7 @@ impl Vm {
     fn names_format(&self, format: ImageFormat) -> NamesFormat {
         let misleads = match format {
             ImageFormat::Raw => self.journal.had_look_at_start(),
-            _ => self.builder.plan().file.is_flat,
+            _ => self.builder.plan().file.begins_with_data(),
         };
         if misleads { NamesFormat::Always } else { NamesFormat::Usually }
     }

@@ -19,6 +19,8 @@ macro_rules! for_each_format {
             Vhdx = "vhdx" in vhdx [hides_place_of_zeros, is_all_data_for_qemu],
             /// A VMDK image: a sparse extent, or a descriptor that names the files of its extents.
             Vmdk = "vmdk" in vmdk [has_backing_files],
+            /// A VDI image, of VirtualBox.
+            Vdi = "vdi" in vdi [shows_file_holes],
         }
     };
 }

@@ -16,7 +16,8 @@ use crate::formats::vmdk::tables::Tables;
 
 pub(in crate::formats) use element::NOTHING;
 pub use element::{ByteOrder, EVERYTHING, Element, OffsetUnit};
-pub(in crate::formats) use field_group::{FieldGroup, FieldLayout};
+pub use field_group::StructureField;
+pub(in crate::formats) use field_group::{FieldGroup, FieldLayout, fields};
 pub use part::Part;
 pub use seal::{Seal, SealKind};
 

@@ -15,6 +15,7 @@ use crate::formats::layer::{
 use crate::formats::probe::{ProbedBytes, reject_other_formats};
 use crate::formats::qcow2::Qcow2;
 use crate::formats::raw::Raw;
+use crate::formats::vdi::Vdi;
 use crate::formats::vhdx::Vhdx;
 use crate::formats::vmdk::Vmdk;
 use crate::formats::vmdk::tables::Tables;

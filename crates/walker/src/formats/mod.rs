@@ -2,6 +2,7 @@
 //! here are what the drawers share, and the list that puts them behind one interface.
 
 pub mod anatomy;
+mod blocks;
 pub mod entries;
 pub mod error;
 mod layer;
@@ -9,6 +10,7 @@ mod list;
 mod probe;
 pub mod qcow2;
 mod raw;
+pub mod vdi;
 pub mod vhdx;
 pub mod vmdk;
 pub mod vpc;

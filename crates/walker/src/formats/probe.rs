@@ -16,10 +16,6 @@ const OTHER_FORMATS: [&[u8]; 6] = [
 /// The first bytes of images in the first qcow format.
 const QCOW_1: &[u8] = b"QFI\xfb\0\0\0\x01";
 
-/// The bytes of every VDI image at [`VDI_SIGNATURE_AT`], little-endian (QEMU `block/vdi.c`).
-const VDI_SIGNATURE: [u8; 4] = 0xBEDA_107F_u32.to_le_bytes();
-const VDI_SIGNATURE_AT: usize = 64;
-
 /// The bytes that probing reads (QEMU `include/block/block_int-common.h`, `BLOCK_PROBE_BUF_SIZE`).
 pub(crate) type ProbedBytes = [u8; 512];
 
@@ -28,9 +24,7 @@ pub(super) fn reject_other_formats(first_bytes: &ProbedBytes) -> Result<(), MapE
     if first_bytes.starts_with(QCOW_1) {
         return Err(MapError::Unsupported("image in the first qcow format"));
     }
-    let vdi =
-        first_bytes.get(VDI_SIGNATURE_AT..).is_some_and(|rest| rest.starts_with(&VDI_SIGNATURE));
-    match vdi || OTHER_FORMATS.iter().any(|magic| first_bytes.starts_with(magic)) {
+    match OTHER_FORMATS.iter().any(|magic| first_bytes.starts_with(magic)) {
         true => Err(MapError::Unsupported("image in a format that only QEMU knows")),
         false => Ok(()),
     }

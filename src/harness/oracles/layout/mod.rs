@@ -8,20 +8,25 @@ mod vmdk;
 mod vmdk_extents;
 mod vpc;
 
+use std::fmt;
 use std::ops::Range;
 
 use crate::disk::image_format::ImageFormat;
-use crate::disk::storage::Storage;
+use crate::disk::storage::{Layer, Storage};
+use crate::formats;
+use crate::formats::anatomy::{Anatomy, Part};
 use crate::harness::oracles::{Violation, violation};
+use crate::images::damage::broken_at_open;
 use crate::images::files::LayerFiles;
 use crate::images::image::Image;
 
-use reading::ORACLE;
+use reading::{ORACLE, refused};
 
 /// The places of the structures of one file. The buffer is reused from file to file.
 #[derive(Debug, Default)]
 pub struct LayoutJudge {
     places: Vec<Range<u64>>,
+    anatomy: Anatomy,
 }
 
 impl LayoutJudge {
@@ -39,6 +44,7 @@ impl LayoutJudge {
             ImageFormat::Vmdk => vmdk::check(image, below, &mut self.places)?,
             // A raw file has no structures, and the oracle `refcounts` judges qcow2 images.
             ImageFormat::Raw | ImageFormat::Qcow2 => 0,
+            _ => self.check_by_rules(format, image)?,
         };
         self.check_places(image.length_bytes())?;
         Ok(table_bytes)
@@ -58,6 +64,32 @@ impl LayoutJudge {
             self.check_places(image.length_bytes())?;
         }
         Ok(table_bytes)
+    }
+
+    /// Checks that a built image breaks no rule, and that the format's own check finds no fault. Notes the places of
+    /// all structures and stored blocks, and returns the bytes of the tables.
+    fn check_by_rules(
+        &mut self,
+        format: ImageFormat,
+        image: &Image,
+    ) -> Result<u64, Box<Violation>> {
+        if let Some(rule) = broken_at_open(format, image) {
+            violation(ORACLE, "rules", ("kept", "broken"), || rule.to_string())?;
+        }
+        let mut first = None;
+        let mut report = |fault: &dyn fmt::Display| {
+            first.get_or_insert_with(|| fault.to_string());
+        };
+        let checked = formats::check(format, &Layer::alone(image), &mut report);
+        let ended = checked.and_then(Result::err).map(|error| error.to_string());
+        if let Some(fault) = first.or(ended) {
+            violation(ORACLE, "check", ("no fault", "a fault"), || fault)?;
+        }
+        self.anatomy.read(format, image).map_err(|error| refused("structures", &error))?;
+        let structures = self.anatomy.structures();
+        self.places.extend(structures.iter().map(|structure| structure.bytes.clone()));
+        let tables = structures.iter().filter(|structure| structure.part == Part::Table);
+        Ok(tables.map(|table| table.bytes.end - table.bytes.start).sum())
     }
 
     /// Checks that the structures do not overlap, and lie inside the file.

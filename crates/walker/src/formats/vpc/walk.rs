@@ -1,16 +1,14 @@
 //! Walks, looks up and reads the blocks of an image. As in QEMU, the bitmap of a block does not matter.
 
-use std::ops::{ControlFlow, Range};
-
 use crate::disk::extent::Mapping;
 use crate::disk::observer::{Event, Observer, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Layer, Storage};
 use crate::formats::anatomy::{Anatomy, Part};
-use crate::formats::entries::{EntryRun, each_entries};
+use crate::formats::blocks::{Blocks, mapping_of};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::layer::{
-    Cover, ExtentTables, FormatLayer, Named, TablePieces, WalkStates, entries_of, go_on, in_place,
+    Cover, ExtentTables, FormatLayer, Named, TablePieces, WalkStates, go_on, in_place,
 };
 use crate::formats::probe::ProbedBytes;
 use crate::formats::vpc::constants::COOKIE;
@@ -58,22 +56,8 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vpc<'s, S> {
             let (from, end) = (in_place(cover.position()), cover.end());
             return Ok(cover.put(end, mapping_of(Some(from))));
         };
-        let (position, end) = (cover.position().get(), cover.end().get());
-        let indices = entries_of(position, end, header.block_bytes.trailing_zeros());
-        each_entries(
-            self.image,
-            header.table_offset,
-            indices,
-            &mut pieces.first,
-            |entries| -> Flow {
-                go_on!(cover.step());
-                cover.observer().event(State::WalkVhd, Event::Piece);
-                for EntryRun { indices, entry } in entries.runs() {
-                    go_on!(equal_blocks(header, indices, u32::from_be_bytes(entry), cover)?);
-                }
-                Ok(ControlFlow::Continue(()))
-            },
-        )
+        let data_of = |entry| header.data_of(u32::from_be_bytes(entry));
+        self.table(header).walk(State::WalkVhd, data_of, &mut pieces.first, cover)
     }
 
     fn lookup(&self, guest: GuestOffset) -> Result<Mapping, MapError> {
@@ -81,7 +65,7 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vpc<'s, S> {
     }
 
     fn piece_bytes(&self, guest: GuestOffset) -> u64 {
-        self.block_bytes().map_or(u64::MAX, |block| block - guest.get() % block)
+        self.blocks.as_ref().map_or(u64::MAX, |header| self.table(header).rest_of_block(guest))
     }
 
     fn read_piece(
@@ -102,42 +86,20 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vpc<'s, S> {
     }
 }
 
-impl<S: Storage + ?Sized> Vpc<'_, S> {
+impl<'s, S: Storage + ?Sized> Vpc<'s, S> {
+    /// Returns the table of a dynamic disk.
+    fn table(&self, header: &DynamicHeader) -> Blocks<'s, S> {
+        let (table, block_bytes) = (header.table_offset, header.block_bytes.into());
+        Blocks { image: self.image, table, block_bytes }
+    }
+
     /// Returns the host offset of a guest byte, or `None` if the file does not store its block.
     fn host_of(&self, guest: GuestOffset) -> Result<Option<HostOffset>, MapError> {
-        let Some(header) = &self.blocks else { return Ok(Some(in_place(guest))) };
-        let block = u64::from(header.block_bytes);
-        let mut entry = [0; 4];
-        let at = header.table_offset + guest.get() / block * 4;
-        self.image.read_at(at, &mut entry)?;
-        let data = header.data_of(u32::from_be_bytes(entry));
-        Ok(data.map(|data| data + guest.get() % block))
+        match &self.blocks {
+            None => Ok(Some(in_place(guest))),
+            Some(header) => {
+                self.table(header).host_of(guest, |entry| header.data_of(u32::from_be_bytes(entry)))
+            }
+        }
     }
-}
-
-/// Covers the blocks at `indices`, whose table entries are all `entry`.
-fn equal_blocks(
-    header: &DynamicHeader,
-    indices: Range<u64>,
-    entry: u32,
-    cover: &mut impl Cover,
-) -> Flow {
-    // The table covers a disk of at most 2040 GiB, and one block more.
-    let start_of =
-        |index: u64| GuestOffset::new(index.saturating_mul(u64::from(header.block_bytes)));
-    let Some(host) = header.data_of(entry) else {
-        return cover.cover(start_of(indices.start), start_of(indices.end), mapping_of(None));
-    };
-    for index in indices {
-        let end = start_of(index.saturating_add(1));
-        go_on!(cover.cover(start_of(index), end, mapping_of(Some(host)))?);
-    }
-    Ok(ControlFlow::Continue(()))
-}
-
-/// Returns the mapping of bytes at `host`. QEMU's driver reports blocks that the file does not store as present: they
-/// are zeros of this image.
-fn mapping_of(host: Option<HostOffset>) -> Mapping {
-    let (data, zero) = (host.is_some(), host.is_none());
-    Mapping { present: true, zero, data, offset: host, ..Mapping::HOLE }
 }
