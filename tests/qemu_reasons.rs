@@ -23,6 +23,8 @@ mod fields;
 mod files;
 #[path = "qemu_reasons/images.rs"]
 mod images;
+#[path = "qemu_formats/form_fields.rs"]
+mod form_fields;
 #[allow(dead_code)]
 #[path = "qemu/info.rs"]
 mod info;

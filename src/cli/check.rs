@@ -34,7 +34,7 @@ Example: qcowfuzz check --output json disk.qcow2")]
 pub struct Arguments {
     /// The image file
     image: PathBuf,
-    /// The format of the image: qcow2, raw, vpc, vhdx or vmdk [default: by its first bytes, as in qemu-img]
+    /// The format of the image, such as qcow2, vmdk or vpc [default: by its first bytes, as in qemu-img]
     #[arg(short, long, value_name = "FMT")]
     format: Option<String>,
     /// The output format

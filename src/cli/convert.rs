@@ -30,7 +30,7 @@ pub struct Arguments {
     image: PathBuf,
     /// The raw file
     output: PathBuf,
-    /// The format of the image: qcow2, raw, vpc, vhdx or vmdk [default: by its first bytes, as in qemu-img]
+    /// The format of the image, such as qcow2, vmdk or vpc [default: by its first bytes, as in qemu-img]
     #[arg(short, long, value_name = "FMT")]
     format: Option<String>,
     /// The format of the output

@@ -35,7 +35,7 @@ Example: qcowfuzz info --output json disk.qcow2")]
 pub(super) struct Arguments {
     /// The image file
     image: PathBuf,
-    /// The format of the image: qcow2, raw, vpc, vhdx or vmdk [default: by its first bytes, as in qemu-img]
+    /// The format of the image, such as qcow2, vmdk or vpc [default: by its first bytes, as in qemu-img]
     #[arg(short, long, value_name = "FMT")]
     format: Option<String>,
     /// The output format

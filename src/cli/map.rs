@@ -31,7 +31,7 @@ Example: qcowfuzz map --output json --start-offset 1G --max-length 64M disk.qcow
 pub struct Arguments {
     /// The image file
     image: PathBuf,
-    /// The format of the image: qcow2, raw, vpc, vhdx or vmdk [default: by its first bytes, as in qemu-img]
+    /// The format of the image, such as qcow2, vmdk or vpc [default: by its first bytes, as in qemu-img]
     #[arg(short, long, value_name = "FMT")]
     format: Option<String>,
     /// The output format; the human format lists only data, and cannot show compressed data, nor VHDX images without

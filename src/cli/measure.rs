@@ -42,7 +42,7 @@ pub(super) struct Arguments {
     /// The image whose disk is the source
     #[arg(required_unless_present = "size", conflicts_with = "size")]
     image: Option<PathBuf>,
-    /// The format of the image: qcow2, raw, vpc, vhdx or vmdk [default: by its first bytes, as in qemu-img]
+    /// The format of the image, such as qcow2, vmdk or vpc [default: by its first bytes, as in qemu-img]
     #[arg(short, long, value_name = "FMT", conflicts_with = "size")]
     format: Option<String>,
     /// Measure an empty disk of N bytes; suffixes k, M, G, T, P, E

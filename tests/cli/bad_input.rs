@@ -220,10 +220,10 @@ fn a_walk_that_fails_is_never_reported_as_whole() {
 #[test]
 fn other_formats_and_bad_usage_exit_with_2() {
     let dir = with_image();
-    let output = qcowfuzz(dir.path(), &["map", "-f", "vdi", "disk.qcow2"]);
+    let output = qcowfuzz(dir.path(), &["map", "-f", "qed", "disk.qcow2"]);
     assert_eq!(output.status.code(), Some(2));
     let line =
-        "disk.qcow2: format 'vdi' is not supported, expected one of qcow2, raw, vpc, vhdx, vmdk";
+        "disk.qcow2: format 'qed' is not supported, expected one of qcow2, raw, vpc, vhdx, vmdk, vdi";
     assert_eq!(error_line(&output), line);
     assert!(qcowfuzz(dir.path(), &["map", "-f", "qcow2", "disk.qcow2"]).status.success());
     let bad: [&[&str]; 8] = [

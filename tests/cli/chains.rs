@@ -227,7 +227,7 @@ fn a_backing_file_of_another_format_is_not_taken_for_raw() {
     let dir = tempfile::tempdir().unwrap();
     let run = |arguments: &[&str]| qemu_img(dir.path(), arguments);
     let mut refused = 0;
-    for format in ["vdi", "qed", "parallels", "luks"] {
+    for format in ["qed", "parallels", "luks"] {
         let secret = ["--object", "secret,id=s,data=pass", "-o", "key-secret=s"];
         let more: &[&str] = if format == "luks" { &secret } else { &[] };
         let Some(made) = run(&[&["create", "-q", "-f", format], more, &["base", "4M"]].concat())
@@ -251,7 +251,7 @@ fn a_backing_file_of_another_format_is_not_taken_for_raw() {
         assert!(error_line(&output).starts_with("base: unsupported feature: image in"), "{format}");
         refused += 1;
     }
-    assert!(refused >= 3, "only {refused} formats are refused");
+    assert!(refused >= 2, "only {refused} formats are refused");
     fs::write(dir.path().join("base"), "# a\n  \nversion=1\n").unwrap();
     let output = qcowfuzz(dir.path(), &["map", "top.qcow2"]);
     assert!(error_line(&output).starts_with("base: not a vmdk image: "));

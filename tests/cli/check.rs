@@ -195,7 +195,8 @@ fn formats_without_checks_have_an_exit_code_of_their_own() {
         (&["-f", "vpc", "fixed.vhd"], 63, "fixed.vhd: the format vpc has no checks"),
         (&["-f", "vpc", "text"], 1, "text: not a vpc image"),
         (&["-f", "qcow2", "text"], 1, "text: not a qcow2 image"),
-        (&["-f", "vdi", "text"], 1, "text: format 'vdi' is not supported"),
+        (&["-f", "vdi", "text"], 1, "text: not a vdi image"),
+        (&["-f", "qed", "text"], 1, "text: format 'qed' is not supported"),
     ] {
         let arguments = [&["check"], arguments].concat();
         let ours = qcowfuzz(dir.path(), &arguments);

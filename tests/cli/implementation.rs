@@ -320,7 +320,7 @@ fn an_implementation_that_does_not_write_is_refused_by_the_target_that_writes() 
 fn the_self_test_asks_the_implementation() {
     let dir = tempfile::tempdir().unwrap();
     let own = qcowfuzz(dir.path(), &["selftest"]);
-    let reader = "\n111 answers ok, 0 wrong, 0 images skipped\n\
+    let reader = "\n121 answers ok, 0 wrong, 0 images skipped\n\
                   accesses of a reader: the same in every run; declared: feedback\n";
     assert!(printed(&own, 0).ends_with(reader), "{}", text(&own.stdout));
     let writer = small_writer(dir.path(), &["selftest"]);

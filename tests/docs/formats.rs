@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use crate::{between, features_of, quoted, rows, rows_of_section, text_of};
 
 /// The formats that have form bits: their headings in the documents, and their names in programs.
-const FORMATS: [(&str, &str); 3] = [("VHD", "vpc"), ("VHDX", "vhdx"), ("VMDK", "vmdk")];
+const FORMATS: [(&str, &str); 4] =
+    [("VHD", "vpc"), ("VHDX", "vhdx"), ("VMDK", "vmdk"), ("VDI", "vdi")];
 
 /// The kinds of images, with the constant of `TestedFormat` that holds their number.
 const KINDS: [(&str, &str); 7] = [
