@@ -81,11 +81,10 @@ fn others() -> Vec<Vec<u8>> {
     (0..100).map(any).chain((0..60).map(other_format)).collect()
 }
 
-/// Returns a program in VHD, VHDX or VMDK, in any variety, alone or below qcow2 images.
+/// Returns a program in another format than qcow2, in any variety, alone or below qcow2 images.
 fn other_format(rng_seed: u64) -> Vec<u8> {
     let mut program = generate_any(rng_seed, 24);
-    let bases =
-        [Base::of(ImageFormat::Vpc), Base::of(ImageFormat::Vhdx), Base::of(ImageFormat::Vmdk)];
+    let bases: Vec<_> = Base::other_formats().map(Base::of).collect();
     program.prologue.base = bases[rng_seed as usize % bases.len()];
     program.prologue.form = ImageForm((rng_seed as u16).wrapping_mul(0x9e37));
     if rng_seed.is_multiple_of(2) {

@@ -14,6 +14,7 @@ use qcowfuzz::formats::qcow2::constants::{
 };
 use qcowfuzz::harness::targets::TargetKind;
 
+use qcowfuzz::formats::vdi::constants as vdi;
 use qcowfuzz::formats::{vhdx::constants as vhdx, vmdk::constants as vmdk, vpc::constants as vpc};
 
 const DICTIONARY: &str = "fuzz/dictionaries/raw_image.dict";
@@ -123,6 +124,9 @@ fn entries_of_other_formats() -> Vec<(String, Vec<u8>)> {
         ("VMDK_COWD_MAGIC", &vmdk::COWD_MAGIC),
     ];
     let numbers = [
+        ("VDI_SIGNATURE", vdi::VDI_SIGNATURE),
+        ("VDI_VERSION", vdi::VDI_VERSION),
+        ("VDI_DISCARDED", vdi::VDI_DISCARDED),
         ("VMDK_FLAG_REDUNDANT_DIRECTORY", vmdk::FLAG_REDUNDANT_DIRECTORY),
         ("VMDK_FLAG_ZERO_GRAINS", vmdk::FLAG_ZERO_GRAINS),
         ("VMDK_FLAG_MARKERS", vmdk::FLAG_MARKERS),
@@ -186,7 +190,7 @@ fn the_dictionary_has_every_feature_and_extension() {
 fn the_dictionary_has_every_signature_of_the_other_formats() {
     let names: BTreeSet<_> = entries().into_iter().map(|(name, _)| name).collect();
     let mut found = 0;
-    for format in ["vpc", "vhdx", "vmdk"] {
+    for format in ImageFormat::ALL.map(ImageFormat::name).into_iter().skip(2) {
         let constants = text_of(&format!("crates/walker/src/formats/{format}/constants.rs"));
         for line in constants.lines().filter_map(|line| line.strip_prefix("pub const ")) {
             let Some((name, rest)) = line.split_once(": ") else { continue };

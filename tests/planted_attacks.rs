@@ -78,8 +78,13 @@ fn found(base: &str, block_bytes: u64, wrong: u64) -> Option<String> {
 
 #[test]
 fn blocks_that_no_attack_touches_are_judged() {
-    let bases =
-        [("base=vpc", 512), ("base=vhdx", 1 << 20), ("base=vmdk", 512), ("base=vmdk form=24", 512)];
+    let bases = [
+        ("base=vpc", 512),
+        ("base=vhdx", 1 << 20),
+        ("base=vmdk", 512),
+        ("base=vmdk form=24", 512),
+        ("base=vdi", 1 << 20),
+    ];
     for (base, block_bytes) in bases {
         let found = |wrong| found(base, block_bytes, wrong);
         assert_eq!(found(8).as_deref(), Some("hostile: offset, normal → normal"), "{base}");

@@ -11,7 +11,7 @@ mod vmdk_extents;
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::formats::anatomy::{Anatomy, Part};
+use qcowfuzz::formats::anatomy::{Anatomy, Part, Structure};
 use qcowfuzz::harness::{Harness, Walker};
 use qcowfuzz::images::Image;
 use qcowfuzz::internal::harness::oracles::layout::LayoutJudge;
@@ -51,6 +51,38 @@ const VPC_BUGS: [Bug; 5] = [
     }),
 ];
 
+/// The places of fields in the header of a VDI image.
+const VDI_DATA_AT: u64 = 344;
+const VDI_ALLOCATED_AT: u64 = 388;
+
+const VDI_BUGS: [Bug; 6] = [
+    ("the signature is wrong", "layout: rules", |image, _| flip(image, 64)),
+    ("the identity of a parent is stated", "layout: rules", |image, _| flip(image, 455)),
+    ("the number of stored blocks is wrong", "layout: check", |image, _| {
+        flip(image, VDI_ALLOCATED_AT)
+    }),
+    ("two blocks lie in one place", "layout: check", |image, anatomy| {
+        let [one, .., other] = anatomy.of(Part::Table) else { return false };
+        let block = image.number(one.at, 4) as u32;
+        let is_stored = |entry: u32| u32::from_be_bytes(entry.to_le_bytes()) < u32::MAX - 1;
+        image.overwrite(other.at, &block.to_be_bytes());
+        is_stored(block)
+    }),
+    ("a block lies past the last place", "layout: check", |image, anatomy| {
+        let Some(entry) = anatomy.of(Part::Table).first() else { return false };
+        image.overwrite(entry.at, &(1u32 << 30).to_le_bytes());
+        true
+    }),
+    ("the blocks begin in the block map", "layout: two structures", |image, anatomy| {
+        let is_first = |structure: &&Structure| structure.part == Part::Payload;
+        let lowest = anatomy.structures().iter().filter(is_first).map(|it| it.bytes.start).min();
+        let begins = image.number(HostOffset::new(VDI_DATA_AT), 4) as u32;
+        let begins = u64::from(u32::from_be_bytes(begins.to_le_bytes()));
+        image.overwrite(HostOffset::new(VDI_DATA_AT), &512u32.to_le_bytes());
+        lowest == Some(begins)
+    }),
+];
+
 /// The first eight bytes of a footer.
 const CONECTIX: u64 = u64::from_be_bytes(*b"conectix");
 
@@ -70,6 +102,11 @@ fn every_bug_in_the_structures_of_vhd_images_is_found() {
 #[test]
 fn every_bug_in_the_structures_of_vhdx_images_is_found() {
     assert_found(Base::of(ImageFormat::Vhdx), ImageFormat::Vhdx, &vhdx::BUGS);
+}
+
+#[test]
+fn every_bug_in_the_structures_of_vdi_images_is_found() {
+    assert_found(Base::of(ImageFormat::Vdi), ImageFormat::Vdi, &VDI_BUGS);
 }
 
 /// The entries of sector bitmaps lie between those of blocks.

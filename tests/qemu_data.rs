@@ -19,7 +19,7 @@ const MAX_FOLDER_BYTES: u64 = 64 << 20;
 
 /// Images of each kind: the options that differ from the usual ones, log2 of the size of a cluster, and the operations
 /// behind the writes.
-const IMAGES: [(&str, u32, &str); 10] = [
+const IMAGES: [(&str, u32, &str); 11] = [
     ("cluster_bits=9", 9, ""),
     ("cluster_bits=12 base=raw", 12, OVERLAY),
     ("cluster_bits=16 data_in=file", 16, ""),
@@ -29,6 +29,7 @@ const IMAGES: [(&str, u32, &str); 10] = [
     ("cluster_bits=18 base=vpc", 18, ""),
     ("cluster_bits=9 base=vhdx", 20, ""),
     ("cluster_bits=18 base=vmdk", 18, ""),
+    ("cluster_bits=9 base=vdi", 20, ""),
     ("cluster_bits=12", 12, SAME),
 ];
 

@@ -23,13 +23,14 @@ use recipe::Recipe;
 use tally::Tally;
 
 /// The lowest count of each comparison.
-const BOUNDS: [(&str, u64); 12] = [
+const BOUNDS: [(&str, u64); 13] = [
     ("empty disks", 300),
     ("raw sources", 70),
     ("qcow2 sources", 300),
     ("vpc sources", 45),
     ("vmdk sources", 100),
     ("vhdx sources", 45),
+    ("vdi sources", 45),
     ("chains", 70),
     ("snapshots", 40),
     ("bitmaps", 30),
@@ -64,6 +65,8 @@ const OTHERS: &[(&str, &str)] = &[
     ("vpc", "subformat=fixed"),
     ("vhdx", "subformat=dynamic"),
     ("vhdx", "subformat=fixed"),
+    ("vdi", "static=off"),
+    ("vdi", "static=on"),
     ("vmdk", "subformat=monolithicSparse"),
     ("vmdk", "subformat=monolithicFlat"),
     ("vmdk", "subformat=twoGbMaxExtentSparse"),

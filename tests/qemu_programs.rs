@@ -27,7 +27,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use files::{MAX_FILE_BYTES, check_layers, is_checkable, write_to};
 use judge::{Bench, judge, judge_disk};
 use pairs::{ENOUGH, Pairs};
-use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::images::FileNames;
 use qcowfuzz::images::Image;
@@ -281,11 +280,10 @@ fn with_given_bytes() -> Vec<Case> {
 
 /// Returns programs with a qcow2 image on an image of each other format.
 fn on_other_formats() -> Vec<Case> {
-    const BASES: [Base; 3] =
-        [Base::of(ImageFormat::Vpc), Base::of(ImageFormat::Vhdx), Base::of(ImageFormat::Vmdk)];
+    let bases: Vec<_> = Base::other_formats().map(Base::of).collect();
     let case = |rng_seed: u64| {
         let mut program = generate_any(rng_seed, 12);
-        let base = BASES[rng_seed as usize % BASES.len()];
+        let base = bases[rng_seed as usize % bases.len()];
         (program.prologue.base, program.prologue.form) = (base, form_of(rng_seed));
         let overlay = format!(
             "overlay version=3 cluster_bits={} refcount_order=4 features=none data_in=image \
@@ -296,7 +294,7 @@ fn on_other_formats() -> Vec<Case> {
         program.operations.extend(generate_any(!rng_seed, 6).operations);
         Case { name: format!("generated from {rng_seed}, on {base:?}"), input: program.encode() }
     };
-    (0..91 * BASES.len() as u64).map(case).collect()
+    (0..91 * bases.len() as u64).map(case).collect()
 }
 
 /// Returns a form in which every bit occurs with every other.

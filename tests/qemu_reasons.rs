@@ -21,10 +21,10 @@ mod comparison;
 mod fields;
 #[path = "qemu_reasons/files.rs"]
 mod files;
-#[path = "qemu_reasons/images.rs"]
-mod images;
 #[path = "qemu_formats/form_fields.rs"]
 mod form_fields;
+#[path = "qemu_reasons/images.rs"]
+mod images;
 #[allow(dead_code)]
 #[path = "qemu/info.rs"]
 mod info;
@@ -50,6 +50,8 @@ mod rules;
 mod runs;
 mod tally;
 #[allow(dead_code)]
+#[path = "qemu_formats/vdi.rs"]
+mod vdi;
 #[path = "qemu_formats/vhdx.rs"]
 mod vhdx;
 #[allow(dead_code)]

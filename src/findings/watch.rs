@@ -369,7 +369,9 @@ mod tests {
     #[test]
     fn entries_of_every_format_are_watched() {
         // All fields of the structures with a checksum, except for the checksums; QEMU reads one region table of VHDX.
-        for (base, sealed) in [("vpc", 12 + 6), ("vhdx", 2 * 10 + 2 + 2 * 5), ("vmdk", 0)] {
+        for (base, sealed) in
+            [("vpc", 12 + 6), ("vhdx", 2 * 10 + 2 + 2 * 5), ("vmdk", 0), ("vdi", 0)]
+        {
             let program = assemble(&format!(
                 "image version=3 cluster_bits=16 refcount_order=4 features=none size=512<<20+0 \
                  rng_seed=0 blocks=append table=append tolerance=0 base={base}

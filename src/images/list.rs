@@ -1,8 +1,8 @@
 //! The drawers of all formats, by the list of formats in the walker's package.
 
 use crate::disk::image_format::{ImageFormat, for_each_format};
+use crate::images;
 use crate::images::format::ImageDrawer;
-use crate::images::{qcow2, raw, vdi, vhdx, vmdk, vpc};
 
 macro_rules! drawers {
     (
@@ -11,7 +11,7 @@ macro_rules! drawers {
         /// Returns the drawer of a format.
         pub fn drawer(format: ImageFormat) -> &'static dyn ImageDrawer {
             match format {
-                $(ImageFormat::$format => &$drawer::Drawer,)*
+                $(ImageFormat::$format => &images::$drawer::Drawer,)*
             }
         }
     };

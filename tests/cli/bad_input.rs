@@ -222,8 +222,7 @@ fn other_formats_and_bad_usage_exit_with_2() {
     let dir = with_image();
     let output = qcowfuzz(dir.path(), &["map", "-f", "qed", "disk.qcow2"]);
     assert_eq!(output.status.code(), Some(2));
-    let line =
-        "disk.qcow2: format 'qed' is not supported, expected one of qcow2, raw, vpc, vhdx, vmdk, vdi";
+    let line = "disk.qcow2: format 'qed' is not supported, expected one of qcow2, raw, vpc, vhdx, vmdk, vdi";
     assert_eq!(error_line(&output), line);
     assert!(qcowfuzz(dir.path(), &["map", "-f", "qcow2", "disk.qcow2"]).status.success());
     let bad: [&[&str]; 8] = [

@@ -73,6 +73,13 @@ const fn sesparse(rule: &'static str, damage: &'static str, qemu: &'static str) 
     BrokenFormat { extent: SE_SPARSE, ..vmdk(rule, DESCRIPTOR, damage, qemu) }
 }
 
+/// Forms of VDI: dynamic, static, and with gaps.
+const VDI: &[u16] = &[0, 1, 0x1e, 0x81ff];
+
+const fn vdi(rule: &'static str, damage: &'static str, qemu: &'static str) -> BrokenFormat {
+    BrokenFormat { rule, format: ImageFormat::Vdi, forms: VDI, extent: "", damage, qemu }
+}
+
 const INVALID: &str = "Invalid argument";
 
 /// `nth` is twice the number of the field in the part. If it is odd, the checksum is corrected.
@@ -353,6 +360,21 @@ pub const FORMAT_CASES: &[BrokenFormat] = &[
         "L1 size too big",
     ),
     sesparse("seSparse directory past 2^63", "header nth=32 transform=flip value=54", ""),
+    vdi("VDI size above 512 TiB", "header nth=18 transform=boundary value=17", "image size"),
+    vdi("VDI signature", "header nth=2 transform=flip value=0", "bad signature"),
+    vdi("VDI version", "header nth=4 transform=add value=1", "version 1.2"),
+    vdi(
+        "VDI offset of the block map",
+        "header nth=12 transform=add value=1",
+        "unaligned block map",
+    ),
+    vdi("VDI offset of the data", "header nth=14 transform=add value=1", "unaligned data offset"),
+    vdi("VDI sector size", "header nth=16 transform=set value=1024", "sector size 1024"),
+    vdi("VDI block size", "header nth=20 transform=set value=4096", "block size 4096"),
+    vdi("VDI block map below the size", "header nth=24 transform=set value=0", "has room for 0"),
+    vdi("VDI link", "header nth=34 transform=flip value=63", "non-NULL link"),
+    vdi("VDI parent", "header nth=36 transform=flip value=0", "non-NULL parent"),
+    vdi("VDI number of blocks", "header nth=24 transform=flip value=30", "too many blocks"),
 ];
 
 /// A rule, and a change of bytes that breaks it. Programs cannot make as many attacks, or not these.

@@ -18,6 +18,7 @@ use crate::comparison::{Kind, TestedFormat};
 use crate::fields::{combinations, fields};
 use crate::qemu::Checked;
 use crate::runs::{COMMANDS, failed};
+use crate::vdi::Vdi;
 use crate::vhdx::Vhdx;
 use crate::vmdk::Vmdk;
 use crate::vpc::Vpc;
@@ -97,12 +98,14 @@ impl Case {
             (Source::Bytes(bytes), _) => fs::write(path, bytes).map_err(failed),
             (Source::Program(program), _) => write_attacked(path, program),
             (Source::Damaged(seed), ImageFormat::Vpc) => write_damaged::<Vpc>(path, *seed),
+            (Source::Damaged(seed), ImageFormat::Vdi) => write_damaged::<Vdi>(path, *seed),
             (Source::Damaged(seed), ImageFormat::Vhdx) => write_damaged::<Vhdx>(path, *seed),
             (Source::Damaged(seed), ImageFormat::Vmdk) => write_damaged::<Vmdk>(path, *seed),
             (Source::Damaged(_), format) => Err(format!("no damage of {}", format.name())),
             (Source::Attacked(seed), format) => {
                 let (base, parts) = match format {
                     ImageFormat::Vpc => (Base::of(ImageFormat::Vpc), Vpc::ATTACKED.1),
+                    ImageFormat::Vdi => (Base::of(ImageFormat::Vdi), Vdi::ATTACKED.1),
                     ImageFormat::Vhdx => (Base::of(ImageFormat::Vhdx), Vhdx::ATTACKED.1),
                     ImageFormat::Vmdk => (Base::of(ImageFormat::Vmdk), Vmdk::ATTACKED.1),
                     _ => (Base::Qcow2, &Part::ALL[..Part::OF_QCOW2]),
@@ -142,7 +145,7 @@ pub fn cases() -> Vec<Case> {
         let bytes = case.programs().map(|program| Source::Bytes(case.changed(&program)));
         all.extend(bytes.map(|bytes| (case.rule.to_string(), case.format, bytes)));
     }
-    for format in [ImageFormat::Vpc, ImageFormat::Vhdx, ImageFormat::Vmdk] {
+    for format in Base::other_formats() {
         let damaged = |seed| (format!("damage {seed}"), format, Source::Damaged(seed));
         let attacked = |seed| (format!("attack {seed}"), format, Source::Attacked(seed));
         all.extend((0..DAMAGED).map(damaged));

@@ -53,7 +53,7 @@ pub const PAIRS: &[NamedPair] = &[
     NamedPair {
         command: Some("check"),
         classes: Some((Bitmaps, Invalid)),
-        our_phrase: "a table entry has bits that are reserved",
+        our_phrase: ": a table entry ",
         their_phrase: "Check failed: Invalid argument",
         reason: "QEMU prints only an error number about an entry of a bitmap table",
     },

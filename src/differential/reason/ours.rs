@@ -1,8 +1,8 @@
 //! The messages of `qcowfuzz map`, `check`, `info` and `convert`.
 
 use super::class::ReasonClass::{
-    Bitmaps, EndlessChain, Entry, Invalid, LogReplay, MissingFile, NoChecks, NoHostOffset,
-    NotThisFormat, Output, Payload, Read, TooLarge, Unsupported, UnusableFile, Usage,
+    Bitmaps, CheckFindings, EndlessChain, Entry, Invalid, LogReplay, MissingFile, NoChecks,
+    NoHostOffset, NotThisFormat, Output, Payload, Read, TooLarge, Unsupported, UnusableFile, Usage,
 };
 use super::family::{MessageFamily, family};
 
@@ -32,6 +32,8 @@ pub(super) const OUR_MESSAGES: &[MessageFamily] = &[
     family("compressed cluster at guest offset ", Payload, "MapError::Compressed"),
     family(": the zlib stream ", Payload, "MapError::Grain, formats::vmdk::inflate"),
     family(": the length in its marker is ", Payload, "MapError::Grain, formats::vmdk::inflate"),
+    family(": block index ", CheckFindings, "formats::vdi::check"),
+    family("allocated blocks mismatch", CheckFindings, "formats::vdi::check"),
     // Entries that a walk met.
     family("grain at guest offset ", Entry, "MapError::Grain"),
     family(" for guest offset ", Entry, "MapError::InvalidEntry, MapError::Unaligned"),
@@ -55,6 +57,7 @@ pub(super) const OUR_MESSAGES: &[MessageFamily] = &[
     family("not a qcow2 image: ", NotThisFormat, "MapError::NotQcow2"),
     family("the file does not begin with 'vhdxfile'", NotThisFormat, "MapError::NotImage, VHDX"),
     family("no footer in the first sector", NotThisFormat, "MapError::NotImage, vpc"),
+    family("the signature is not 0xbeda107f", NotThisFormat, "MapError::NotImage, VDI"),
     family("image: the file is empty", NotThisFormat, "MapError::NotImage, VMDK"),
     family("no type of disk in the descriptor", NotThisFormat, "MapError::NotImage, VMDK"),
     family("no header of a sparse extent", NotThisFormat, "MapError::NotImage, VMDK"),

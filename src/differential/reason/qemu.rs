@@ -70,6 +70,7 @@ pub(super) const QEMU_MESSAGES: &[MessageFamily] = &[
     family("Broken bitmap directory", Bitmaps, "block/qcow2-bitmap.c, bitmap_list_load"),
     family("bitmap directory", Invalid, "block/qcow2-bitmap.c, bitmap_list_load"),
     family("doesn't satisfy the constraints", Bitmaps, "block/qcow2-bitmap.c, bitmap_list_load"),
+    family("More bitmaps found than", Bitmaps, "block/qcow2-bitmap.c, bitmap_list_load"),
     family("Could not read bitmap", Bitmaps, "block/qcow2-bitmap.c, load_bitmap"),
     family("Bitmap already exists: ", Bitmaps, "block/dirty-bitmap.c, bdrv_create_dirty_bitmap"),
     // vpc.
@@ -87,6 +88,12 @@ pub(super) const QEMU_MESSAGES: &[MessageFamily] = &[
     family("contains a log that needs to be replayed", LogReplay, "block/vhdx-log.c"),
     family("No valid VHDX header found", Invalid, "block/vhdx.c, vhdx_parse_header"),
     family("overlaps with region", Invalid, "block/vhdx.c, vhdx_region_check"),
+    // VDI.
+    family("Image not in VDI format", NotThisFormat, "block/vdi.c, vdi_open"),
+    family("Unsupported VDI image size", Invalid, "block/vdi.c, vdi_open"),
+    family("unsupported VDI image (version", Unsupported, "block/vdi.c, vdi_open"),
+    family("unsupported VDI image (non-NULL", Unsupported, "block/vdi.c, vdi_open"),
+    family("unsupported VDI image (", Invalid, "block/vdi.c, vdi_open"),
     // VMDK.
     family("invalid VMDK image descriptor", NotThisFormat, "block/vmdk.c, vmdk_open_desc_file"),
     family("Image not in VMDK format", NotThisFormat, "block/vmdk.c, vmdk_open_sparse"),

@@ -50,6 +50,7 @@ mod tests {
     use crate::images::damage::{
         BrokenRule, broken_at_open, broken_entries, broken_extent, open_rule_names,
     };
+    use crate::programs::operand::Base;
     use crate::programs::text::assemble;
 
     /// Makes each of the `attacks` on each image. Returns the rules about whole images that they break. Each attack
@@ -103,31 +104,27 @@ mod tests {
     fn attacks_on_other_formats_break_every_rule() {
         // Random attacks break the first rule about signatures most often. The other rules need more attacks than a
         // program may make, or other ones.
-        let cases = [
-            (
-                ImageFormat::Vpc,
-                drawer(ImageFormat::Vpc).attacks().to_vec(),
-                &[0, 8, 16][..],
-                &["VHD footer cookie"][..],
-            ),
-            (
-                ImageFormat::Vhdx,
-                drawer(ImageFormat::Vhdx).attacks().to_vec(),
-                &[0, 1],
-                &[
-                    "VHDX file signature",
-                    "VHDX region that occurs twice",
-                    "VHDX metadata item that occurs twice",
-                ],
-            ),
-            (
-                ImageFormat::Vmdk,
-                [drawer(ImageFormat::Vmdk).attacks(), vmdk::SE_SPARSE].concat(),
-                &[0, 0x18, 0x20, 0x40, 0x38],
-                &["VMDK magic", "VMDK parentFileNameHint"],
-            ),
-        ];
-        for (format, attacks, forms, others) in cases {
+        for format in Base::other_formats() {
+            let attacks = drawer(format).attacks();
+            let (attacks, forms, others) = match format {
+                ImageFormat::Vpc => (attacks.to_vec(), &[0, 8, 16][..], &["VHD footer cookie"][..]),
+                ImageFormat::Vhdx => (
+                    attacks.to_vec(),
+                    &[0, 1][..],
+                    &[
+                        "VHDX file signature",
+                        "VHDX region that occurs twice",
+                        "VHDX metadata item that occurs twice",
+                    ][..],
+                ),
+                ImageFormat::Vmdk => (
+                    [attacks, vmdk::SE_SPARSE].concat(),
+                    &[0, 0x18, 0x20, 0x40, 0x38][..],
+                    &["VMDK magic", "VMDK parentFileNameHint"][..],
+                ),
+                // Random attacks break it most often.
+                _ => (attacks.to_vec(), &[0, 1][..], &["VDI signature"][..]),
+            };
             let image = |form: &i32| {
                 let (bits, base) =
                     (if format == ImageFormat::Vhdx { 9 } else { 12 }, format.name());

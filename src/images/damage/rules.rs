@@ -56,6 +56,8 @@ mod tests {
                 let starts = [0, 64 << 10, 128 << 10, 192 << 10, 256 << 10, 2 << 20, 3 << 20];
                 starts.get(choice as usize).unwrap_or(&(2 << 20 | 64 << 10)) + near
             }
+            // All structures that rules judge lie in the header.
+            (ImageFormat::Vdi, _) => 60 + 2 * near,
             (_, 0) => length - 512 - near,
             (_, 1) => entropy.below(length),
             (_, choice) => (choice - 2) / 2 * 512 + near,
@@ -65,14 +67,13 @@ mod tests {
     /// Numbers of any size in any field are judged.
     #[test]
     fn any_bytes_are_judged() {
-        let formats = [
-            (ImageFormat::Qcow2, [0, 0]),
-            (ImageFormat::Vpc, [0, 8]),
-            (ImageFormat::Vhdx, [0, 1]),
-            (ImageFormat::Vmdk, [0, 0x20]),
-        ];
         let mut entropy = Entropy::new(8);
-        for (format, forms) in formats {
+        for format in ImageFormat::ALL.into_iter().filter(|it| *it != ImageFormat::Raw) {
+            let forms = match format {
+                ImageFormat::Vpc => [0, 8],
+                ImageFormat::Vmdk => [0, 0x20],
+                _ => [0, 1],
+            };
             let mut broken = 0;
             let mut harness = Harness::new(Walker::default());
             for rng_seed in 0..2000 {

@@ -1,7 +1,7 @@
 //! The attacks of known meaning on VDI images: `nth` is twice the number of a field.
 
 use crate::images::damage::{FieldChange, Transform};
-use crate::images::field_changes::{entry, header};
+use crate::images::field_changes::header;
 
 /// The attacks on VDI.
 pub const ATTACKS: &[&[FieldChange]] = &[
@@ -15,8 +15,4 @@ pub const ATTACKS: &[&[FieldChange]] = &[
     &[header(32, Transform::Set, 1)],
     &[header(38, Transform::Set, 1)],
     &[header(24, Transform::Boundary, 15)],
-    // A block past the end of the file, a block twice, a block over the header.
-    &[entry(Transform::Add, 9)],
-    &[entry(Transform::Set, 0)],
-    &[header(14, Transform::Set, 0)],
 ];

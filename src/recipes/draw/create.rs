@@ -41,7 +41,8 @@ impl Draft<'_> {
             9..=12 => ImageFormat::Vmdk,
             13..=15 => ImageFormat::Vpc,
             16 | 17 => ImageFormat::Raw,
-            _ => ImageFormat::Vhdx,
+            18 => ImageFormat::Vhdx,
+            _ => ImageFormat::Vdi,
         }
     }
 

@@ -99,9 +99,9 @@ impl<'c> Draft<'c> {
 
     /// Ends the step with the commands that were drawn for it.
     fn finish(&mut self, operation: DiskOperation) {
-        // Half of the qcow2, VHDX and VMDK images are probed. A raw image is not: guest data may look like a format.
+        // Half of the images are probed. A raw image is not: guest data may look like a format.
         let is_probed = self.top.format != ImageFormat::Raw
-            && !(self.top.format == ImageFormat::Vpc)
+            && self.top.format != ImageFormat::Vpc
             && self.choices.one_in(2);
         let format = (!is_probed).then(|| self.top.format.name().to_string());
         let disk = AskedDisk { file: self.top.file.clone(), format };

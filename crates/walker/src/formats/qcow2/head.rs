@@ -98,8 +98,7 @@ impl Head {
     ) -> Result<Option<ImageFormat>, MapError> {
         let Some(field) = self.backing_format else { return Ok(None) };
         let mut name = [0; MAX_FORMAT_BYTES];
-        let unsupported =
-            MapError::Unsupported("backing format that is unknown here");
+        let unsupported = MapError::Unsupported("backing format that is unknown here");
         // A length that does not fit into a `usize` does not fit into the buffer.
         let length = usize::try_from(field.length_bytes).unwrap_or(usize::MAX);
         let Some(name) = name.get_mut(..length) else { return Err(unsupported) };
