@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use qcowfuzz::disk::image_format::ImageFormat;
+
 use crate::{between, features_of, quoted, rows, rows_of_section, text_of};
 
 /// The formats that have form bits: their headings in the documents, and their names in programs.
@@ -55,6 +57,20 @@ fn every_row_states_how_it_is_confirmed() {
         assert_eq!(row[4] == "–", kinds.is_empty() && files.is_empty(), "{row:?}");
         // Programs, and only they, confirm the varieties that programs build.
         assert!(row[1] != "–" || !kinds.contains(&"programs"), "{row:?}");
+    }
+}
+
+#[test]
+fn every_format_has_its_tests_and_its_tables() {
+    let names = FORMATS.map(|(_, name)| name);
+    for format in ImageFormat::ALL.into_iter().skip(2) {
+        let name = format.name();
+        assert!(names.contains(&name), "{name}: no heading in FORMATS of tests/docs/formats.rs");
+        let judged = format!("qemu_agrees_about_{name}_images");
+        assert!(text_of("tests/qemu_formats.rs").contains(&judged), "{judged}: no such test");
+        let planted = text_of("tests/planted_layout.rs");
+        let places = [format!("ImageFormat::{format:?}"), format!("mod {name};")];
+        assert!(places.iter().any(|it| planted.contains(it)), "{name}: no planted fault");
     }
 }
 
