@@ -11,19 +11,13 @@
 //!
 //! [measure]: Measure
 
-mod checkpoints;
+mod dropping;
 mod file;
 mod geometry;
-mod kinds;
-mod layers;
 mod measure;
 mod numbers;
 mod operands;
-mod operations;
-mod patches;
-mod positions;
-mod ranges;
-mod resizes;
+mod plainer;
 mod search;
 mod trials;
 
@@ -50,14 +44,14 @@ pub(crate) struct Reducer {
 
 /// All reducers, in the order in which they run: those that remove most come first.
 pub(crate) const REDUCERS: &[Reducer] = &[
-    Reducer { name: "ranges", reduce: ranges::reduce },
-    Reducer { name: "layers", reduce: layers::reduce },
-    Reducer { name: "resizes", reduce: resizes::reduce },
-    Reducer { name: "checkpoints", reduce: checkpoints::reduce },
-    Reducer { name: "operations", reduce: operations::reduce },
-    Reducer { name: "kinds", reduce: kinds::reduce },
-    Reducer { name: "patches", reduce: patches::reduce },
-    Reducer { name: "positions", reduce: positions::reduce },
+    Reducer { name: "ranges", reduce: dropping::ranges },
+    Reducer { name: "layers", reduce: dropping::layers },
+    Reducer { name: "resizes", reduce: dropping::resizes },
+    Reducer { name: "checkpoints", reduce: dropping::checkpoints },
+    Reducer { name: "operations", reduce: dropping::operations },
+    Reducer { name: "kinds", reduce: plainer::kinds },
+    Reducer { name: "patches", reduce: plainer::patches },
+    Reducer { name: "positions", reduce: plainer::positions },
     Reducer { name: "operands", reduce: operands::reduce },
     Reducer { name: "geometry", reduce: geometry::reduce },
 ];

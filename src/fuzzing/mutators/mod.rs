@@ -1,4 +1,4 @@
-//! Mutations of programs and of files, one per file. Each is a pure function of the input and its entropy.
+//! Mutations of programs and of files. Each is a pure function of the input and its entropy.
 //!
 //! libFuzzer's own mutations change bytes: mostly operands, seldom an opcode. The mutations of this module change whole
 //! operations: they add, remove, reorder and aim them. One of them changes the entries that the engine under test
@@ -9,21 +9,16 @@ mod aim;
 mod bytes;
 mod context;
 mod crossover;
-mod delete;
 mod file;
 mod file_context;
 mod generated;
 mod geometry;
-mod insert;
 mod operand;
+mod operations;
 mod payload;
 mod refcounts;
 mod refused;
-mod repeat;
 mod sniper;
-mod splice;
-mod swap;
-mod tail;
 
 use crate::base::limits::MAX_OPERATIONS;
 use crate::harness::cases::target::Inputs;
@@ -101,23 +96,23 @@ impl Mutation {
 
 /// All mutations. Each weight is a guess. Their joint effect was measured (`docs/performance.md`).
 pub const MUTATIONS: &[Mutation] = &[
-    Mutation::of_programs(("insert", 4), insert::change),
-    Mutation::of_programs(("delete", 2), delete::change),
-    Mutation::of_programs(("repeat", 1), repeat::change),
-    Mutation::of_programs(("swap", 1), swap::change),
-    Mutation::of_programs(("splice", 1), splice::change),
+    Mutation::of_programs(("insert", 4), operations::insert),
+    Mutation::of_programs(("delete", 2), operations::delete),
+    Mutation::of_programs(("repeat", 1), operations::repeat),
+    Mutation::of_programs(("swap", 1), operations::swap),
+    Mutation::of_programs(("splice", 1), operations::splice),
     Mutation::of_programs(("payload", 1), payload::change),
     Mutation::of_programs(("operand", 6), operand::change),
     Mutation::of_programs(("geometry", 2), geometry::change),
-    Mutation::of_programs(("tail", 1), tail::change),
+    Mutation::of_programs(("tail", 1), operations::tail),
     Mutation::of_programs(("sniper", 2), sniper::change),
     Mutation::of_programs(("bytes", 4), bytes::change).of_libfuzzer(),
     Mutation::of_programs(("crossover", 4), crossover::change).of_libfuzzer(),
-    Mutation::of_files(("file bytes", 4), |file, context| file::bytes::change(file, context)),
+    Mutation::of_files(("file bytes", 4), |file, context| file::content::bytes(file, context)),
     Mutation::of_files(("file word", 6), |file, context| file::word::change(file, context)),
-    Mutation::of_files(("file range", 2), file::range::change),
-    Mutation::of_files(("file length", 1), file::length::change),
-    Mutation::of_files(("file mix", 2), file::mix::change),
+    Mutation::of_files(("file range", 2), file::content::range),
+    Mutation::of_files(("file length", 1), file::content::length),
+    Mutation::of_files(("file mix", 2), file::content::mix),
     Mutation::of_files(("file sniper", 2), |file, context| file::sniper::change(file, context)),
 ];
 
@@ -289,7 +284,7 @@ fn choose(
 /// Applies one, two or four mutations to a program, and returns those that changed it.
 fn change(program: &mut Program, context: &mut MutationContext, weights: &Weights) -> Used {
     if program.operations.len() > context.most {
-        delete::to_length(program, context);
+        operations::to_length(program, context);
         context.sound = false;
     }
     let wanted = wanted(&mut context.entropy);
