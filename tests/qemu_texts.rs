@@ -28,7 +28,7 @@ const RNG_SEED: u64 = 5;
 /// The number of recipes.
 const RECIPES: u64 = 100;
 /// The lowest count of each comparison.
-const BOUNDS: [(&str, u64); 8] = [
+const BOUNDS: [(&str, u64); 9] = [
     ("map", 95),
     ("check", 85),
     ("info", 85),
@@ -36,7 +36,8 @@ const BOUNDS: [(&str, u64); 8] = [
     ("qcow2", 180),
     ("vpc", 15),
     ("vmdk", 25),
-    ("vhdx", 4),
+    ("vhdx", 2),
+    ("vdi", 2),
 ];
 
 /// The exit codes of a check that found something, and of one of a format without checks.

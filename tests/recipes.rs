@@ -176,7 +176,7 @@ const FAULTS: [(Fault, &str, u64, &str); 5] = [
     (
         Fault::LosesLayersBelow,
         "the layers below are lost",
-        9,
+        22,
         "qemu: map: kind, normal → unallocated",
     ),
     (Fault::ReadsZeros, "all bytes are zeros", 0, "known_bytes: byte, data → zeros"),
