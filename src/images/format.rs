@@ -33,7 +33,8 @@ pub struct BuildBuffers {
     pub qcow2: BuildScratch,
 }
 
-/// An option of `qemu-img create`, with values that a recipe may give it.
+/// An option of `qemu-img create`, with values that a recipe may give it. Only the commands draw recipes.
+#[cfg_attr(not(feature = "cli"), expect(dead_code))]
 #[derive(Clone, Copy, Debug)]
 pub struct CreateOption {
     /// The name.
@@ -146,11 +147,13 @@ pub trait ImageDrawer: Sync {
 
     /// Returns the options with which recipes let qemu-img create an image. The option `block_size` sets the length of
     /// a block in bytes. The options of qcow2, raw and VMDK images depend on each other: recipes draw these themselves.
+    #[cfg_attr(not(feature = "cli"), expect(dead_code))]
     fn create_options(&self) -> &'static [CreateOption] {
         &[]
     }
 
     /// Returns the length in bytes of a block of an image that qemu-img creates without other options.
+    #[cfg_attr(not(feature = "cli"), expect(dead_code))]
     fn created_block_bytes(&self) -> u64 {
         64 << 10
     }
