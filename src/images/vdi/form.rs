@@ -14,7 +14,7 @@ pub const VDI_SECTOR_BYTES: u64 = 512;
 /// The length of a block in bytes: QEMU opens no other.
 pub const VDI_BLOCK_BYTES: u64 = 1 << 20;
 /// The largest numbers of entries in the block map.
-const MAX_MAP_ENTRIES: u64 = 1 << 14;
+pub const MAX_MAP_ENTRIES: u64 = 1 << 14;
 const MAX_LARGE_MAP_ENTRIES: u64 = 1 << 20;
 
 /// The variety of a VDI image.

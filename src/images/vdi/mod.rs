@@ -26,11 +26,11 @@ use crate::images::structures::report_structures;
 use crate::images::unstamped::EntryForm;
 
 use encoding::HeaderFields;
-use form::{VDI_BLOCK_BYTES, VdiForm};
+use form::{MAX_MAP_ENTRIES, VDI_BLOCK_BYTES, VdiForm};
 
 /// The block map of a static image: block 0, block 1 and so on.
 static ALL_BLOCKS: LazyLock<Vec<u8>> =
-    LazyLock::new(|| (0u32..1 << 14).flat_map(u32::to_le_bytes).collect());
+    LazyLock::new(|| (0..MAX_MAP_ENTRIES as u32).flat_map(u32::to_le_bytes).collect());
 
 /// The drawer of the format.
 pub struct Drawer;

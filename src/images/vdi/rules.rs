@@ -3,8 +3,7 @@
 
 use crate::formats::anatomy::StructureField;
 use crate::formats::vdi::constants::{
-    MAX_VDI_BLOCKS, VDI_BLOCK_BYTES, VDI_HEADER_BYTES, VDI_SECTOR_BYTES, VDI_SIGNATURE,
-    VDI_VERSION, header,
+    MAX_VDI_BLOCKS, VDI_BLOCK_BYTES, VDI_SECTOR_BYTES, VDI_SIGNATURE, VDI_VERSION, header,
 };
 use crate::images::image::Image;
 use crate::images::rule::BrokenRule;
@@ -49,20 +48,17 @@ pub(super) fn open_rules() -> impl Iterator<Item = BrokenRule> {
 
 /// Returns the first rule that an image breaks.
 pub(super) fn broken_at_open(image: &Image) -> Option<BrokenRule> {
-    let bytes: [u8; VDI_HEADER_BYTES] = Bytes::new(image).array(0);
-    let number = |field: StructureField| number_of(field, &bytes);
+    let bytes = Bytes::new(image);
+    let number = |field: StructureField| number_of(bytes, field);
     RULES.iter().find(|(_, is_broken)| is_broken(&number)).map(|(name, _)| *name)
 }
 
 /// Reports whether a file has the signature.
 pub(super) fn has_signature(image: &Image) -> bool {
-    Bytes::new(image).little(header::SIGNATURE.at as u64, 4) == u64::from(VDI_SIGNATURE)
+    number_of(Bytes::new(image), header::SIGNATURE) == u64::from(VDI_SIGNATURE)
 }
 
-/// Returns the number in a field, by code that the walker does not use.
-fn number_of(field: StructureField, bytes: &[u8; VDI_HEADER_BYTES]) -> u64 {
-    let mut number = [0; 8];
-    let stored = &bytes[field.at..][..field.width_bytes];
-    number[..stored.len()].copy_from_slice(stored);
-    u64::from_le_bytes(number)
+/// Returns the number in a field.
+fn number_of(bytes: Bytes<'_>, field: StructureField) -> u64 {
+    bytes.little(field.at as u64, field.width_bytes as u8)
 }

@@ -24,13 +24,6 @@ pub enum Base {
     Other(ImageFormat, TableReach),
 }
 
-/// The formats of [`Base::Other`], in the order of the list of formats.
-fn others() -> impl Iterator<Item = ImageFormat> {
-    ImageFormat::ALL
-        .into_iter()
-        .filter(|format| !matches!(format, ImageFormat::Qcow2 | ImageFormat::Raw))
-}
-
 impl Base {
     /// The fold of the first byte. Other values than those that a base has are those of 0.
     const FIRST_FOLD: u8 = 4;
@@ -57,22 +50,27 @@ impl Base {
         Self::of(format).with_reach(TableReach::Large)
     }
 
-    /// Returns the formats other than qcow2 and raw.
+    /// Returns the formats other than qcow2 and raw, in the order of the list of formats.
     pub fn other_formats() -> impl Iterator<Item = ImageFormat> {
-        others()
+        let has_base =
+            |format: &ImageFormat| !matches!(format, ImageFormat::Qcow2 | ImageFormat::Raw);
+        ImageFormat::ALL.into_iter().filter(has_base)
     }
 
     /// Returns all bases.
     pub fn all() -> impl Iterator<Item = Self> {
         let reaches = [TableReach::Small, TableReach::Large];
-        let others = others().flat_map(move |it| reaches.map(|reach| Self::Other(it, reach)));
+        let others =
+            Self::other_formats().flat_map(move |it| reaches.map(|reach| Self::Other(it, reach)));
         [Self::Qcow2, Self::Raw, Self::SparseRaw].into_iter().chain(others)
     }
 
     /// Returns the two bytes of the base.
     fn bytes(self) -> [u8; 2] {
         let (small, large, first) = Self::FIRST_FORMATS;
-        let at = |format| (0..).zip(others()).find(|(_, it)| *it == format).map_or(0, |it| it.0);
+        let at = |format| {
+            (0..).zip(Self::other_formats()).find(|(_, it)| *it == format).map_or(0, |it| it.0)
+        };
         match self {
             Self::Qcow2 => [0, 0],
             Self::Raw => [1, 0],

@@ -77,6 +77,24 @@ impl<S: Storage + ?Sized> Blocks<'_, S> {
     }
 }
 
+/// Fills `into` with the bytes at `host`, or with zeros if the file does not store their block. Returns true, which is
+/// the answer of [`FormatLayer::read_piece`]: a block that is not stored is zeros here, and no hole.
+///
+/// [`FormatLayer::read_piece`]: crate::formats::layer::FormatLayer::read_piece
+/// # Errors
+/// The read failed.
+pub(crate) fn read_block<S: Storage + ?Sized>(
+    image: &S,
+    host: Option<HostOffset>,
+    into: &mut [u8],
+) -> Result<bool, MapError> {
+    match host {
+        Some(host) => image.read_at(host, into)?,
+        None => into.fill(0),
+    }
+    Ok(true)
+}
+
 /// Returns the mapping of bytes at `host`. QEMU's drivers report blocks that the file does not store as present: they
 /// are zeros of this image.
 pub(crate) fn mapping_of(host: Option<HostOffset>) -> Mapping {

@@ -6,11 +6,11 @@ use crate::disk::extent::Mapping;
 use crate::disk::image_format::{ImageFormat, for_each_format};
 use crate::disk::observer::Observer;
 use crate::disk::offsets::{GuestOffset, HostOffset};
-use crate::disk::storage::{Layer, Storage};
+use crate::disk::storage::{Layer, Storage, read_array};
 use crate::formats::anatomy::{Anatomy, Part};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::layer::{
-    Cover, Declared, FormatLayer, Named, ReadBuffers, TablePieces, WalkStates,
+    Cover, Declared, ExtentTables, FormatLayer, Named, ReadBuffers, TablePieces, WalkStates,
 };
 use crate::formats::probe::{ProbedBytes, reject_other_formats};
 use crate::formats::qcow2::Qcow2;
@@ -18,7 +18,6 @@ use crate::formats::raw::Raw;
 use crate::formats::vdi::Vdi;
 use crate::formats::vhdx::Vhdx;
 use crate::formats::vmdk::Vmdk;
-use crate::formats::vmdk::tables::Tables;
 use crate::formats::vpc::Vpc;
 
 macro_rules! formats {
@@ -96,8 +95,7 @@ macro_rules! formats {
         /// # Errors
         /// The format is not one of [`ImageFormat`], or a read failed.
         pub fn probe<S: Storage + ?Sized>(storage: &S) -> Result<ImageFormat, MapError> {
-            let mut first_bytes: ProbedBytes = [0; 512];
-            storage.read_at(HostOffset::ZERO, &mut first_bytes)?;
+            let first_bytes: ProbedBytes = read_array(storage, HostOffset::ZERO)?;
             $(if <$format<'_, S> as FormatLayer<'_, S>>::is_probed(&first_bytes) {
                 return Ok(ImageFormat::$format);
             })*
@@ -150,7 +148,7 @@ macro_rules! formats {
             part: Part,
             name: &str,
             value: u64,
-            tables: Option<&Tables>,
+            tables: Option<&ExtentTables>,
         ) -> String {
             match format {
                 $(ImageFormat::$format => {

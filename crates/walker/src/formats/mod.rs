@@ -17,6 +17,6 @@ pub mod vpc;
 pub mod words;
 
 pub use layer::Declared;
-pub(crate) use layer::{Cover, HoldingFile, TablePieces, at_depth, go_on};
+pub(crate) use layer::{Cover, HoldingFile, Named, TablePieces, at_depth, go_on};
 pub(crate) use list::{Buffers, OpenLayer};
 pub use list::{check, declared, parts_of, probe, spelled};

@@ -9,7 +9,7 @@ use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::{Layer, Storage};
 use crate::formats::error::MapError;
 use crate::formats::qcow2::header::Header;
-use crate::formats::{OpenLayer, probe};
+use crate::formats::{Named, OpenLayer, probe};
 
 /// The number of layers of which a chain consists without an allocation.
 const INLINE_LAYERS: usize = 4;
@@ -31,7 +31,7 @@ fn open_layer<'s, S: Storage + ?Sized>(
     layer: &Layer<'s, S>,
     format: Option<ImageFormat>,
     observer: &impl Observer,
-) -> Result<(OpenLayer<'s, S>, Option<Option<ImageFormat>>), MapError> {
+) -> Result<(OpenLayer<'s, S>, Named), MapError> {
     let format = match format {
         Some(format) => format,
         None => probe(layer.image)?,

@@ -21,7 +21,7 @@ pub struct StructureField {
 }
 
 impl StructureField {
-    /// Returns the bytes of the field in a structure; zeros if the structure ends before it.
+    /// Returns the bytes of the field in a structure; none if the structure ends before it.
     fn bytes_of(self, structure: &[u8]) -> &[u8] {
         structure.get(self.at..self.at.saturating_add(self.width_bytes)).unwrap_or_default()
     }
@@ -85,23 +85,22 @@ impl FieldGroup {
     /// Returns the declared fields of the structure.
     pub fn declared(self, fields: &'static [StructureField]) -> impl Iterator<Item = Element> {
         fields.iter().map(move |field| {
-            let guest = if field.maps { EVERYTHING } else { NOTHING };
-            let (place, width) = (self.start + field.at as u64, field.width_bytes as u8);
-            let element = Element::field(self.part, field.name, place, width, guest);
-            let seal = self.seal.filter(|seal| seal.place() != place);
-            Element { order: self.order, unit: self.unit, seal, ..element }
+            // A structure is shorter than 2^16 bytes, and a field than 9.
+            self.element(field.name, field.at as u64, field.width_bytes as u8, field.maps)
         })
     }
 
     /// Returns the fields of the structure.
     pub fn elements(self, fields: &'static [FieldLayout]) -> impl Iterator<Item = Element> {
-        fields.iter().map(move |(name, at, width_bytes, maps)| {
-            let guest = if *maps { EVERYTHING } else { NOTHING };
-            let place = self.start + *at;
-            let field = Element::field(self.part, name, place, *width_bytes, guest);
-            // A checksum that is changed must stay wrong.
-            let seal = self.seal.filter(|seal| seal.place() != place);
-            Element { order: self.order, unit: self.unit, seal, ..field }
-        })
+        fields.iter().map(move |(name, at, width, maps)| self.element(name, *at, *width, *maps))
+    }
+
+    fn element(self, name: &'static str, at: u64, width_bytes: u8, maps: bool) -> Element {
+        let guest = if maps { EVERYTHING } else { NOTHING };
+        let place = self.start + at;
+        let field = Element::field(self.part, name, place, width_bytes, guest);
+        // A checksum that is changed must stay wrong.
+        let seal = self.seal.filter(|seal| seal.place() != place);
+        Element { order: self.order, unit: self.unit, seal, ..field }
     }
 }

@@ -34,7 +34,10 @@ pub(super) fn take_apart<S: Storage + ?Sized>(
     let mut scratch = [0; MAP_PIECE_BYTES];
     let _ = each_entries(image, header.map, 0..entries, &mut scratch, |piece| -> Flow {
         for EntryRun { indices, entry } in piece.runs() {
-            for index in indices.filter(|_| entry != [0xff; 4]) {
+            if entry == [0xff; 4] {
+                continue;
+            }
+            for index in indices {
                 let start = index.saturating_mul(VDI_BLOCK_BYTES);
                 let guest = start..start.saturating_add(VDI_BLOCK_BYTES);
                 let at = header.map + index * BLOCK_ENTRY_BYTES;

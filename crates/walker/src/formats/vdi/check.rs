@@ -58,7 +58,10 @@ pub(super) fn check<S: Storage + ?Sized>(
     let _ = each_entries(image, header.map, entries, &mut scratch, |piece| -> Flow {
         for EntryRun { indices, entry } in piece.runs() {
             let block = u32::from_le_bytes(entry);
-            for index in indices.filter(|_| is_stored(block)) {
+            if !is_stored(block) {
+                continue;
+            }
+            for index in indices {
                 if block >= header.entries {
                     report(VdiFault::TooLarge { index, block })?;
                     continue;

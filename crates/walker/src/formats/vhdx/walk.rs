@@ -8,6 +8,7 @@ use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Layer, Storage};
 use crate::formats::anatomy::{Anatomy, Part};
+use crate::formats::blocks::{mapping_of, read_block};
 use crate::formats::entries::{EntryRun, each_entries};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::layer::{
@@ -120,11 +121,7 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vhdx<'s, S> {
         into: &mut [u8],
         (): &mut (),
     ) -> Result<bool, MapError> {
-        match self.host_of(guest)? {
-            Some(host) => self.image.read_at(host, into)?,
-            None => into.fill(0),
-        }
-        Ok(true)
+        read_block(self.image, self.host_of(guest)?, into)
     }
 
     fn report_as_qemu(&mut self) {
@@ -233,10 +230,4 @@ fn start_of_data(
         }
         BlockState::Stored(start) => Ok(Some(start)),
     }
-}
-
-/// Returns the mapping of bytes at `host`. Blocks that the file does not store are zeros of this image.
-fn mapping_of(host: Option<HostOffset>) -> Mapping {
-    let (data, zero) = (host.is_some(), host.is_none());
-    Mapping { present: true, zero, data, offset: host, ..Mapping::HOLE }
 }

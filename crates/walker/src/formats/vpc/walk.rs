@@ -5,7 +5,7 @@ use crate::disk::observer::{Event, Observer, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Layer, Storage};
 use crate::formats::anatomy::{Anatomy, Part};
-use crate::formats::blocks::{Blocks, mapping_of};
+use crate::formats::blocks::{Blocks, mapping_of, read_block};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::layer::{
     Cover, ExtentTables, FormatLayer, Named, TablePieces, WalkStates, go_on, in_place,
@@ -74,11 +74,7 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vpc<'s, S> {
         into: &mut [u8],
         (): &mut (),
     ) -> Result<bool, MapError> {
-        match self.host_of(guest)? {
-            Some(host) => self.image.read_at(host, into)?,
-            None => into.fill(0),
-        }
-        Ok(true)
+        read_block(self.image, self.host_of(guest)?, into)
     }
 
     fn file_with_holes(&self, _guest: GuestOffset) -> Option<&'s S> {
