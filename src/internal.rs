@@ -118,6 +118,9 @@ pub mod images {
     pub mod layer_anatomy {
         pub use crate::images::layer_anatomy::*;
     }
+    pub mod list {
+        pub use crate::images::list::*;
+    }
     pub mod qcow2 {
         pub use crate::images::qcow2::*;
     }

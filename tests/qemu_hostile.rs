@@ -28,10 +28,11 @@ use qcowfuzz::formats::anatomy::Part;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Walker};
 use qcowfuzz::images::Image;
-use qcowfuzz::internal::images::damage::{Transform, broken_at_open};
+use qcowfuzz::internal::images::damage::Transform;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::export;
 use qcowfuzz::internal::images::export::Holes;
+use qcowfuzz::internal::images::list::drawer;
 use qcowfuzz::internal::programs::operand::{DataIn, Number};
 use qcowfuzz::internal::programs::operation::Class;
 use qcowfuzz::programs::generate::generate_any;
@@ -149,7 +150,7 @@ const LOADS_BITMAPS: &str = "rules: QEMU loads the bitmaps when it opens an imag
 /// Compares the rules with the answer of qemu-img, and counts the broken rule.
 fn judge_rules(image: &Image, theirs: &Walked, tally: &mut Tally) -> Option<String> {
     let unopened = theirs.refused.as_deref().filter(|error| error.contains("Could not open '"));
-    match (broken_at_open(ImageFormat::Qcow2, image), unopened) {
+    match (drawer(ImageFormat::Qcow2).broken_at_open(image), unopened) {
         (None, None) => {}
         (Some(_), Some(_)) => tally.add("rules: broken", 1),
         (None, Some(error)) if error.contains("itmap") && !error.contains("bitmaps_ext") => {

@@ -32,16 +32,17 @@ use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Walker};
 use qcowfuzz::images::{FileNames, Image};
-use qcowfuzz::internal::images::damage::{broken_at_open, entry_rule_names, open_rule_names};
 use qcowfuzz::internal::images::export;
 use qcowfuzz::internal::images::export::Holes;
+use qcowfuzz::internal::images::list::drawer;
 use qcowfuzz::programs::Program;
 use qemu::Checked;
 use tally::Tally;
 
 /// Returns the names of all rules of a format.
 fn rule_names(format: ImageFormat) -> impl Iterator<Item = &'static str> {
-    open_rule_names(format).into_iter().chain(entry_rule_names(format).iter().copied())
+    let drawer = drawer(format);
+    drawer.open_rules().into_iter().chain(drawer.entry_rules().iter().copied())
 }
 
 /// Returns the error of `qemu-img map`; `None` if it succeeds.
@@ -98,7 +99,7 @@ fn judge(dir: &Path, case: &Case) -> Checked<Tally> {
     image.write(HostOffset::ZERO, &case.bytes);
     image.seal(case.bytes.len() as u64);
     let mut tally = Tally::default();
-    match (broken_at_open(ImageFormat::Qcow2, &image), error) {
+    match (drawer(ImageFormat::Qcow2).broken_at_open(&image), error) {
         (Some(rule), Some(_)) => tally.add(rule, 1),
         (None, None) => tally.add("accepted", 1),
         (None, Some(error)) if FILES.iter().any(|it| error.contains(it)) => tally.add("files", 1),
@@ -118,7 +119,8 @@ fn the_rules_refuse_a_header_exactly_if_qemu_refuses_it() {
     let tally = qemu::judge_all(&cases, dir, |dir, case| judge(dir.path(), case));
     // The snapshot table and the content of the bitmaps extension are no part of these headers.
     let behind = ["snapshot's extra data above 1024 bytes", "nb_bitmaps"];
-    let bounds = open_rule_names(ImageFormat::Qcow2)
+    let bounds = drawer(ImageFormat::Qcow2)
+        .open_rules()
         .into_iter()
         .filter(|rule| !behind.contains(rule) && !rule.contains("itmap"));
     let bounds = bounds.map(|rule| (rule, 1)).chain([("accepted", 400), ("files", 1)]);

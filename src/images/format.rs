@@ -34,7 +34,6 @@ pub struct BuildBuffers {
 }
 
 /// An option of `qemu-img create`, with values that a recipe may give it. Only the commands draw recipes.
-#[cfg_attr(not(feature = "cli"), expect(dead_code))]
 #[derive(Clone, Copy, Debug)]
 pub struct CreateOption {
     /// The name.
@@ -123,13 +122,15 @@ pub trait ImageDrawer: Sync {
     /// Returns the names of the rules about entries.
     fn entry_rules(&self) -> &'static [BrokenRule];
 
-    /// Returns the first rule that an image breaks; `None` if it keeps all of them.
+    /// Returns the first rule that an image breaks; `None` if it keeps all of them. Each file is a valid raw image.
     fn broken_at_open(&self, image: &Image) -> Option<BrokenRule>;
 
-    /// Calls `take` with the entries of an image that break a rule. The image breaks none as a whole.
+    /// Calls `take` with the entries of an image that break a rule. The image breaks none as a whole. For qcow2, only
+    /// the entries that an attack has changed are judged, and not by this function.
     fn broken_entries(&self, image: &Image, take: &mut dyn FnMut(BrokenEntry));
 
-    /// Returns the first rule that a file beside the image breaks.
+    /// Returns the first rule that a file beside the image breaks; `None` if it keeps all of them, or if the rules do
+    /// not judge it.
     fn broken_extent(&self, file: &Image) -> Option<BrokenRule> {
         let _ = file;
         None
@@ -147,13 +148,11 @@ pub trait ImageDrawer: Sync {
 
     /// Returns the options with which recipes let qemu-img create an image. The option `block_size` sets the length of
     /// a block in bytes. The options of qcow2, raw and VMDK images depend on each other: recipes draw these themselves.
-    #[cfg_attr(not(feature = "cli"), expect(dead_code))]
     fn create_options(&self) -> &'static [CreateOption] {
         &[]
     }
 
     /// Returns the length in bytes of a block of an image that qemu-img creates without other options.
-    #[cfg_attr(not(feature = "cli"), expect(dead_code))]
     fn created_block_bytes(&self) -> u64 {
         64 << 10
     }

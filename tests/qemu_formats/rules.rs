@@ -8,9 +8,8 @@ use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::{FileStorage, Storage, each_data};
 use qcowfuzz::images::Image;
-use qcowfuzz::internal::images::damage::{
-    BrokenEntry, broken_at_open, broken_entries, entry_rule_names, open_rule_names,
-};
+use qcowfuzz::internal::images::damage::BrokenEntry;
+use qcowfuzz::internal::images::list::drawer;
 
 use crate::qemu::{self, Checked};
 use crate::tally::Tally;
@@ -24,7 +23,8 @@ pub const WITH_RULE: &str = "images that break a rule";
 /// Returns the counts of a format, with their lowest values. Random images may miss a rule; `tests/qemu_refusals.rs`
 /// has images for each of them.
 pub fn bounds(format: ImageFormat) -> impl Iterator<Item = (&'static str, u64)> {
-    let rules = open_rule_names(format).into_iter().chain(entry_rule_names(format).iter().copied());
+    let drawer = drawer(format);
+    let rules = drawer.open_rules().into_iter().chain(drawer.entry_rules().iter().copied());
     rules.chain([WITHOUT_RULE]).map(|rule| (rule, 0))
 }
 
@@ -53,7 +53,7 @@ pub fn compare(
     tally: &mut Tally,
 ) -> Checked<()> {
     let image = image_of(path)?;
-    match (broken_at_open(format, &image), refused) {
+    match (drawer(format).broken_at_open(&image), refused) {
         (Some(rule), Some(_)) => {
             tally.add(rule, 1);
             tally.add(WITH_RULE, 1);
@@ -61,7 +61,7 @@ pub fn compare(
         (Some(rule), None) => return Err(format!("qemu-img opens an image that breaks: {rule}")),
         (None, _) => {
             let mut broken: Vec<BrokenEntry> = Vec::new();
-            broken_entries(format, &image, |entry| {
+            drawer(format).broken_entries(&image, &mut |entry| {
                 if broken.iter().all(|other| other.rule != entry.rule) {
                     broken.push(entry);
                 }

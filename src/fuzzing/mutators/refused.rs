@@ -47,9 +47,7 @@ mod tests {
     use crate::disk::image_format::ImageFormat;
     use crate::harness::targets::TargetKind;
     use crate::harness::{Checks, Walker};
-    use crate::images::damage::{
-        BrokenRule, broken_at_open, broken_entries, broken_extent, open_rule_names,
-    };
+    use crate::images::damage::BrokenRule;
     use crate::programs::operand::Base;
     use crate::programs::text::assemble;
 
@@ -70,11 +68,15 @@ mod tests {
                 let outcome = target.run(&program.encode(), Checks::AtCheckpoints).unwrap();
                 effects += outcome.refused + outcome.failed;
                 let files = target.images().top();
-                broken.extend(broken_at_open(format, &files.image));
+                broken.extend(drawer(format).broken_at_open(&files.image));
                 broken.extend(
-                    files.extents.all().iter().filter_map(|file| broken_extent(format, file)),
+                    files
+                        .extents
+                        .all()
+                        .iter()
+                        .filter_map(|file| drawer(format).broken_extent(file)),
                 );
-                broken_entries(format, &files.image, |_| effects += 1);
+                drawer(format).broken_entries(&files.image, &mut |_| effects += 1);
             }
             assert!(effects > 0, "{attack:?}");
         }
@@ -97,7 +99,7 @@ mod tests {
         );
         // Random attacks break it most often.
         broken.insert("magic");
-        assert_eq!(broken, open_rule_names(ImageFormat::Qcow2).into_iter().collect());
+        assert_eq!(broken, drawer(ImageFormat::Qcow2).open_rules().into_iter().collect());
     }
 
     #[test]
@@ -140,7 +142,7 @@ mod tests {
             images.push(image(&0).replace("\nwrite", extent));
             let mut broken = broken_rules(format, &attacks, &images);
             broken.extend(others);
-            assert_eq!(broken, open_rule_names(format).into_iter().collect(), "{format:?}");
+            assert_eq!(broken, drawer(format).open_rules().into_iter().collect(), "{format:?}");
         }
     }
 }

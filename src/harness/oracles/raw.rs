@@ -17,8 +17,9 @@ use crate::harness::engine::questions::QuestionKind;
 use crate::harness::engine::tested::{TestedDisk, TestedEngine};
 use crate::harness::engine::{EngineError, EngineQuestion, ErrorKind};
 use crate::harness::files::chain::Chain;
-use crate::images::damage::{BrokenRule, broken_at_open};
+use crate::images::damage::BrokenRule;
 use crate::images::entropy::Entropy;
+use crate::images::list::drawer;
 use crate::programs::Question;
 
 use super::collector::{Collector, Fuel};
@@ -108,7 +109,7 @@ impl RawJudge {
             untouched: None,
             may_split_grains: file_input::may_split_grains(files),
         };
-        match broken_at_open(files.format, &files.image) {
+        match drawer(files.format).broken_at_open(&files.image) {
             Some(rule) => answers.judge_refused(engine, run, &chain, rule),
             None => answers.judge(engine, run, &measured),
         }

@@ -6,7 +6,6 @@ mod apply;
 mod attacks;
 mod read_faults;
 mod refusals;
-mod rules;
 mod traps;
 
 pub use super::rule::{BrokenEntry, BrokenRule};
@@ -14,4 +13,3 @@ pub use apply::Damage;
 pub use attacks::{Attack, FieldChange, Spot, Transform};
 pub use read_faults::ReadFaults;
 pub use refusals::Refusal;
-pub use rules::{broken_at_open, broken_entries, broken_extent, entry_rule_names, open_rule_names};

@@ -11,7 +11,6 @@ use crate::images::qcow2::EntryRules;
 use crate::images::rule::{BrokenEntry, BrokenRule};
 
 use super::apply::Damage;
-use super::rules::{broken_at_open, broken_entries, broken_extent};
 
 /// The largest number of entries of images in other formats than qcow2 that are judged.
 const MAX_REFUSALS: usize = 8;
@@ -50,7 +49,7 @@ impl Damage {
             let (format, image) = (files.format, &files.image);
             // QEMU opens the parent of a VMDK image as VMDK, and does not probe it.
             let is_probed = above.replace(format).is_some_and(|above| above != ImageFormat::Vmdk);
-            match broken_at_open(format, image) {
+            match drawer(format).broken_at_open(image) {
                 Some(rule) if is_probed && !drawer(format).has_signature(image, rule) => return,
                 Some(rule) => {
                     return into.push(Refusal { depth, guest: EVERYTHING, rule, is_mapped: false });
@@ -63,11 +62,12 @@ impl Damage {
             let mut all = self.changed().iter().filter(|changed| changed.depth == depth);
             if format != ImageFormat::Qcow2 {
                 let most = into.len() + MAX_REFUSALS;
-                broken_entries(format, image, |BrokenEntry { rule, guest, is_mapped }| {
+                let mut take = |BrokenEntry { rule, guest, is_mapped }| {
                     if into.len() < most {
                         into.push(Refusal { depth, guest, rule, is_mapped });
                     }
-                });
+                };
+                drawer(format).broken_entries(image, &mut take);
                 // A damaged descriptor may name no layer below.
                 if all.next().is_some() {
                     return;
@@ -85,7 +85,9 @@ impl Damage {
         let place = (depth, LayerFile::Image);
         match self.changed().iter().any(|changed| (changed.depth, changed.file) == place) {
             true => None,
-            false => files.extents.all().iter().find_map(|file| broken_extent(files.format, file)),
+            false => {
+                files.extents.all().iter().find_map(|file| drawer(files.format).broken_extent(file))
+            }
         }
     }
 

@@ -16,9 +16,9 @@ use crate::disk::storage::{Layer, Storage};
 use crate::formats;
 use crate::formats::anatomy::{Anatomy, Part};
 use crate::harness::oracles::{Violation, violation};
-use crate::images::damage::broken_at_open;
 use crate::images::files::LayerFiles;
 use crate::images::image::Image;
+use crate::images::list::drawer;
 
 use reading::{ORACLE, refused};
 
@@ -73,7 +73,7 @@ impl LayoutJudge {
         format: ImageFormat,
         image: &Image,
     ) -> Result<u64, Box<Violation>> {
-        if let Some(rule) = broken_at_open(format, image) {
+        if let Some(rule) = drawer(format).broken_at_open(image) {
             violation(ORACLE, "rules", ("kept", "broken"), || rule.to_string())?;
         }
         let mut first = None;
