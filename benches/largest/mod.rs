@@ -9,11 +9,11 @@ use qcowfuzz::disk::extent::{Extent, Window};
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::{Layer, Storage};
-use qcowfuzz::formats::vhdx::checksum::Checksum;
 use qcowfuzz::formats::vhdx::constants::{
     BAT_REGION, METADATA_REGION, REGION_TABLE_OFFSET, VIRTUAL_DISK_SIZE,
 };
-use qcowfuzz::formats::vpc::footer::checksums;
+use qcowfuzz::formats::vhdx::header::Checksum;
+use qcowfuzz::formats::vpc::headers::checksums;
 use qcowfuzz::harness::{Harness, Walker};
 use qcowfuzz::images::Image;
 use qcowfuzz::programs::text::assemble;

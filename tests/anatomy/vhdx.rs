@@ -2,13 +2,12 @@
 
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::formats::anatomy::{Anatomy, Part};
-use qcowfuzz::formats::vhdx::checksum::Checksum;
 use qcowfuzz::formats::vhdx::constants::{
     BAT_REGION, FILE_PARAMETERS, LOGICAL_SECTOR_SIZE, METADATA_REGION, PAGE_83,
     PHYSICAL_SECTOR_SIZE, REGION_TABLE_BYTES, VHDX_HEADER_BYTES, VHDX_HEADER_OFFSETS,
     VIRTUAL_DISK_SIZE,
 };
-use qcowfuzz::formats::vhdx::header::VhdxHeader;
+use qcowfuzz::formats::vhdx::header::{Checksum, VhdxHeader};
 use qcowfuzz::harness::{Harness, Walker};
 use qcowfuzz::images::Image;
 use qcowfuzz::programs::Program;

@@ -10,12 +10,12 @@ use qcowfuzz::disk::extent::{Extent, Window};
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::{Data, GRAIN_BYTES, Layer, Storage, Stored};
-use qcowfuzz::formats::vhdx::checksum::Checksum;
 use qcowfuzz::formats::vhdx::constants::{
     BAT_REGION, FILE_PARAMETERS, LOGICAL_SECTOR_SIZE, METADATA_REGION, PAGE_83,
     PHYSICAL_SECTOR_SIZE, VIRTUAL_DISK_SIZE,
 };
-use qcowfuzz::formats::vpc::footer::checksums;
+use qcowfuzz::formats::vhdx::header::Checksum;
+use qcowfuzz::formats::vpc::headers::checksums;
 use qcowfuzz::walkers::{Disk, WalkScratch, lookup, map_extents, read};
 
 use crate::peak_of;

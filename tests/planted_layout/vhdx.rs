@@ -3,10 +3,10 @@
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::formats::vhdx::block_table::BlockTable;
-use qcowfuzz::formats::vhdx::checksum::Checksum;
 use qcowfuzz::formats::vhdx::constants::{
     BAT_REGION, FILE_PARAMETERS, METADATA_REGION, VIRTUAL_DISK_SIZE,
 };
+use qcowfuzz::formats::vhdx::header::Checksum;
 use qcowfuzz::formats::vhdx::metadata::Metadata;
 use qcowfuzz::images::Image;
 

@@ -87,7 +87,7 @@ pub(super) fn broken_entries(image: &Image, take: &mut dyn FnMut(BrokenEntry)) {
     }
     let (table, entries, block) = file.table(header);
     let end = file.0.end_of_sectors();
-    // Blocks below 4 KiB have no bitmap, see `formats::vpc::dynamic_header`.
+    // Blocks below 4 KiB have no bitmap, see `formats::vpc::headers`.
     let bitmap = (block / (8 * SECTOR_BYTES)).next_multiple_of(SECTOR_BYTES);
     file.0.each_entry(table, entries.min(VPC_JUDGED_ENTRIES), |index, entry: [u8; 4]| {
         let entry = u32::from_be_bytes(entry);

@@ -5,16 +5,14 @@ use std::ops::Range;
 use crate::disk::offsets::HostOffset;
 use crate::formats::error::MapError;
 use crate::formats::vhdx::block_table::BlockTable;
-use crate::formats::vhdx::checksum::Checksum;
 use crate::formats::vhdx::constants::{
     BAT_ENTRY_BYTES, FILE_SIGNATURE, HEADER_SIGNATURE, METADATA_ENTRIES_AT, METADATA_ENTRY_BYTES,
     METADATA_TABLE_BYTES, OFFSET_UNIT_BYTES, REGION_ENTRIES_AT, REGION_ENTRY_BYTES,
     REGION_TABLE_OFFSET, REGION_TABLE_OFFSETS, VHDX_HEADER_BYTES, VHDX_HEADER_OFFSETS,
 };
-use crate::formats::vhdx::header::VhdxHeader;
+use crate::formats::vhdx::header::{Checksum, VhdxHeader};
 use crate::formats::vhdx::metadata::{Metadata, MetadataTable};
-use crate::formats::vhdx::region_table::RegionTable;
-use crate::formats::vhdx::regions::Region;
+use crate::formats::vhdx::region_table::{Region, RegionTable};
 use crate::harness::oracles::{OracleResult, Violation, violation};
 use crate::images::image::Image;
 

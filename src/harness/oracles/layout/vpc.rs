@@ -6,8 +6,7 @@ use crate::disk::storage::Storage;
 use crate::formats::vpc::constants::{
     DYNAMIC_CHECKSUM_AT, DYNAMIC_HEADER_BYTES, FOOTER_BYTES, SECTOR_BYTES, TYPE_FIXED,
 };
-use crate::formats::vpc::dynamic_header::DynamicHeader;
-use crate::formats::vpc::footer::{Footer, checksums};
+use crate::formats::vpc::headers::{DynamicHeader, Footer, checksums};
 use crate::harness::oracles::{OracleResult, Violation, violation};
 use crate::images::image::Image;
 

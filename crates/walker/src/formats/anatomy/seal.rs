@@ -1,8 +1,8 @@
 //! The checksums of structures.
 
 use crate::disk::offsets::HostOffset;
-use crate::formats::vhdx::checksum::Checksum;
-use crate::formats::vpc::footer::checksums;
+use crate::formats::vhdx::header::Checksum;
+use crate::formats::vpc::headers::checksums;
 
 /// A checksum over a structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

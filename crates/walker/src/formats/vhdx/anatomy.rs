@@ -1,5 +1,5 @@
 //! The anatomy of a VHDX image: the file identifier, both headers, the log's first entry, both region tables, the
-//! metadata, and the entries of the block allocation table.
+//! metadata, and the entries of the block allocation table; and fields and entries in words.
 
 use std::ops::{ControlFlow, Range};
 
@@ -11,19 +11,18 @@ use crate::formats::anatomy::{
 };
 use crate::formats::entries::{Entries, each_entries};
 use crate::formats::error::{Flow, MapError};
-
-use super::block_table::BlockTable;
-use super::constants::{
-    BAT_ENTRY_BYTES, CHECKSUM_AT, FILE_PARAMETERS, LOG_ENTRY_LENGTH_AT, LOG_ENTRY_SIGNATURE,
+use crate::formats::vhdx::block_table::{BlockState, BlockTable};
+use crate::formats::vhdx::constants::{
+    BAT_ENTRY_BYTES, CHECKSUM_AT, FILE_PARAMETERS, Guid, LOG_ENTRY_LENGTH_AT, LOG_ENTRY_SIGNATURE,
     LOG_HEADER_BYTES, LOGICAL_SECTOR_SIZE, MAX_METADATA_ENTRIES, MAX_REGIONS, METADATA_ENTRIES_AT,
     METADATA_ENTRY_BYTES, METADATA_TABLE_BYTES, OFFSET_UNIT_BYTES, PAGE_83, PHYSICAL_SECTOR_SIZE,
     REGION_ENTRIES_AT, REGION_ENTRY_BYTES, REGION_TABLE_BYTES, REGION_TABLE_OFFSET,
     REGION_TABLE_OFFSETS, VHDX_HEADER_BYTES, VHDX_HEADER_OFFSETS, VIRTUAL_DISK_SIZE,
 };
-use super::header::VhdxHeader;
-use super::metadata::{Metadata, MetadataTable};
-use super::region_table::RegionTable;
-use super::regions::Region;
+use crate::formats::vhdx::header::VhdxHeader;
+use crate::formats::vhdx::metadata::{Metadata, MetadataTable};
+use crate::formats::vhdx::region_table::{Region, RegionTable};
+use crate::formats::words::{features, field, with_reserved};
 
 /// The number of bytes of the file identifier: the signature, and the name of the creator.
 const IDENTIFIER_BYTES: u64 = 8 + 512;
@@ -84,7 +83,7 @@ const ITEM_FIELDS: &[FieldLayout] = &[
 ];
 
 /// The contents of the items that all readers know.
-const ITEM_CONTENTS: &[(super::constants::Guid, &[FieldLayout])] = &[
+const ITEM_CONTENTS: &[(Guid, &[FieldLayout])] = &[
     (FILE_PARAMETERS, &[("block_size", 0, 4, true), ("file_parameters", 4, 4, false)]),
     (VIRTUAL_DISK_SIZE, &[("virtual_disk_size", 0, 8, true)]),
     (PAGE_83, &[("page_83_data", 0, 8, false), ("page_83_data_end", 8, 8, false)]),
@@ -260,4 +259,49 @@ fn group(part: Part, start: HostOffset) -> FieldGroup {
 
 fn seal(start: HostOffset, length_bytes: usize) -> Seal {
     Seal { start, length_bytes, inside: CHECKSUM_AT, kind: SealKind::Crc32c }
+}
+
+/// Returns the meaning of a field or an entry of a VHDX image.
+pub(super) fn spelled(part: Part, name: &str, value: u64) -> String {
+    match (part, name) {
+        (Part::Table, _) => block_entry(value),
+        (Part::Directory, "required") => {
+            if value & 1 != 0 { "readers must know the region" } else { "optional" }.to_string()
+        }
+        (Part::Metadata, "flags") => features(value, &["user", "virtual disk", "required"]),
+        (Part::Metadata, "file_parameters") => features(value, &["fixed", "has a parent"]),
+        _ => field(name, value, ByteOrder::LittleEndian),
+    }
+}
+
+/// Returns the meaning of an entry of a block allocation table.
+fn block_entry(value: u64) -> String {
+    let (state, at) = (value & 7, value / OFFSET_UNIT_BYTES * OFFSET_UNIT_BYTES);
+    let kept = if at == 0 { String::new() } else { format!(", offset {at:#x}") };
+    let entry = match (BlockState::of_entry(value), state) {
+        (BlockState::Stored(host), _) => format!("stored at {host:#x}"),
+        (BlockState::Unreadable(what), _) => what.to_string(),
+        (BlockState::Zeros, 0) => format!("not present{kept}"),
+        (BlockState::Zeros, 1) => format!("undefined{kept}"),
+        (BlockState::Zeros, 2) => format!("zeros{kept}"),
+        (BlockState::Zeros, 3) => format!("unmapped{kept}"),
+        (BlockState::Zeros, _) => format!("state {state}, which reads as zeros{kept}"),
+    };
+    with_reserved(entry, (value % OFFSET_UNIT_BYTES) & !7)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_and_fields_have_a_meaning() {
+        let entry = |value| spelled(Part::Table, "", value);
+        assert_eq!(entry((5 << 20) | 6), "stored at 0x500000");
+        assert_eq!(entry((5 << 20) | 2), "zeros, offset 0x500000");
+        assert_eq!(entry(3), "unmapped");
+        assert_eq!(entry(0x101), "undefined; reserved bits 0x100");
+        assert!(entry(4).contains("state is 4"));
+        assert_eq!(spelled(Part::Header, "log_length", 512), "512");
+    }
 }

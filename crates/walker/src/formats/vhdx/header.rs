@@ -1,16 +1,85 @@
-//! The header: which of the two counts, and where the log lies.
+//! The headers: which of the two counts, and where the log lies. Their checksum, CRC-32C, is also that of the region
+//! table and of log entries.
+
+use std::ops::{ControlFlow, Range};
 
 use bytes::Buf;
 
-use super::checksum::Checksum;
-use super::constants::{
-    Guid, HEADER_SIGNATURE, MAX_LENGTH_BYTES, OFFSET_UNIT_BYTES, VHDX_HEADER_BYTES,
+use crate::disk::crc32c_zeros::append_zeros;
+use crate::disk::error::StorageError;
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::{Storage, each_data, read_array};
+use crate::formats::error::MapError;
+use crate::formats::vhdx::constants::{
+    CHECKSUM_AT, Guid, HEADER_SIGNATURE, MAX_LENGTH_BYTES, OFFSET_UNIT_BYTES, VHDX_HEADER_BYTES,
     VHDX_HEADER_FIELD_BYTES, VHDX_HEADER_OFFSETS, VHDX_VERSION,
 };
-use super::log::ReplayLog;
-use crate::disk::offsets::HostOffset;
-use crate::disk::storage::{Storage, read_array};
-use crate::formats::error::MapError;
+
+/// A checksum of the bytes so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Checksum(u32);
+
+impl Checksum {
+    /// Returns the checksum of a structure, whose own checksum counts as zeros.
+    pub fn of_structure(bytes: &[u8]) -> Self {
+        let mut checksum = Self::default();
+        let (before, rest) = bytes.split_at_checked(CHECKSUM_AT).unwrap_or((bytes, &[]));
+        checksum.append(before);
+        if let Some((_, after)) = rest.split_first_chunk::<4>() {
+            checksum.append(&[0; 4]);
+            checksum.append(after);
+        }
+        checksum
+    }
+
+    /// Reports whether this is the checksum that a structure contains.
+    pub fn is_in(self, structure: &[u8]) -> bool {
+        let stored = structure.get(CHECKSUM_AT..).and_then(|rest| rest.first_chunk());
+        stored.is_some_and(|stored| u32::from_le_bytes(*stored) == self.0)
+    }
+
+    /// Reports whether a structure contains its own checksum.
+    pub fn is_valid(structure: &[u8]) -> bool {
+        Self::of_structure(structure).is_in(structure)
+    }
+
+    /// Appends bytes.
+    pub fn append(&mut self, bytes: &[u8]) {
+        self.0 = crc32c::crc32c_append(self.0, bytes);
+    }
+
+    /// Appends zeros, in time that grows with the logarithm of their number.
+    pub fn append_zeros(&mut self, count: u64) {
+        self.0 = append_zeros(self.0, count);
+    }
+
+    /// Appends the bytes of a file in `range`. Holes of the file are not read. `scratch` has room
+    /// for a piece.
+    ///
+    /// # Errors
+    /// A read fails.
+    pub fn append_stored<S: Storage + ?Sized>(
+        &mut self,
+        file: &S,
+        range: Range<HostOffset>,
+        scratch: &mut [u8],
+    ) -> Result<(), StorageError> {
+        let mut position = range.start;
+        let _ = each_data(file, range.clone(), scratch, |data| {
+            self.append_zeros(data.offset.saturating_distance_from(position));
+            self.append(data.bytes);
+            position = data.offset + data.bytes.len() as u64;
+            Ok::<_, StorageError>(ControlFlow::Continue(()))
+        })?;
+        self.append_zeros(range.end.saturating_distance_from(position));
+        Ok(())
+    }
+
+    /// Returns the checksum.
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
 
 /// The fields of a header that a reader needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +114,17 @@ pub enum LesserHeader {
     Older,
     /// It is the same as the header that counts.
     Equal,
+}
+
+/// The place of the log, and the identity of its entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplayLog {
+    /// The host offset, a multiple of 1 MiB.
+    pub offset: HostOffset,
+    /// The length in bytes, a multiple of 1 MiB.
+    pub length_bytes: u32,
+    /// The identity of the entries. An entry with another one is left over from earlier times.
+    pub guid: Guid,
 }
 
 impl VhdxHeader {
@@ -162,6 +242,17 @@ pub(super) fn not_vhdx(what: &'static str) -> MapError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_own_checksum_counts_as_zeros() {
+        let mut bytes = *b"head\0\0\0\0rest";
+        let checksum = Checksum::of_structure(&bytes);
+        assert_eq!(checksum.get(), crc32c::crc32c(&bytes));
+        bytes[4..8].copy_from_slice(&checksum.get().to_le_bytes());
+        assert!(Checksum::is_valid(&bytes));
+        bytes[11] ^= 1;
+        assert!(!Checksum::is_valid(&bytes) && !Checksum::is_valid(b"short"));
+    }
 
     fn header(sequence: u64, file_guid: u8) -> [u8; VHDX_HEADER_BYTES] {
         let mut bytes = [0; VHDX_HEADER_BYTES];

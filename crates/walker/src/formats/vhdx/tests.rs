@@ -10,11 +10,11 @@ use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Data, Layer, Storage, Stored, read_widened};
 use crate::formats::error::MapError;
-use crate::formats::vhdx::checksum::Checksum;
 use crate::formats::vhdx::constants::{
     BAT_REGION, FILE_PARAMETERS, LOGICAL_SECTOR_SIZE, METADATA_REGION, PAGE_83,
     PHYSICAL_SECTOR_SIZE, VIRTUAL_DISK_SIZE,
 };
+use crate::formats::vhdx::header::Checksum;
 use crate::walkers::{Disk, WalkScratch, lookup, map_extents};
 
 const MIB: u64 = 1 << 20;

@@ -1,4 +1,4 @@
-//! The anatomy of a VHD image: footers, dynamic header, table entries and bitmaps.
+//! The anatomy of a VHD image: footers, dynamic header, table entries and bitmaps; and fields and entries in words.
 
 use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
@@ -7,13 +7,12 @@ use crate::formats::anatomy::{
     Anatomy, ByteOrder, Element, FieldGroup, FieldLayout, NOTHING, OffsetUnit, Part, Seal, SealKind,
 };
 use crate::formats::error::MapError;
-
-use super::constants::{
-    DYNAMIC_CHECKSUM_AT, DYNAMIC_HEADER_BYTES, FOOTER_BYTES, FOOTER_CHECKSUM_AT, TYPE_FIXED,
-    UNALLOCATED,
+use crate::formats::vpc::constants::{
+    DYNAMIC_CHECKSUM_AT, DYNAMIC_HEADER_BYTES, FOOTER_BYTES, FOOTER_CHECKSUM_AT, SECTOR_BYTES,
+    TYPE_FIXED, UNALLOCATED,
 };
-use super::dynamic_header::DynamicHeader;
-use super::footer::Footer;
+use crate::formats::vpc::headers::{DynamicHeader, Footer};
+use crate::formats::words::field;
 
 /// The fields of a footer.
 const FOOTER_FIELDS: &[FieldLayout] = &[
@@ -145,4 +144,33 @@ fn read_footer<S: Storage + ?Sized>(
     let mut bytes = [0; FOOTER_BYTES];
     storage.read_at(at, &mut bytes)?;
     Ok(bytes)
+}
+
+/// Returns the meaning of a field or an entry of a VHD image.
+pub(super) fn spelled(part: Part, name: &str, value: u64) -> String {
+    match (part, name) {
+        (Part::Table, _) if value == u64::from(UNALLOCATED) => "not stored".to_string(),
+        (Part::Table, _) => format!("bitmap at {:#x}", value.saturating_mul(SECTOR_BYTES)),
+        (_, "disk_type") => match value {
+            2 => "fixed".to_string(),
+            3 => "dynamic".to_string(),
+            4 => "with a parent".to_string(),
+            _ => format!("{value}: no meaning"),
+        },
+        _ => field(name, value, ByteOrder::BigEndian),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_and_fields_have_a_meaning() {
+        assert_eq!(spelled(Part::Table, "", 4), "bitmap at 0x800");
+        assert_eq!(spelled(Part::Table, "", 0xffff_ffff), "not stored");
+        let cookie = u64::from_be_bytes(*b"conectix");
+        assert_eq!(spelled(Part::Header, "cookie", cookie), "\"conectix\"");
+        assert_eq!(spelled(Part::Header, "data_offset", 512), "0x200");
+    }
 }
