@@ -2,8 +2,7 @@
 
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::formats::anatomy::{Anatomy, Part};
-use qcowfuzz::formats::vmdk::cowd_header::CowdHeader;
-use qcowfuzz::formats::vmdk::sparse_header::SparseHeader;
+use qcowfuzz::formats::vmdk::headers::{CowdHeader, SparseHeader};
 use qcowfuzz::harness::{Harness, Walker};
 use qcowfuzz::images::Image;
 use qcowfuzz::programs::Program;

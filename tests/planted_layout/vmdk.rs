@@ -9,8 +9,7 @@ use qcowfuzz::formats::vmdk::constants::{
     DIRECTORY_AT_END, FLAG_MARKERS, FLAG_REDUNDANT_DIRECTORY, FLAG_ZERO_GRAINS, HEADER_BYTES,
     SECTOR_BYTES, SPARSE_MAGIC, STREAM_FOOTER_BYTES,
 };
-use qcowfuzz::formats::vmdk::footer;
-use qcowfuzz::formats::vmdk::sparse_header::SparseHeader;
+use qcowfuzz::formats::vmdk::headers::{SparseHeader, footer_header};
 use qcowfuzz::harness::{Harness, Walker};
 use qcowfuzz::images::Image;
 use qcowfuzz::internal::harness::oracles::layout::LayoutJudge;
@@ -44,7 +43,7 @@ impl Built {
         let has_footer = header.directory_sector == DIRECTORY_AT_END;
         if has_footer {
             let at = image.length_bytes() - STREAM_FOOTER_BYTES as u64;
-            header = footer::header(&bytes(image, at)).unwrap();
+            header = footer_header(&bytes(image, at)).unwrap();
         }
         let image = image.clone();
         let mut built = Self { image, header, has_footer, directory: vec![], grains: vec![] };

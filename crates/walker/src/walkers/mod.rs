@@ -20,7 +20,7 @@ pub use crate::formats::error::MapError;
 pub use crate::formats::qcow2::check::{
     CheckFinding, CheckedQcow2, FindingCounts, GuestClusters, check_qcow2,
 };
-pub use crate::formats::vmdk::facts::{ExtentFacts, VmdkFacts, vmdk_facts};
+pub use crate::formats::vmdk::{ExtentFacts, VmdkFacts, vmdk_facts};
 pub use crate::formats::{Declared, check, declared};
 pub use disk::Disk;
 pub use lookup::lookup;

@@ -10,12 +10,9 @@ use crate::formats::vmdk::constants::{
     COWD_MAGIC, DIRECTORY_AT_END, EMBEDDED_DESCRIPTOR_AT, FLAG_REDUNDANT_DIRECTORY,
     GRAIN_MARKER_BYTES, HEADER_BYTES, SECTOR_BYTES, STREAM_FOOTER_BYTES,
 };
-use crate::formats::vmdk::cowd_header::CowdHeader;
-use crate::formats::vmdk::footer;
-use crate::formats::vmdk::grain::Grain;
 use crate::formats::vmdk::head::sectors_of;
-use crate::formats::vmdk::sparse_header::SparseHeader;
-use crate::formats::vmdk::tables::{GrainKind, Tables};
+use crate::formats::vmdk::headers::{CowdHeader, SparseHeader, footer_header};
+use crate::formats::vmdk::tables::{Grain, GrainKind, Tables};
 use crate::harness::oracles::{OracleResult, Violation, disagreement};
 use crate::images::files::LayerFiles;
 use crate::images::image::Image;
@@ -76,7 +73,7 @@ fn check_footer(
 ) -> Result<SparseHeader, Box<Violation>> {
     let end = image.length_bytes();
     let at = end.saturating_sub(STREAM_FOOTER_BYTES as u64);
-    let header = footer::header(&read(image, at)).map_err(|error| refused("footer", &error))?;
+    let header = footer_header(&read(image, at)).map_err(|error| refused("footer", &error))?;
     places.push(at..end);
     match (SparseHeader { directory_sector: DIRECTORY_AT_END, ..header }) == *first {
         true => Ok(header),

@@ -15,12 +15,10 @@ use crate::disk::storage::{Layer, PIECE_BYTES, Storage};
 use crate::formats::entries::{Entries, each_entries};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::layer::{HoldingFile, whole_sectors};
-use crate::formats::vmdk::grain::Grain;
 use crate::formats::vmdk::head::ImageLayout;
-use crate::formats::vmdk::tables::{GrainKind, Tables};
+use crate::formats::vmdk::tables::{Grain, GrainKind, Tables};
 
-use super::extent::{ExtentData, INDIVISIBLE, NO_DIRECTORY_ENTRY, OpenExtent};
-use super::open::Vmdk;
+use super::open::{ExtentData, INDIVISIBLE, NO_DIRECTORY_ENTRY, OpenExtent, Vmdk};
 
 /// Checks a VMDK image as `qemu-img check` does: each grain that the tables name must begin in the file of its extent.
 /// It does not read the image below. The cost depends on the tables, and not on the size of the disk.

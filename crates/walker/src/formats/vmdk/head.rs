@@ -7,10 +7,9 @@ use super::constants::{
     COWD_MAGIC, EMBEDDED_DESCRIPTOR_AT, HEADER_BYTES, IDENTITY_BYTES, MAX_DESCRIPTOR_BYTES,
     MAX_PARENT_NAME_BYTES, PARENT_NAME, SECTOR_BYTES, SPARSE_MAGIC,
 };
-use super::descriptor::{self, ExtentLine};
-use super::grain::table_at;
-use super::scan::{self, Scanner, text_of};
-use super::sparse_header::SparseHeader;
+use super::descriptor::{self, ExtentLine, Scanner, after, text_of};
+use super::headers::SparseHeader;
+use super::tables::table_at;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::error::MapError;
@@ -139,7 +138,7 @@ impl Identity {
 
 /// Returns the name of the parent: it begins two bytes behind the name of the field, even if the text ends before that.
 fn parent_name(bytes: &[u8]) -> Result<Option<Vec<u8>>, MapError> {
-    let Some(at) = scan::after(text_of(bytes), PARENT_NAME) else { return Ok(None) };
+    let Some(at) = after(text_of(bytes), PARENT_NAME) else { return Ok(None) };
     let value = at.checked_add(2).and_then(|at| bytes.get(at..)).unwrap_or_default();
     let mut parts = text_of(value).splitn(2, |byte| *byte == b'"');
     match (parts.next(), parts.next()) {
@@ -154,7 +153,7 @@ fn parent_name(bytes: &[u8]) -> Result<Option<Vec<u8>>, MapError> {
 
 /// Returns the number that begins one byte behind the first `name`, even if the text ends before that.
 fn number(bytes: &[u8], name: &[u8]) -> Option<u32> {
-    let at = scan::after(text_of(bytes), name)?;
+    let at = after(text_of(bytes), name)?;
     Scanner::new(text_of(bytes.get(at.checked_add(1)?..)?)).hexadecimal()
 }
 

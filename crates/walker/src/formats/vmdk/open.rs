@@ -1,5 +1,6 @@
-//! Opens an image, with the checks that QEMU makes (`block/vmdk.c`, `vmdk_open`).
+//! Opens an image and its extents, with the checks that QEMU makes (`block/vmdk.c`, `vmdk_open`).
 
+use crate::disk::extent::Mapping;
 use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Layer, Storage};
@@ -8,15 +9,12 @@ use crate::formats::vmdk::constants::{
     COWD_MAGIC, DIRECTORY_AT_END, HEADER_BYTES, MAX_LENGTH_BYTES, SECTOR_BYTES, SPARSE_MAGIC,
     STREAM_FOOTER_BYTES,
 };
-use crate::formats::vmdk::cowd_header::CowdHeader;
 use crate::formats::vmdk::descriptor::ExtentKind;
-use crate::formats::vmdk::footer;
 use crate::formats::vmdk::head::{Identity, ImageLayout, first_sector, sectors_of};
-use crate::formats::vmdk::sesparse::{ConstHeader, check_volatile};
-use crate::formats::vmdk::sparse_header::SparseHeader;
-use crate::formats::vmdk::tables::{GrainKind, Tables};
-
-use super::extent::{ExtentData, OpenExtent};
+use crate::formats::vmdk::headers::{
+    ConstHeader, CowdHeader, SparseHeader, check_volatile, footer_header, no_footer,
+};
+use crate::formats::vmdk::tables::{Grain, GrainKind, Tables};
 
 /// An open VMDK image.
 #[derive(Debug)]
@@ -105,10 +103,10 @@ fn sparse<S: Storage + ?Sized>(
     }
     if header.directory_sector == DIRECTORY_AT_END {
         let end = image_sectors.saturating_mul(SECTOR_BYTES);
-        let at = end.checked_sub(STREAM_FOOTER_BYTES as u64).ok_or(footer::no_footer())?;
+        let at = end.checked_sub(STREAM_FOOTER_BYTES as u64).ok_or(no_footer())?;
         let mut bytes = [0; STREAM_FOOTER_BYTES];
         file.read_at(HostOffset::new(at), &mut bytes)?;
-        header = footer::header(&bytes)?;
+        header = footer_header(&bytes)?;
         observer.event(State::Open, Event::Footer);
         observer.rare(Rare::VmdkFooter);
     }
@@ -139,3 +137,129 @@ fn sesparse<S: Storage + ?Sized>(file: &S) -> Result<(u64, ExtentData), MapError
     check_volatile(&bytes)?;
     Ok((header.capacity_sectors, ExtentData::Sparse(header.tables()?)))
 }
+
+/// An open extent.
+#[derive(Debug)]
+pub(super) struct OpenExtent<'s, S: Storage + ?Sized> {
+    pub(super) file: &'s S,
+    /// The first guest byte.
+    pub(super) start: GuestOffset,
+    /// The guest byte behind the extent.
+    pub(super) end: GuestOffset,
+    pub(super) data: ExtentData,
+}
+
+/// The place of an extent's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ExtentData {
+    /// All data, from this host offset on.
+    Flat(HostOffset),
+    /// Grains.
+    Sparse(Tables),
+    /// Grains whose tables map a number of sectors by which QEMU cannot divide.
+    Indivisible(Tables),
+}
+
+/// A grain, or a flat extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) grain: Grain,
+    pub(super) start: GuestOffset,
+    pub(super) end: GuestOffset,
+}
+
+impl<S: Storage + ?Sized> OpenExtent<'_, S> {
+    /// Returns the piece that holds the byte at `guest`, which lies in the extent.
+    pub(super) fn piece_at(&self, guest: GuestOffset) -> Result<Piece, MapError> {
+        let (start, end) = (self.start, self.end);
+        let tables = match &self.data {
+            ExtentData::Flat(offset) => {
+                let length = end.saturating_distance_from(start);
+                let in_file =
+                    offset.get().checked_add(length).is_some_and(|end| end <= MAX_LENGTH_BYTES);
+                return match in_file {
+                    true => Ok(Piece { grain: Grain::At(*offset), start, end }),
+                    false => Err(MapError::Grain { guest, what: PAST_FILES }),
+                };
+            }
+            ExtentData::Sparse(tables) => tables,
+            ExtentData::Indivisible(_) => {
+                return Err(MapError::Grain { guest, what: INDIVISIBLE });
+            }
+        };
+        let inside = guest.saturating_distance_from(start);
+        let at_grain = inside - inside % tables.grain_bytes();
+        let start = start + at_grain;
+        let end = start + tables.grain_bytes();
+        Ok(Piece { grain: self.grain_of(tables, inside, guest)?, start, end })
+    }
+
+    /// Returns the end of the piece that holds the byte at `guest`, which lies in the extent. As in QEMU, a grain is
+    /// always whole: the last one of a sparse extent covers the beginning of the next extent, too.
+    pub(super) fn end_of_piece(&self, guest: GuestOffset) -> GuestOffset {
+        match &self.data {
+            ExtentData::Flat(_) | ExtentData::Indivisible(_) => self.end,
+            ExtentData::Sparse(tables) => {
+                let inside = guest.saturating_distance_from(self.start);
+                guest + (tables.grain_bytes() - inside % tables.grain_bytes())
+            }
+        }
+    }
+
+    /// Returns the grain that holds the byte at `inside` the extent.
+    fn grain_of(
+        &self,
+        tables: &Tables,
+        inside: u64,
+        guest: GuestOffset,
+    ) -> Result<Grain, MapError> {
+        let fault = |what| MapError::Grain { guest, what };
+        let index = inside / tables.span_bytes();
+        if index >= tables.directory_entries.into() {
+            return Err(fault(NO_DIRECTORY_ENTRY));
+        }
+        let entry = self.entry(tables, tables.directory, index)?;
+        let Some(table) = tables.table_of(entry).map_err(fault)? else {
+            return Ok(Grain::Unallocated);
+        };
+        let index = inside % tables.span_bytes() / tables.grain_bytes();
+        let entry = self.entry(tables, table, index)?;
+        tables.grain_of(entry).map_err(fault)
+    }
+
+    /// Reads an entry of the grain directory or of a grain table.
+    fn entry(&self, tables: &Tables, table: HostOffset, index: u64) -> Result<u64, MapError> {
+        let at = table + index.saturating_mul(tables.entry_bytes());
+        let mut short = [0; 4];
+        let mut long = [0; 8];
+        match tables.kind {
+            GrainKind::SeSparse(_) => self.file.read_at(at, &mut long)?,
+            GrainKind::Plain | GrainKind::Compressed { .. } => self.file.read_at(at, &mut short)?,
+        }
+        Ok(u64::from_le_bytes(long) | u64::from(u32::from_le_bytes(short)))
+    }
+
+    /// Returns the mapping of the first byte of a grain.
+    pub(super) fn mapping_of(&self, grain: Grain) -> Mapping {
+        let is_compressed = match &self.data {
+            ExtentData::Sparse(tables) => tables.is_compressed(),
+            ExtentData::Flat(_) | ExtentData::Indivisible(_) => false,
+        };
+        let present = Mapping { present: true, ..Mapping::HOLE };
+        let stored = Mapping { zero: false, data: true, ..present };
+        match grain {
+            Grain::Unallocated => Mapping::HOLE,
+            Grain::Zero => present,
+            Grain::At(_) if is_compressed => Mapping { compressed: true, ..stored },
+            Grain::At(host) => Mapping { offset: Some(host), ..stored },
+        }
+    }
+}
+
+/// The fault of an extent with [`ExtentData::Indivisible`].
+pub(super) const INDIVISIBLE: &str = "a grain table maps no sector, or 2^32 or more";
+/// The fault of a flat extent whose data would lie past the longest file. QEMU prints a negative offset, and fails to
+/// read.
+const PAST_FILES: &str = "the data of the extent pass the end of the longest file";
+/// The fault of an extent whose grain directory does not reach to its end.
+pub(super) const NO_DIRECTORY_ENTRY: &str = "the grain directory has no entry for it";

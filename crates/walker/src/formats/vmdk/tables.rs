@@ -1,10 +1,14 @@
 //! The tables of a sparse extent: a grain directory names grain tables, whose entries name grains.
+//!
+//! # Arithmetic
+//! Sectors and host offsets have the lower 64 bits, as in QEMU.
 
-use super::constants::{MAX_DIRECTORY_ENTRIES, MAX_GRAIN_SECTORS, SECTOR_BYTES};
-use super::grain::{Grain, offset_of};
-use super::sesparse_entry::SeSparse;
 use crate::disk::offsets::HostOffset;
 use crate::formats::error::MapError;
+use crate::formats::vmdk::constants::{
+    MAX_DIRECTORY_ENTRIES, MAX_GRAIN_SECTORS, MAX_LENGTH_BYTES, SE_SPARSE_TABLE_SECTORS,
+    SECTOR_BYTES,
+};
 
 /// The tables of a sparse extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +20,7 @@ pub struct Tables {
     /// The number of entries of a grain table.
     pub table_entries: u32,
     /// The number of sectors in a grain: from 1 to [`MAX_GRAIN_SECTORS`]. Some extents of ESX have 0
-    /// ([`CowdHeader::is_divisible`](super::cowd_header::CowdHeader::is_divisible)).
+    /// ([`CowdHeader::is_divisible`](super::headers::CowdHeader::is_divisible)).
     pub(super) grain_sectors: u32,
     /// The storage of grains.
     pub kind: GrainKind,
@@ -128,5 +132,104 @@ impl Tables {
                 sector => Grain::At(offset_of(sector)),
             }),
         }
+    }
+}
+
+/// The meaning of an entry of a grain table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grain {
+    /// The extent does not have the grain.
+    Unallocated,
+    /// The grain consists of zeros.
+    Zero,
+    /// The grain is stored at this host offset.
+    At(HostOffset),
+}
+
+/// Returns the host offset of a sector. As in QEMU, it has the lower 64 bits.
+pub fn offset_of(sector: u64) -> HostOffset {
+    HostOffset::new(sector.wrapping_mul(SECTOR_BYTES))
+}
+
+/// Returns the host offset of a structure that QEMU reads when it opens the image.
+///
+/// # Errors
+/// The structure does not end before [`MAX_LENGTH_BYTES`], so that QEMU cannot read it.
+pub(super) fn table_at(sector: u64, length_bytes: u64) -> Result<HostOffset, MapError> {
+    let offset = offset_of(sector);
+    let end = offset.checked_add(length_bytes);
+    match end.is_some_and(|end| end.get() <= MAX_LENGTH_BYTES) {
+        true => Ok(offset),
+        false => Err(MapError::Header {
+            field: "sector of a structure",
+            found: sector,
+            expected: "one from which the structure ends before 2^63",
+        }),
+    }
+}
+
+/// The places that the entries of the tables count from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeSparse {
+    pub(super) tables_sector: u64,
+    pub(super) grains_sector: u64,
+}
+
+/// The upper half of a directory entry that names a grain table.
+const TABLE_ALLOCATED: u64 = 0x1000_0000;
+
+impl SeSparse {
+    /// Returns the sector of the grain table that a directory entry names; 0 if it names none.
+    pub(super) fn table_sector(&self, entry: u64) -> Result<u64, &'static str> {
+        if entry == 0 {
+            return Ok(0);
+        }
+        if entry >> 32 != TABLE_ALLOCATED {
+            return Err("the entry of the grain directory has an unknown type");
+        }
+        let index = entry & 0xffff_ffff;
+        let sector = self.tables_sector.wrapping_add(index * SE_SPARSE_TABLE_SECTORS);
+        match u32::try_from(sector) {
+            Ok(_) => Ok(sector),
+            Err(_) => Err("the entry of the grain directory names a sector past 2^32"),
+        }
+    }
+
+    /// Returns the meaning of an entry of a grain table.
+    pub(super) fn grain(&self, entry: u64, grain_sectors: u32) -> Result<Grain, &'static str> {
+        let index = (entry & 0xffff_ffff_ffff) << 12 | (entry >> 48) & 0xfff;
+        let sector = index.wrapping_mul(grain_sectors.into()).wrapping_add(self.grains_sector);
+        match entry >> 60 {
+            0 if entry == 0 => Ok(Grain::Unallocated),
+            1 | 2 => Ok(Grain::Zero),
+            3 if sector == 0 => Ok(Grain::Unallocated),
+            3 => Ok(Grain::At(offset_of(sector))),
+            _ => Err("the entry of the grain table has an unknown type"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::offsets::HostOffset;
+
+    #[test]
+    fn entries_have_types() {
+        let places = SeSparse { tables_sector: 100, grains_sector: 1000 };
+        assert_eq!(places.table_sector(0), Ok(0));
+        assert_eq!(places.table_sector(0x1000_0000_0000_0003), Ok(100 + 3 * 64));
+        assert!(places.table_sector(0x1000_0001_0000_0003).is_err());
+        assert!(places.table_sector(3).is_err());
+        assert!(places.table_sector(0x1000_0000_ffff_ffff).is_err());
+        let grain = |entry| places.grain(entry, 8);
+        assert_eq!(grain(0), Ok(Grain::Unallocated));
+        assert!(grain(1).is_err() && grain(0x4000_0000_0000_0000).is_err());
+        assert_eq!(grain(0x1000_0000_0000_0000), Ok(Grain::Zero));
+        assert_eq!(grain(0x2000_0000_0000_0007), Ok(Grain::Zero));
+        // The lower twelve bits of the index lie above the others.
+        let at = |sector: u64| Ok(Grain::At(HostOffset::new(sector * 512)));
+        assert_eq!(grain(0x3005_0000_0000_0000), at(1000 + 8 * 5));
+        assert_eq!(grain(0x3005_0000_0000_0001), at(1000 + 8 * 4101));
     }
 }

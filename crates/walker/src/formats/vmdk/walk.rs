@@ -8,11 +8,9 @@ use crate::disk::storage::Storage;
 use crate::formats::entries::{Entries, EntryRun, each_entries};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::layer::{Cover, FormatLayer, HoldingFile, go_on};
-use crate::formats::vmdk::grain::Grain;
-use crate::formats::vmdk::tables::{GrainKind, Tables};
+use crate::formats::vmdk::tables::{Grain, GrainKind, Tables};
 
-use super::extent::{ExtentData, NO_DIRECTORY_ENTRY, OpenExtent};
-use super::open::Vmdk;
+use super::open::{ExtentData, NO_DIRECTORY_ENTRY, OpenExtent, Vmdk};
 
 impl<S: Storage + ?Sized> Vmdk<'_, S> {
     /// Walks the window. `first` and `second` hold pieces of tables.

@@ -4,17 +4,25 @@ use std::ops::{ControlFlow, Range};
 
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
-use crate::formats::anatomy::{Anatomy, Element, NOTHING, OffsetUnit, Part};
+use crate::formats::anatomy::{
+    Anatomy, ByteOrder, Element, FieldGroup, FieldLayout, NOTHING, OffsetUnit, Part,
+};
 use crate::formats::entries::{Entries, each_entries};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::vmdk::constants::{GRAIN_MARKER_BYTES, HEADER_BYTES, SECTOR_BYTES};
-use crate::formats::vmdk::footer;
-use crate::formats::vmdk::grain::Grain;
-use crate::formats::vmdk::tables::{GrainKind, Tables};
+use crate::formats::vmdk::headers::marker_fields;
+use crate::formats::vmdk::tables::{Grain, GrainKind, Tables};
 
-use super::fields::{
-    GRAIN_MARKER_FIELDS, MARKER_FIELDS, STREAM_FIELDS, STREAM_FIELDS_BYTES, group,
-};
+/// The fields of a marker. The mapping does not depend on them.
+pub(super) const MARKER_FIELDS: &[FieldLayout] =
+    &[("marker_sectors", 0, 8, false), ("marker_size", 8, 4, false), ("marker_type", 12, 4, false)];
+
+/// The fields of the marker before a compressed grain.
+const GRAIN_MARKER_FIELDS: &[FieldLayout] = &[("lba", 0, 8, false), ("size", 8, 4, false)];
+/// The first bytes of a zlib stream: its header, and the first bytes of the deflate stream.
+const STREAM_FIELDS: &[FieldLayout] = &[("zlib_header", 0, 2, false), ("deflate", 2, 4, false)];
+/// The number of bytes of these fields.
+const STREAM_FIELDS_BYTES: u64 = 6;
 
 /// The number of bytes of a directory or a table that are read at a time.
 const GRAIN_TABLE_SCRATCH_BYTES: usize = 2048;
@@ -198,7 +206,7 @@ impl Anatomy {
         let mut bytes = [0; HEADER_BYTES];
         storage.read_at(at, &mut bytes)?;
         // The sectors of the structure, no length, and its type.
-        let is_marker = matches!(footer::marker_fields(&bytes), (1.., 0, 1..=2));
+        let is_marker = matches!(marker_fields(&bytes), (1.., 0, 1..=2));
         if is_marker && !occupied.contains(at) {
             self.add_structure(Part::Header, at, SECTOR_BYTES);
             self.add_fields(group(Part::Header, at), MARKER_FIELDS);
@@ -226,4 +234,9 @@ fn entry_of<const N: usize>(
     let unit = if N == 8 { OffsetUnit::Typed } else { OffsetUnit::Sector };
     let entry = Element { unit, ..entry.little_endian() };
     entry.in_table(N as u64, table.end)
+}
+
+/// Returns the group of the fields of a structure.
+pub(super) fn group(part: Part, start: HostOffset) -> FieldGroup {
+    FieldGroup::new(part, start, ByteOrder::LittleEndian, OffsetUnit::Sector)
 }

@@ -1,39 +1,35 @@
 //! The anatomy of a VMDK file: the headers, the footer, the markers, the descriptor, both grain directories, their
-//! tables, and the heads of compressed grains. An image in several files has one anatomy for each file.
+//! tables, and the heads of compressed grains. An image in several files has one anatomy for each file. Fields and
+//! entries in words.
 //!
 //! # Arithmetic
 //! Structures may lie at any host offset. One that passes 2^64 ends there, because no file has bytes behind that. A
 //! directory has less than 2^26 entries, each of which maps less than 2^43 bytes, and no disk has 2^63 bytes, so that
 //! only ranges past the end of the disk are held. A descriptor has less than 2^14 bytes.
 
-mod fields;
 mod tables;
 
 use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
-use crate::formats::anatomy::{Anatomy, EVERYTHING, Element, NOTHING, Part};
+use crate::formats::anatomy::{
+    Anatomy, ByteOrder, EVERYTHING, Element, FieldLayout, NOTHING, Part,
+};
 use crate::formats::error::MapError;
-
-use super::constants::{
+use crate::formats::vmdk::anatomy::tables::{
+    DirectoryPlace, MARKER_FIELDS, OccupiedSectors, group,
+};
+use crate::formats::vmdk::constants::{
     COWD_MAGIC, DIRECTORY_AT_END, EMBEDDED_DESCRIPTOR_AT, FLAG_MARKERS, FLAG_REDUNDANT_DIRECTORY,
     HEADER_BYTES, IDENTITY_BYTES, PARENT_NAME, SECTOR_BYTES, SPARSE_MAGIC, STREAM_FOOTER_BYTES,
 };
-use super::cowd_header::CowdHeader;
-use super::descriptor::ExtentKind;
-use super::footer;
-use super::grain::offset_of;
-use super::head::{first_sector, sectors_of};
-use super::scan::{self, text_of};
-use super::sesparse::ConstHeader;
-use super::sparse_header::SparseHeader;
-use super::tables::Tables;
-
-use fields::{
-    CONST_HEADER_FIELDS, COWD_FIELDS, FIRST_HEADER_FIELDS, MARKER_FIELDS, SPARSE_HEADER_FIELDS,
-    VOLATILE_HEADER_FIELDS, group,
+use crate::formats::vmdk::descriptor::{ExtentKind, after, text_of};
+use crate::formats::vmdk::head::{first_sector, sectors_of};
+use crate::formats::vmdk::headers::{
+    ConstHeader, CowdHeader, SparseHeader, footer_header, no_footer,
 };
-use tables::{DirectoryPlace, OccupiedSectors};
+use crate::formats::vmdk::tables::{Grain, Tables, offset_of};
+use crate::formats::words::{features, field, text};
 
 impl Anatomy {
     /// Takes a VMDK image apart: a sparse extent, or a descriptor.
@@ -152,7 +148,7 @@ impl Anatomy {
         }
         self.add_fields(at_start, FIRST_HEADER_FIELDS);
         let end = sectors_of(storage).saturating_mul(SECTOR_BYTES);
-        let at = end.checked_sub(STREAM_FOOTER_BYTES as u64).ok_or(footer::no_footer())?;
+        let at = end.checked_sub(STREAM_FOOTER_BYTES as u64).ok_or(no_footer())?;
         let sector = |number: u64| HostOffset::new(at.saturating_add(number * SECTOR_BYTES));
         self.add_structure(Part::Header, sector(0), STREAM_FOOTER_BYTES as u64);
         self.add_fields(group(Part::Header, sector(0)), MARKER_FIELDS);
@@ -160,7 +156,7 @@ impl Anatomy {
         self.add_fields(group(Part::Header, sector(2)), MARKER_FIELDS);
         let mut bytes = [0; STREAM_FOOTER_BYTES];
         storage.read_at(sector(0), &mut bytes)?;
-        footer::header(&bytes)
+        footer_header(&bytes)
     }
 
     /// Adds the lines of the descriptor: the first byte of each, and the first bytes of its value if it has one.
@@ -174,7 +170,7 @@ impl Anatomy {
         let text = text_of(&bytes);
         self.add_structure(Part::Metadata, start, text.len() as u64);
         // Without its parent, an image has other data. A zero byte before the name of the parent ends the text, too.
-        let parent_ends = scan::after(text, PARENT_NAME).unwrap_or(0) as u64;
+        let parent_ends = after(text, PARENT_NAME).unwrap_or(0) as u64;
         // A descriptor in a file of its own also names the files of the extents.
         let ends = if start == HostOffset::ZERO { u64::MAX } else { parent_ends };
         let mut line_at = 0;
@@ -193,5 +189,182 @@ impl Anatomy {
             }
         }
         Ok(())
+    }
+}
+
+/// The fields of the header that counts.
+pub(super) const SPARSE_HEADER_FIELDS: &[FieldLayout] = &[
+    ("magic", 0, 4, true),
+    ("version", 4, 4, true),
+    ("flags", 8, 4, true),
+    ("capacity", 12, 8, true),
+    ("grain_size", 20, 8, true),
+    ("descriptor_offset", 28, 8, true),
+    ("descriptor_size", 36, 8, false),
+    ("gtes_per_gt", 44, 4, true),
+    ("rgd_offset", 48, 8, false),
+    ("gd_offset", 56, 8, true),
+    ("overhead", 64, 8, false),
+    ("unclean_shutdown", 72, 1, false),
+    ("newlines", 73, 4, false),
+    ("compress_algorithm", 77, 2, true),
+];
+
+/// The fields of a header that only names the footer. If the capacity is 0, QEMU looks for a descriptor.
+pub(super) const FIRST_HEADER_FIELDS: &[FieldLayout] = &[
+    ("magic", 0, 4, true),
+    ("version", 4, 4, false),
+    ("flags", 8, 4, false),
+    ("capacity", 12, 8, true),
+    ("grain_size", 20, 8, false),
+    ("descriptor_offset", 28, 8, true),
+    ("descriptor_size", 36, 8, false),
+    ("gtes_per_gt", 44, 4, false),
+    ("rgd_offset", 48, 8, false),
+    ("gd_offset", 56, 8, true),
+    ("overhead", 64, 8, false),
+    ("unclean_shutdown", 72, 1, false),
+    ("newlines", 73, 4, false),
+    ("compress_algorithm", 77, 2, false),
+];
+
+/// The fields of the header of an extent as ESX writes it.
+pub(super) const COWD_FIELDS: &[FieldLayout] = &[
+    ("magic", 0, 4, true),
+    ("version", 4, 4, false),
+    ("flags", 8, 4, false),
+    ("capacity", 12, 4, true),
+    ("grain_size", 16, 4, true),
+    ("gd_offset", 20, 4, true),
+    ("gd_entries", 24, 4, true),
+    ("next_free", 28, 4, false),
+];
+
+/// The fields of the first header of an seSparse extent. The specification has no names for them; those of QEMU count.
+/// All fields that are marked, except for the places and the capacity, have one valid value.
+pub(super) const CONST_HEADER_FIELDS: &[FieldLayout] = &[
+    ("magic", 0, 8, true),
+    ("version", 8, 8, true),
+    ("capacity", 16, 8, true),
+    ("grain_size", 24, 8, true),
+    ("grain_table_size", 32, 8, true),
+    ("flags", 40, 8, true),
+    ("reserved1", 48, 8, true),
+    ("reserved2", 56, 8, true),
+    ("reserved3", 64, 8, true),
+    ("reserved4", 72, 8, true),
+    ("volatile_header_offset", 80, 8, true),
+    ("volatile_header_size", 88, 8, false),
+    ("journal_header_offset", 96, 8, false),
+    ("journal_header_size", 104, 8, false),
+    ("journal_offset", 112, 8, false),
+    ("journal_size", 120, 8, false),
+    ("grain_dir_offset", 128, 8, true),
+    ("grain_dir_size", 136, 8, true),
+    ("grain_tables_offset", 144, 8, true),
+    ("grain_tables_size", 152, 8, false),
+    ("free_bitmap_offset", 160, 8, false),
+    ("free_bitmap_size", 168, 8, false),
+    ("backmap_offset", 176, 8, false),
+    ("backmap_size", 184, 8, false),
+    ("grains_offset", 192, 8, true),
+    ("grains_size", 200, 8, false),
+    ("pad", 208, 8, true),
+];
+
+/// The fields of the second header of an seSparse extent.
+pub(super) const VOLATILE_HEADER_FIELDS: &[FieldLayout] = &[
+    ("magic", 0, 8, true),
+    ("free_gt_number", 8, 8, false),
+    ("next_txn_seq_number", 16, 8, false),
+    ("replay_journal", 24, 8, true),
+    ("pad", 32, 8, true),
+];
+
+/// The upper half of both magic numbers of seSparse extents.
+const SESPARSE_MAGICS: u64 = 0xcafe;
+
+/// Returns the meaning of a field or an entry of a VMDK image. Without its `tables`, entries are sectors.
+pub(super) fn spelled(part: Part, name: &str, value: u64, tables: Option<&Tables>) -> String {
+    match (part, name) {
+        (Part::Directory, _) => directory_entry(value, tables),
+        (Part::Table, _) => grain(value, tables),
+        (Part::Metadata, _) => text(value, ByteOrder::LittleEndian),
+        (_, "gd_offset") if value == DIRECTORY_AT_END => "stated by the footer".to_string(),
+        (_, "flags") => vmdk_flags(value),
+        (_, "compress_algorithm") => match value {
+            0 => "none".to_string(),
+            1 => "deflate".to_string(),
+            _ => format!("{value}: none that readers know"),
+        },
+        (_, "marker_type") => match value {
+            0 => "end of the stream".to_string(),
+            1 => "grain table".to_string(),
+            2 => "grain directory".to_string(),
+            3 => "footer".to_string(),
+            _ => format!("{value}: no meaning"),
+        },
+        (_, "gd_offset" | "rgd_offset" | "descriptor_offset") => {
+            format!("sector {value}, at {:#x}", value.saturating_mul(SECTOR_BYTES))
+        }
+        // Text in all extents but seSparse.
+        (_, "magic") if value >> 16 == SESPARSE_MAGICS => format!("{value:#x}"),
+        _ => field(name, value, ByteOrder::LittleEndian),
+    }
+}
+
+fn directory_entry(value: u64, tables: Option<&Tables>) -> String {
+    let table = match tables {
+        Some(tables) => tables.table_of(value),
+        None => Ok((value != 0).then(|| offset_of(value))),
+    };
+    match table {
+        Ok(None) => "no table".to_string(),
+        Ok(Some(table)) => format!("table at {table:#x}"),
+        Err(fault) => fault.to_string(),
+    }
+}
+
+fn grain(value: u64, tables: Option<&Tables>) -> String {
+    let Some(tables) = tables else { return format!("sector {value}") };
+    let kind = if tables.is_compressed() { "compressed grain" } else { "grain" };
+    match tables.grain_of(value) {
+        Ok(Grain::Unallocated) => "not stored".to_string(),
+        Ok(Grain::Zero) => "zeros".to_string(),
+        Ok(Grain::At(host)) => format!("{kind} at {host:#x}"),
+        Err(fault) => fault.to_string(),
+    }
+}
+
+fn vmdk_flags(value: u64) -> String {
+    // Bits 3 to 15 have no name.
+    let low = features(value & 0xffff, &["newlines", "redundant directory", "zero grains"]);
+    match (value & 0xffff, value >> 16) {
+        (_, 0) => low,
+        (0, high) => features(high, &["compressed grains", "markers"]),
+        (_, high) => format!("{low}, {}", features(high, &["compressed grains", "markers"])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_and_fields_have_a_meaning() {
+        let mut tables = Tables::new(128, 1, 512).unwrap();
+        let grain = |value, tables: &Tables| spelled(Part::Table, "", value, Some(tables));
+        assert_eq!(grain(1, &tables), "grain at 0x200");
+        tables.has_zeros = true;
+        assert_eq!(
+            [0, 1, 2].map(|it| grain(it, &tables)),
+            ["not stored", "zeros", "grain at 0x400"]
+        );
+        assert_eq!(spelled(Part::Directory, "", 22, None), "table at 0x2c00");
+        assert_eq!(spelled(Part::Header, "flags", 0x3_0003, None), {
+            "newlines, redundant directory, compressed grains, markers"
+        });
+        let magic = u64::from(u32::from_le_bytes(*b"KDMV"));
+        assert_eq!(spelled(Part::Header, "magic", magic, None), "\"KDMV\"");
     }
 }
