@@ -15,10 +15,9 @@ use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::formats::qcow2::bitmap::{BitmapCluster, BitmapTableEntry, bits_for};
 use qcowfuzz::formats::qcow2::constants::{BITMAP_FIXED_BYTES, SNAPSHOT_FIXED_BYTES};
-use qcowfuzz::formats::qcow2::extension::{HeaderExtension, each_extension};
 use qcowfuzz::formats::qcow2::geometry::Version;
-use qcowfuzz::formats::qcow2::head::Head;
-use qcowfuzz::formats::qcow2::{bitmap_directory, snapshot_table};
+use qcowfuzz::formats::qcow2::head::{Head, HeaderExtension, each_extension};
+use qcowfuzz::formats::qcow2::{bitmap, snapshot};
 use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::images::Image;
 use qcowfuzz::internal::harness::oracles::qcow2::declarations::DeclarationReader;
@@ -180,7 +179,7 @@ fn copy(it: &mut Altered, from: u64, to: u64, length: u64) -> Option<()> {
 /// Returns the offset of each entry of the snapshot table, the length of its id, and that of its extra data.
 fn snapshot_ids(head: &Head, image: &Image) -> Vec<(u64, u16, u32)> {
     let mut all = Vec::new();
-    let each = snapshot_table::each_entry(image, &head.header, |_, at, entry| {
+    let each = snapshot::each_entry(image, &head.header, |_, at, entry| {
         all.push((at.get(), entry.id_bytes, entry.extra_bytes));
         Ok(())
     });
@@ -207,7 +206,7 @@ fn given_id(head: &Head, image: &Image) -> Option<(u64, u16)> {
 fn bitmap_names(head: &Head, image: &Image) -> Vec<(u64, u16)> {
     let Some(extension) = head.bitmaps else { return Vec::new() };
     let mut all = Vec::new();
-    let each = bitmap_directory::each_entry(image, &extension, |_, at, entry| {
+    let each = bitmap::each_entry(image, &extension, |_, at, entry| {
         all.push((at.get() + BITMAP_FIXED_BYTES as u64, entry.name_bytes));
         Ok(())
     });
@@ -218,7 +217,7 @@ fn bitmap_names(head: &Head, image: &Image) -> Vec<(u64, u16)> {
 /// Returns the offset of the last cluster of bits, of a first bitmap that has one bit in it.
 fn last_bits_of_one_bit(head: &Head, image: &Image) -> Option<HostOffset> {
     let mut first = None;
-    let each = bitmap_directory::each_entry(image, &head.bitmaps?, |_, _, entry| {
+    let each = bitmap::each_entry(image, &head.bitmaps?, |_, _, entry| {
         first.get_or_insert(*entry);
         Ok(())
     });

@@ -14,7 +14,7 @@ mod lines;
 mod qemu;
 mod tally;
 
-use qcowfuzz::formats::qcow2::layout::Layout;
+use qcowfuzz::formats::qcow2::entry::Layout;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;

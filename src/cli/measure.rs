@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::storage::{FileStorage, Layer};
 use crate::formats::error::MapError;
-use crate::formats::qcow2::bitmap_list::{ListedBitmap, bitmap_list};
+use crate::formats::qcow2::bitmap::{ListedBitmap, bitmap_list};
 use crate::formats::qcow2::geometry::Version;
 use crate::formats::qcow2::head::Head;
 use crate::walkers::{MeasureError, Measurement, PlannedImage};
@@ -208,6 +208,6 @@ fn of_image(
 /// bitmaps, so this reads them for each new image.
 fn bitmaps_of(image: &FileStorage) -> Result<Option<Vec<ListedBitmap>>, MapError> {
     let head = Head::read(image)?;
-    let bitmaps = bitmap_list(image, &head)?;
+    let bitmaps = bitmap_list(image, &head.header, head.bitmaps.as_ref())?;
     Ok((head.header.geometry.version == Version::V3).then_some(bitmaps))
 }

@@ -1,8 +1,7 @@
 //! Bugs in the mapping by the tables, and in the data. Most of them leave every refcount correct.
 
-use qcowfuzz::formats::qcow2::entry::ClusterKind;
+use qcowfuzz::formats::qcow2::entry::{ClusterKind, Layout};
 use qcowfuzz::formats::qcow2::geometry::Compression;
-use qcowfuzz::formats::qcow2::layout::Layout;
 
 use super::{Altered, Case, Mapped, case};
 

@@ -10,15 +10,11 @@ use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::{GRAIN_BYTES, Storage};
 use qcowfuzz::formats::qcow2::bitmap::BitmapsExtension;
 use qcowfuzz::formats::qcow2::constants::SNAPSHOT_FIXED_BYTES;
-use qcowfuzz::formats::qcow2::entry::ClusterKind;
-use qcowfuzz::formats::qcow2::entry::L1Entry;
-use qcowfuzz::formats::qcow2::entry::L2Entry;
-use qcowfuzz::formats::qcow2::entry::SubclusterBitmap;
+use qcowfuzz::formats::qcow2::entry;
+use qcowfuzz::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, Layout, SubclusterBitmap};
 use qcowfuzz::formats::qcow2::geometry::Geometry;
 use qcowfuzz::formats::qcow2::head::Head;
 use qcowfuzz::formats::qcow2::header::Header;
-use qcowfuzz::formats::qcow2::layout::Layout;
-use qcowfuzz::formats::qcow2::refcount;
 use qcowfuzz::formats::qcow2::snapshot::SnapshotEntry;
 use qcowfuzz::images::Image;
 
@@ -111,7 +107,7 @@ impl Altered {
         let table = self.header.refcount_table_offset;
         let length = u64::from(self.header.refcount_table_clusters) * cluster;
         let block = |(at, word, _): (u64, u64, u64)| {
-            ((at - table.get()) / 8, at, refcount::block_offset(word).unwrap())
+            ((at - table.get()) / 8, at, entry::refcount_block_offset(word).unwrap())
         };
         self.blocks = words(&self.original, table, length, 8).into_iter().map(block).collect();
     }
@@ -168,7 +164,7 @@ impl Altered {
         let order = self.geometry().refcount_order;
         let mut bytes = vec![0; self.geometry().cluster_size.bytes_usize()];
         self.original.read_at(block, &mut bytes).unwrap();
-        refcount::get(&bytes, order, index)
+        entry::refcount_at(&bytes, order, index)
     }
 
     /// Sets a refcount. Returns false if no block counts the cluster or the count does not fit.

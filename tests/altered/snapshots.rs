@@ -1,10 +1,7 @@
 //! Bugs in the contents of a snapshot.
 
 use qcowfuzz::formats::qcow2::constants::SNAPSHOT_FIXED_BYTES;
-use qcowfuzz::formats::qcow2::entry::ClusterKind;
-use qcowfuzz::formats::qcow2::entry::L1Entry;
-use qcowfuzz::formats::qcow2::entry::L2Entry;
-use qcowfuzz::formats::qcow2::layout::Layout;
+use qcowfuzz::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, Layout};
 
 use super::{Altered, Case, case, words};
 

@@ -1,6 +1,6 @@
 //! Parts of a file outside its disk: its end, holes, tables past the end of the disk.
 
-use qcowfuzz::formats::qcow2::layout::Layout;
+use qcowfuzz::formats::qcow2::entry::Layout;
 use std::ops::ControlFlow;
 
 use qcowfuzz::disk::error::StorageError;

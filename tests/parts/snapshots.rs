@@ -1,23 +1,16 @@
 //! Snapshots.
 
-use qcowfuzz::formats::qcow2::layout::Layout;
+use qcowfuzz::formats::qcow2::entry::{L1Entry, Layout, each_refcount_run, refcount_block_offset};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use qcowfuzz::disk::error::StorageError;
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::{GRAIN_BYTES, Storage, each_data};
-use qcowfuzz::formats::qcow2::entry::L1Entry;
-use qcowfuzz::formats::qcow2::geometry::Geometry;
-use qcowfuzz::formats::qcow2::geometry::Version;
+use qcowfuzz::formats::qcow2::geometry::{Geometry, Version};
 use qcowfuzz::formats::qcow2::head::Head;
 use qcowfuzz::formats::qcow2::header::Header;
-use qcowfuzz::formats::qcow2::refcount::block_offset;
-use qcowfuzz::formats::qcow2::refcount::for_each_run;
-use qcowfuzz::formats::qcow2::snapshot::SnapshotEntry;
-use qcowfuzz::formats::qcow2::snapshot::SnapshotExtra;
-use qcowfuzz::formats::qcow2::snapshot_table::each_entry;
-use qcowfuzz::formats::qcow2::snapshot_table::extra_of;
+use qcowfuzz::formats::qcow2::snapshot::{SnapshotEntry, SnapshotExtra, each_entry, extra_of};
 use qcowfuzz::images::Image;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::programs::journal::JournalRecord;
@@ -205,8 +198,8 @@ impl<'t> Seen<'t> {
         let per_block = seen.header.geometry.refcounts_per_block();
         for (index, word) in seen.words(seen.header.refcount_table_offset, length) {
             let mut block = vec![0; cluster_size.bytes_usize()];
-            seen.image.read_at(block_offset(word).unwrap(), &mut block).unwrap();
-            for_each_run(&block, refcount_order, |first, clusters, count| {
+            seen.image.read_at(refcount_block_offset(word).unwrap(), &mut block).unwrap();
+            each_refcount_run(&block, refcount_order, |first, clusters, count| {
                 let all = (first..first + clusters).map(|at| (index * per_block + at, count));
                 seen.counts.extend(all);
             });

@@ -2,7 +2,7 @@
 
 use qcowfuzz::disk::extent::{Extent, Mapping, Window};
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
-use qcowfuzz::formats::qcow2::layout::Layout;
+use qcowfuzz::formats::qcow2::entry::Layout;
 
 use super::{Case, Facts, Fault, coalesce, continues, cut};
 

@@ -4,7 +4,7 @@ use qcowfuzz::disk::extent::Mapping;
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::formats::error::MapError;
-use qcowfuzz::formats::qcow2::layout::Layout;
+use qcowfuzz::formats::qcow2::entry::Layout;
 use qcowfuzz::harness::engine::{EngineError, OpenDisk};
 
 use super::{Case, Facts, Fault, LookUp, Looked, OnLookup, OnRead, Walked};

@@ -4,7 +4,7 @@ use qcowfuzz::disk::extent::{Extent, Mapping, Visitor, Window};
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::formats::error::MapError;
-use qcowfuzz::formats::qcow2::layout::Layout;
+use qcowfuzz::formats::qcow2::entry::Layout;
 use qcowfuzz::harness::engine::EngineError;
 
 use super::{Case, Facts, Fault, Walked, cut};

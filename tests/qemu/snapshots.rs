@@ -8,10 +8,7 @@ use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::formats::qcow2::constants::SNAPSHOT_FIXED_BYTES;
 use qcowfuzz::formats::qcow2::geometry::Version;
 use qcowfuzz::formats::qcow2::head::Head;
-use qcowfuzz::formats::qcow2::snapshot::SnapshotEntry;
-use qcowfuzz::formats::qcow2::snapshot::SnapshotExtra;
-use qcowfuzz::formats::qcow2::snapshot_table::each_entry;
-use qcowfuzz::formats::qcow2::snapshot_table::extra_of;
+use qcowfuzz::formats::qcow2::snapshot::{SnapshotEntry, SnapshotExtra, each_entry, extra_of};
 use serde_json::{Value, json};
 
 use crate::qemu::{self, Checked, convert_with, failure, run};

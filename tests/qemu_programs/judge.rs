@@ -6,19 +6,16 @@ use std::path::Path;
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::{FileStorage, Layer, Storage};
-use qcowfuzz::formats::qcow2::constants::AUTOCLEAR_BITMAPS;
-use qcowfuzz::formats::qcow2::constants::AUTOCLEAR_RAW_DATA_FILE;
-use qcowfuzz::formats::qcow2::constants::INCOMPATIBLE_CORRUPT;
-use qcowfuzz::formats::qcow2::constants::INCOMPATIBLE_DIRTY;
+use qcowfuzz::formats::qcow2::constants::{
+    AUTOCLEAR_BITMAPS, AUTOCLEAR_RAW_DATA_FILE, INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY,
+};
+use qcowfuzz::formats::qcow2::entry::Layout;
 use qcowfuzz::formats::qcow2::head::Head;
 use qcowfuzz::formats::qcow2::header::Header;
-use qcowfuzz::formats::qcow2::layout::Layout;
 use qcowfuzz::harness::{Harness, Walker};
-use qcowfuzz::images::FileNames;
-use qcowfuzz::images::Images;
+use qcowfuzz::images::{FileNames, Images};
 use qcowfuzz::internal::harness::model::Model;
-use qcowfuzz::internal::harness::oracles::data::admit_inner_stamps;
-use qcowfuzz::internal::harness::oracles::data::expect;
+use qcowfuzz::internal::harness::oracles::data::{admit_inner_stamps, expect};
 use qcowfuzz::internal::images::content::CompressedContent;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::export::Holes;

@@ -3,15 +3,14 @@
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::error::MapError;
-use crate::formats::qcow2::bitmap_list::{ListedBitmap, bitmap_list};
+use crate::formats::qcow2::bitmap::{ListedBitmap, bitmap_list};
 use crate::formats::qcow2::constants::{
     AUTOCLEAR_RAW_DATA_FILE, BITMAP_AUTO, BITMAP_IN_USE, COMPATIBLE_LAZY_REFCOUNTS,
     INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY,
 };
 use crate::formats::qcow2::geometry::{Compression, Geometry, Version};
 use crate::formats::qcow2::head::{Field, Head};
-use crate::formats::qcow2::snapshot::SnapshotEntry;
-use crate::formats::qcow2::snapshot_table::{each_entry, extra_of};
+use crate::formats::qcow2::snapshot::{SnapshotEntry, each_entry, extra_of};
 
 use super::record::{Detail, Details, FormatSpecific, InfoRecord, SnapshotInfo};
 use super::text::Text;
@@ -28,7 +27,7 @@ const PRINTED_NAME_BYTES: u16 = 255;
 pub fn describe<S: Storage + ?Sized>(info: &mut InfoRecord, image: &S) -> Result<(), MapError> {
     let head = Head::read(image)?;
     let snapshots = snapshots(image, &head)?;
-    let bitmaps = bitmap_list(image, &head)?;
+    let bitmaps = bitmap_list(image, &head.header, head.bitmaps.as_ref())?;
     let header = &head.header;
     info.virtual_size = header.virtual_size_bytes();
     info.cluster_size = Some(header.geometry.cluster_size.bytes());

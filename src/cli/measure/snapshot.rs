@@ -4,8 +4,7 @@ use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::error::MapError;
 use crate::formats::qcow2::head::Head;
-use crate::formats::qcow2::snapshot::SnapshotEntry;
-use crate::formats::qcow2::snapshot_table::each_entry;
+use crate::formats::qcow2::snapshot::{SnapshotEntry, each_entry};
 
 /// Returns the index of the snapshot that `wanted` names: an id or else a name, or `snapshot.id=ID` and
 /// `snapshot.name=NAME`, joined by a comma if both must fit (QEMU `block/snapshot.c`,

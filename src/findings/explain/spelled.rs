@@ -5,9 +5,9 @@ use crate::disk::image_format::ImageFormat;
 use crate::formats;
 use crate::formats::anatomy::{Anatomy, Part};
 use crate::formats::qcow2::constants::{COPIED, OFFSET_MASK};
+use crate::formats::qcow2::entry;
 use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
 use crate::formats::qcow2::geometry::Geometry;
-use crate::formats::qcow2::refcount;
 use crate::formats::vmdk::tables::Tables;
 use crate::formats::words::{features, with_reserved};
 
@@ -63,7 +63,7 @@ fn qcow2(part: Part, name: &str, value: u64, geometry: Option<&Geometry>) -> Str
             let [allocated, zero] = [bitmap.allocated(), bitmap.zero()].map(bits);
             format!("allocated: {allocated}; zero: {zero}")
         }
-        Part::RefcountTable => match refcount::block_offset(value) {
+        Part::RefcountTable => match entry::refcount_block_offset(value) {
             Some(block) => format!("block at {block:#x}"),
             None => "no block".to_string(),
         },

@@ -6,10 +6,10 @@ use std::ops::{ControlFlow, Range};
 
 use crate::formats::anatomy::Part;
 use crate::formats::error::MapError;
+use crate::formats::qcow2::entry;
+use crate::formats::qcow2::entry::Layout;
 use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::header::Header;
-use crate::formats::qcow2::layout::Layout;
-use crate::formats::qcow2::refcount;
 use crate::formats::qcow2::table::{HostTable, TableEntry};
 use crate::images::image::Image;
 
@@ -48,7 +48,7 @@ fn note_entries(image: &Image, entries: &mut Vec<RefcountEntry>) -> Result<(), M
         image,
         &mut [0; WHOLE_GRAIN_BYTES],
         |TableEntry { index, word, .. }| {
-            let Some(start) = refcount::block_offset(word) else {
+            let Some(start) = entry::refcount_block_offset(word) else {
                 return Ok(ControlFlow::Continue(()));
             };
             let first = index.saturating_mul(per_block);

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use crate::base::ranges::RangeMap;
 use crate::formats::error::MapError;
+use crate::formats::qcow2::bitmap;
 use crate::formats::qcow2::bitmap::BitmapEntry;
-use crate::formats::qcow2::bitmap_directory;
 use crate::formats::qcow2::constants::AUTOCLEAR_BITMAPS;
 use crate::formats::qcow2::head::Head;
 use crate::formats::qcow2::header::Header;
@@ -291,7 +291,7 @@ fn has_bitmaps(files: &Chain) -> bool {
 fn entries(file: &ChainFile, head: &Head) -> Result<Vec<BitmapEntry>, MapError> {
     let mut entries = Vec::new();
     if let Some(extension) = &head.bitmaps {
-        bitmap_directory::each_entry(file, extension, |_, _, entry| {
+        bitmap::each_entry(file, extension, |_, _, entry| {
             entries.push(*entry);
             Ok(())
         })?;

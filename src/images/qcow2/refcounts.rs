@@ -336,8 +336,8 @@ mod tests {
     use super::*;
     use crate::disk::clusters::ClusterSize;
     use crate::disk::storage::Storage;
+    use crate::formats::qcow2::entry;
     use crate::formats::qcow2::geometry::{Compression, Version};
-    use crate::formats::qcow2::refcount;
     use crate::images::entropy::Entropy;
 
     fn geometry(bits: u32, refcount_order: u32) -> Geometry {
@@ -365,13 +365,13 @@ mod tests {
             let mut entry = [0; 8];
             let table = geometry.cluster_size.host_offset(table);
             image.read_at(table.checked_add(index * 8).unwrap(), &mut entry).unwrap();
-            let Some(block) = refcount::block_offset(u64::from_be_bytes(entry)) else {
+            let Some(block) = entry::refcount_block_offset(u64::from_be_bytes(entry)) else {
                 return 0;
             };
             let mut bytes = vec![0; geometry.cluster_size.bytes_usize()];
             image.read_at(block, &mut bytes).unwrap();
             let inside = (cluster % geometry.refcounts_per_block()) as usize;
-            refcount::get(&bytes, geometry.refcount_order, inside).unwrap()
+            entry::refcount_at(&bytes, geometry.refcount_order, inside).unwrap()
         };
         for run in placement.clusters.runs() {
             for cluster in [run.first, (run.first + run.end) / 2, run.end - 1] {

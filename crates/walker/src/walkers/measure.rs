@@ -10,11 +10,10 @@ use crate::disk::extent::{Extent, Window};
 use crate::disk::observer::Observer;
 use crate::disk::storage::Storage;
 use crate::formats::error::MapError;
-use crate::formats::qcow2::bitmap::table_entries_for;
-use crate::formats::qcow2::bitmap_list::ListedBitmap;
+use crate::formats::qcow2::bitmap::{ListedBitmap, table_entries_for};
 use crate::formats::qcow2::constants::{BITMAP_FIXED_BYTES, MAX_L1_ENTRIES};
+use crate::formats::qcow2::entry::Layout;
 use crate::formats::qcow2::geometry::{Geometry, Version};
-use crate::formats::qcow2::layout::Layout;
 
 use super::disk::Disk;
 use super::map::map_extents;

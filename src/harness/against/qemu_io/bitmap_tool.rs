@@ -1,7 +1,7 @@
 //! qemu-img, for changes of persistent dirty bitmaps.
 
 use crate::disk::storage::Storage;
-use crate::formats::qcow2::bitmap_directory;
+use crate::formats::qcow2::bitmap;
 use crate::formats::qcow2::constants::BITMAP_FIXED_BYTES;
 use crate::formats::qcow2::head::Head;
 use crate::harness::engine::{Answer, BitmapChange, EngineError};
@@ -15,7 +15,7 @@ use super::recorded::ImageOptions;
 pub(super) fn names(file: &ChainFile) -> Answer<Vec<Vec<u8>>> {
     let mut names = Vec::new();
     if let Some(extension) = &Head::read(file)?.bitmaps {
-        bitmap_directory::each_entry(file, extension, |_, at, entry| {
+        bitmap::each_entry(file, extension, |_, at, entry| {
             let mut name = vec![0; usize::from(entry.name_bytes)];
             let behind = BITMAP_FIXED_BYTES as u64;
             file.read_at(at + behind + u64::from(entry.extra_bytes), &mut name)?;

@@ -3,8 +3,8 @@
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
+use crate::formats::qcow2::entry::Layout;
 use crate::formats::qcow2::header::Header;
-use crate::formats::qcow2::layout::Layout;
 use crate::harness::against::second_opinion::{JudgedDisk, JudgedImage};
 use crate::harness::files::chain::{Chain, ChainFile, ChainLayer};
 

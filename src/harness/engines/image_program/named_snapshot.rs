@@ -4,7 +4,7 @@ use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::error::MapError;
 use crate::formats::qcow2::header::Header;
-use crate::formats::qcow2::snapshot_table;
+use crate::formats::qcow2::snapshot;
 use crate::harness::engine::{Answer, EngineError};
 use crate::harness::files::chain::ChainFile;
 
@@ -54,9 +54,9 @@ pub(in crate::harness) fn snapshots(
     header: &Header,
 ) -> Answer<Vec<NamedSnapshot>> {
     let mut snapshots = Vec::new();
-    snapshot_table::each_entry(file, header, |_, at, entry| {
+    snapshot::each_entry(file, header, |_, at, entry| {
         let [id_at, name_at] = entry.strings_at(at);
-        let extra = snapshot_table::extra_of(file, at, entry)?;
+        let extra = snapshot::extra_of(file, at, entry)?;
         snapshots.push(NamedSnapshot {
             id: string(file, id_at, entry.id_bytes)?,
             name: string(file, name_at, entry.name_bytes)?,

@@ -21,10 +21,9 @@ use crate::formats::qcow2::constants::{
     AUTOCLEAR_BITMAPS, AUTOCLEAR_RAW_DATA_FILE, BITMAP_AUTO, BITMAP_FIXED_BYTES,
     COMPATIBLE_LAZY_REFCOUNTS,
 };
-use crate::formats::qcow2::extension::{HeaderExtension, each_extension};
-use crate::formats::qcow2::head::{Field, Head};
+use crate::formats::qcow2::head::{Field, Head, HeaderExtension, each_extension};
 use crate::formats::qcow2::header::Header;
-use crate::formats::qcow2::{bitmap_directory, snapshot_table};
+use crate::formats::qcow2::{bitmap, snapshot};
 use crate::harness::oracles::{OracleResult, violation};
 use crate::images::declarations::{BitmapDeclaration, Declarations, StringOwner};
 
@@ -144,8 +143,8 @@ impl DeclarationReader {
             header.compatible & COMPATIBLE_LAZY_REFCOUNTS,
             header.autoclear & AUTOCLEAR_KNOWN,
         ];
-        snapshot_table::each_entry(storage, header, |_, at, entry| {
-            let extra = snapshot_table::extra_of(storage, at, entry)?;
+        snapshot::each_entry(storage, header, |_, at, entry| {
+            let extra = snapshot::extra_of(storage, at, entry)?;
             let in_fixed_part = u64::from(entry.vm_state_bytes);
             declared.vm_state_bytes.push(extra.vm_state_bytes.unwrap_or(in_fixed_part));
             let [id, name] = entry.strings_at(at);
@@ -166,7 +165,7 @@ impl DeclarationReader {
         extension: &BitmapsExtension,
     ) -> Result<(), MapError> {
         let Self { declared, names, bits_past_the_end, .. } = self;
-        bitmap_directory::each_entry(storage, extension, |_, at, entry| {
+        bitmap::each_entry(storage, extension, |_, at, entry| {
             // Readers ignore the bits of a bitmap in use, and its table may be that of another size.
             *bits_past_the_end |= !entry.in_use() && has_bits_past_the_end(storage, entry, header)?;
             declared.bitmaps.push(BitmapDeclaration {

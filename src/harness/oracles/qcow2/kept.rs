@@ -17,7 +17,7 @@ use crate::formats::qcow2::constants::{
 };
 use crate::formats::qcow2::head::{Field, Head};
 use crate::formats::qcow2::header::Header;
-use crate::formats::qcow2::snapshot_table;
+use crate::formats::qcow2::snapshot;
 use crate::harness::engine::EngineError;
 use crate::harness::oracles::{
     OracleResult, SetAside, Violation, disagreement, unexpected_error, violation,
@@ -153,8 +153,8 @@ fn check_fields<T: Debug>(
 /// Returns the facts about all snapshots, in the order of their table.
 fn snapshots<S: Storage + ?Sized>(file: &S, head: &Head) -> Result<Vec<SnapshotFacts>, MapError> {
     let mut all = Vec::new();
-    snapshot_table::each_entry(file, &head.header, |_, at, entry| {
-        let extra = snapshot_table::extra_of(file, at, entry)?;
+    snapshot::each_entry(file, &head.header, |_, at, entry| {
+        let extra = snapshot::extra_of(file, at, entry)?;
         let [id, name] = entry.strings_at(at);
         let string = |offset, length: u16| {
             field(file, Some(Field { offset, length_bytes: u32::from(length) }))

@@ -36,10 +36,9 @@ mod tests {
         BitmapCluster, BitmapEntry, BitmapTableEntry, BitmapsExtension, bits_for, table_entries_for,
     };
     use crate::formats::qcow2::constants::{BITMAP_AUTO, BITMAP_FIXED_BYTES};
-    use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
+    use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, Layout, SubclusterBitmap};
     use crate::formats::qcow2::geometry::{Compression, Geometry, Version};
     use crate::formats::qcow2::header::Header;
-    use crate::formats::qcow2::layout::Layout;
     use crate::formats::qcow2::snapshot::{SnapshotEntry, SnapshotExtra};
 
     fn geometries() -> impl Iterator<Item = Geometry> {

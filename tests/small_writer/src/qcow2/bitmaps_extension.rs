@@ -5,7 +5,7 @@ use qcowfuzz::formats::qcow2::bitmap::BitmapsExtension;
 use qcowfuzz::formats::qcow2::constants::{
     BITMAPS_EXTENSION_BYTES, EXTENSION_BITMAPS, EXTENSION_END,
 };
-use qcowfuzz::formats::qcow2::extension::{HeaderExtension, each_extension};
+use qcowfuzz::formats::qcow2::head::{HeaderExtension, each_extension};
 
 use super::tables::WrittenTables;
 use crate::WriteError;

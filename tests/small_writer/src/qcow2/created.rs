@@ -6,8 +6,8 @@ use qcowfuzz::formats::qcow2::constants::{
     INCOMPATIBLE_COMPRESSION, INCOMPATIBLE_EXTENDED_L2, MAGIC, MAX_L1_ENTRIES,
     MIN_EXTENDED_L2_CLUSTER_BITS, V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES,
 };
+use qcowfuzz::formats::qcow2::entry::Layout;
 use qcowfuzz::formats::qcow2::geometry::{Compression, Geometry, Version};
-use qcowfuzz::formats::qcow2::layout::Layout;
 use qcowfuzz::harness::files::chain::ChainFile;
 
 use crate::{WriteError, WriterFault};

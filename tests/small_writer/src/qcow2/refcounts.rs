@@ -4,7 +4,7 @@ use qcowfuzz::disk::clusters::HostCluster;
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::formats::qcow2::constants::MAX_REFCOUNT_TABLE_BYTES;
-use qcowfuzz::formats::qcow2::refcount;
+use qcowfuzz::formats::qcow2::entry;
 
 use super::tables::WrittenTables;
 use crate::{WriteError, WriterFault};
@@ -81,7 +81,7 @@ impl WrittenTables<'_> {
     /// Returns the count of a cluster.
     pub(super) fn count(&self, cluster: HostCluster) -> Result<u64, WriteError> {
         let Some(slot) = self.table_slot(cluster) else { return Ok(0) };
-        let Some(block) = refcount::block_offset(self.entry(slot)?) else { return Ok(0) };
+        let Some(block) = entry::refcount_block_offset(self.entry(slot)?) else { return Ok(0) };
         let place = self.place(block, cluster);
         let width = self.width_bits();
         let mut bytes = [0; 8];
@@ -97,7 +97,7 @@ impl WrittenTables<'_> {
             self.grow_table()?;
         }
         let slot = self.table_slot(cluster).ok_or(WriteError::TooLong)?;
-        let block = match refcount::block_offset(self.entry(slot)?) {
+        let block = match entry::refcount_block_offset(self.entry(slot)?) {
             Some(block) => block,
             None => self.add_block(cluster)?,
         };

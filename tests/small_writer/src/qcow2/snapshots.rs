@@ -9,8 +9,8 @@ use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::formats::qcow2::constants::{
     COPIED, MAX_SNAPSHOTS, SNAPSHOT_FIXED_BYTES, SNAPSHOT_V3_EXTRA_BYTES,
 };
+use qcowfuzz::formats::qcow2::snapshot;
 use qcowfuzz::formats::qcow2::snapshot::SnapshotEntry;
-use qcowfuzz::formats::qcow2::snapshot_table;
 use qcowfuzz::formats::qcow2::table::HostTable;
 
 use super::tables::{SIZE_AT, WrittenTables};
@@ -77,7 +77,7 @@ impl WrittenTables<'_> {
             return Err(WriteError::Unsupported("applied snapshots beside bitmaps"));
         }
         let StoredSnapshot { at, entry, .. } = self.snapshot(index)?;
-        let extra = snapshot_table::extra_of(self.file, at, &entry)?;
+        let extra = snapshot::extra_of(self.file, at, &entry)?;
         let size_bytes = match extra.disk_bytes {
             Some(size_bytes) if !self.has(WriterFault::AppliedSizeIgnored) => size_bytes,
             _ => self.header.size_bytes,
@@ -140,7 +140,7 @@ impl WrittenTables<'_> {
 
     fn stored_snapshots(&self) -> Result<Vec<StoredSnapshot>, WriteError> {
         let mut snapshots = Vec::new();
-        snapshot_table::each_entry(self.file, &self.header, |_, at, entry| {
+        snapshot::each_entry(self.file, &self.header, |_, at, entry| {
             // The table has bounds: at most 64 MiB.
             let mut bytes = vec![0; usize::try_from(entry.unpadded_bytes()).unwrap_or(0)];
             self.file.read_at(at, &mut bytes)?;
@@ -168,7 +168,7 @@ impl WrittenTables<'_> {
     /// Writes another snapshot table to the end of the file, and frees the old one.
     fn replace_snapshot_table(&mut self, snapshots: &[StoredSnapshot]) -> Result<(), WriteError> {
         let old = self.header.snapshots_offset;
-        let old_bytes = snapshot_table::each_entry(self.file, &self.header, |_, _, _| Ok(()))?;
+        let old_bytes = snapshot::each_entry(self.file, &self.header, |_, _, _| Ok(()))?;
         let mut bytes = Vec::new();
         for snapshot in snapshots {
             bytes.resize(bytes.len().next_multiple_of(8), 0);

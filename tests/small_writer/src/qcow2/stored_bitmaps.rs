@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::formats::qcow2::bitmap;
 use qcowfuzz::formats::qcow2::bitmap::{BitmapEntry, BitmapsExtension};
-use qcowfuzz::formats::qcow2::bitmap_directory;
 use qcowfuzz::formats::qcow2::constants::{AUTOCLEAR_BITMAPS, BITMAP_FIXED_BYTES};
 use qcowfuzz::formats::qcow2::head::Head;
 use qcowfuzz::formats::qcow2::header::Header;
@@ -62,7 +62,7 @@ impl StoredBitmaps {
         }
         let Some(directory) = Head::read(file)?.bitmaps else { return Ok(Self::default()) };
         let mut all = Vec::new();
-        bitmap_directory::each_entry(file, &directory, |_, at, entry| {
+        bitmap::each_entry(file, &directory, |_, at, entry| {
             // The directory has a bound: at most 64 MiB.
             let mut bytes = vec![0; usize::try_from(entry.length_bytes()).unwrap_or(0)];
             file.read_at(at, &mut bytes)?;

@@ -10,8 +10,8 @@ use qcowfuzz::formats::qcow2::constants::{
     INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY, MAX_L1_ENTRIES,
 };
 use qcowfuzz::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
-use qcowfuzz::formats::qcow2::extension::each_extension;
 use qcowfuzz::formats::qcow2::geometry::{Geometry, Version};
+use qcowfuzz::formats::qcow2::head::each_extension;
 use qcowfuzz::formats::qcow2::header::Header;
 use qcowfuzz::harness::files::chain::ChainFile;
 

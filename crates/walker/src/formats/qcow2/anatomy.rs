@@ -1,24 +1,18 @@
 //! The anatomy of a qcow2 image.
 
-mod fields;
-
-use crate::formats::qcow2::layout::Layout;
 use std::ops::{ControlFlow, Range};
 
-use super::constants::EXTENSION_END;
-use super::geometry::{Geometry, Version};
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::anatomy::{Anatomy, EVERYTHING, Element, NOTHING, Part};
 use crate::formats::error::MapError;
-use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
-use crate::formats::qcow2::extension::{HeaderExtension, each_extension};
-use crate::formats::qcow2::head::Head;
+use crate::formats::qcow2::constants::EXTENSION_END;
+use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, Layout};
+use crate::formats::qcow2::geometry::{Geometry, Version};
+use crate::formats::qcow2::head::{Head, HeaderExtension, each_extension};
 use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::table::{HostTable, TableEntry};
-use crate::formats::qcow2::{bitmap_directory, refcount, snapshot_table};
-
-use fields::{DIRECTORY_FIELDS, HEADER_FIELDS, HEADER_FIELDS_V2, SNAPSHOT_FIELDS, SNAPSHOT_FIXED};
+use crate::formats::qcow2::{bitmap, entry, snapshot};
 
 impl Anatomy {
     /// Takes a qcow2 image apart.
@@ -150,7 +144,7 @@ impl Anatomy {
         let table = HostTable::refcounts(header);
         self.each_entry(storage, table, |anatomy, TableEntry { at, word, .. }| {
             anatomy.entry(Part::RefcountTable, at, &table, NOTHING);
-            match refcount::block_offset(word) {
+            match entry::refcount_block_offset(word) {
                 None => Ok(()),
                 Some(block) => anatomy.block(storage, geometry, block),
             }
@@ -189,7 +183,7 @@ impl Anatomy {
     ) -> Result<(), MapError> {
         let geometry = &header.geometry;
         let mut seen = std::mem::take(&mut self.active);
-        snapshot_table::each_entry(storage, header, |_, at, entry| {
+        snapshot::each_entry(storage, header, |_, at, entry| {
             let extra = u64::from(entry.extra_bytes / 8).min(2) as usize;
             for (name, inside, width) in &SNAPSHOT_FIELDS[..SNAPSHOT_FIXED + extra] {
                 let at = at + *inside;
@@ -214,7 +208,7 @@ impl Anatomy {
 
     fn bitmaps<S: Storage + ?Sized>(&mut self, storage: &S, head: &Head) -> Result<(), MapError> {
         let Some(extension) = head.bitmaps else { return Ok(()) };
-        bitmap_directory::each_entry(storage, &extension, |_, at, entry| {
+        bitmap::each_entry(storage, &extension, |_, at, entry| {
             for (name, inside, width) in DIRECTORY_FIELDS {
                 let at = at + inside;
                 self.push(Element::field(Part::BitmapDirectory, name, at, width, NOTHING));
@@ -233,3 +227,57 @@ const EXTENSION_WORDS: u64 = 8;
 
 /// The length of the buffer for data that do not begin and end on grains. Images in memory lend all other data.
 const WIDENED_BYTES: usize = 512;
+
+/// The fields of the header (specification, "Header"): name, offset, width in bytes, and whether the mapping of an
+/// image that opens depends on the field.
+const HEADER_FIELDS: &[(&str, u64, u8, bool)] = &[
+    ("magic", 0, 4, true),
+    ("version", 4, 4, true),
+    ("backing_file_offset", 8, 8, true),
+    ("backing_file_size", 16, 4, true),
+    ("cluster_bits", 20, 4, true),
+    ("size", 24, 8, true),
+    ("crypt_method", 32, 4, true),
+    ("l1_size", 36, 4, true),
+    ("l1_table_offset", 40, 8, true),
+    ("refcount_table_offset", 48, 8, false),
+    ("refcount_table_clusters", 56, 4, false),
+    ("nb_snapshots", 60, 4, false),
+    ("snapshots_offset", 64, 8, false),
+    ("incompatible_features", 72, 8, true),
+    ("compatible_features", 80, 8, false),
+    ("autoclear_features", 88, 8, false),
+    ("refcount_order", 96, 4, false),
+    ("header_length", 100, 4, true),
+    ("compression_type", 104, 1, true),
+];
+/// The number of header fields in version 2.
+const HEADER_FIELDS_V2: usize = 13;
+
+/// The fields of a snapshot table entry: the fixed part, and two fields of the extra data.
+const SNAPSHOT_FIELDS: [(&str, u64, u8); 11] = [
+    ("l1_table_offset", 0, 8),
+    ("l1_size", 8, 4),
+    ("id_str_size", 12, 2),
+    ("name_size", 14, 2),
+    ("date_sec", 16, 4),
+    ("date_nsec", 20, 4),
+    ("vm_clock_nsec", 24, 8),
+    ("vm_state_size", 32, 4),
+    ("extra_data_size", 36, 4),
+    ("vm_state_size_large", 40, 8),
+    ("disk_size", 48, 8),
+];
+/// The number of snapshot fields in the fixed part.
+const SNAPSHOT_FIXED: usize = 9;
+
+/// The fields of a bitmap directory entry.
+const DIRECTORY_FIELDS: [(&str, u64, u8); 7] = [
+    ("bitmap_table_offset", 0, 8),
+    ("bitmap_table_size", 8, 4),
+    ("flags", 12, 4),
+    ("type", 16, 1),
+    ("granularity_bits", 17, 1),
+    ("name_size", 18, 2),
+    ("extra_data_size", 20, 4),
+];

@@ -1,18 +1,26 @@
-//! Persistent dirty bitmaps (specification, "Bitmaps extension" and "Bitmaps"): the header extension, entries of the
-//! bitmap directory, and entries of bitmap tables. The bounds are QEMU's (`block/qcow2-bitmap.c`).
+//! Persistent dirty bitmaps (specification, "Bitmaps extension" and "Bitmaps"): the header extension, the bitmap
+//! directory, bitmap tables and bits. The bounds are QEMU's (`block/qcow2-bitmap.c`).
+//!
+//! # Arithmetic
+//! A bitmap has less than 2^61 bytes, and its table and clusters end before 2^63. An offset that saturates lies
+//! past all files.
 
-use std::ops::RangeInclusive;
+use std::collections::BTreeSet;
+use std::ops::{ControlFlow, RangeInclusive};
 
 use bytes::Buf;
 
-use super::constants::{
-    BITMAP_ALL_ONES, BITMAP_AUTO, BITMAP_DIRTY_TRACKING, BITMAP_FIXED_BYTES, BITMAP_IN_USE,
-    BITMAPS_EXTENSION_BYTES, MAX_BITMAP_NAME_BYTES, OFFSET_MASK,
-};
-use super::geometry::Geometry;
 use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
-use crate::formats::error::MapError;
+use crate::disk::storage::{PIECE_BYTES, Storage, read_array};
+use crate::formats::entries::{Entries, each_entries};
+use crate::formats::error::{Flow, MapError};
+use crate::formats::qcow2::constants::{
+    BITMAP_ALL_ONES, BITMAP_AUTO, BITMAP_DIRTY_TRACKING, BITMAP_FIXED_BYTES, BITMAP_IN_USE,
+    BITMAPS_EXTENSION_BYTES, MAX_BITMAP_NAME_BYTES, MAX_FILE_BYTES, OFFSET_MASK,
+};
+use crate::formats::qcow2::geometry::Geometry;
+use crate::formats::qcow2::header::Header;
 
 /// The largest number of bitmaps that QEMU opens (`QCOW2_MAX_BITMAPS`).
 pub const MAX_BITMAPS: u32 = 65_535;
@@ -215,6 +223,185 @@ impl BitmapTableEntry {
             (_, false) => Ok(BitmapCluster::Data(HostOffset::new(offset))),
         }
     }
+}
+
+/// Calls `take` with the index, the host offset and the fixed part of each entry. Checks the lengths as QEMU does at
+/// open (`block/qcow2-bitmap.c`, `bitmap_list_load`), and nothing else of an entry.
+///
+/// # Errors
+/// The entries do not fill the directory, a read fails, or `take` returns an error.
+pub fn each_entry<S: Storage + ?Sized>(
+    storage: &S,
+    extension: &BitmapsExtension,
+    mut take: impl FnMut(u32, HostOffset, &BitmapEntry) -> Result<(), MapError>,
+) -> Result<(), MapError> {
+    let BitmapsExtension { bitmaps, directory_bytes: mut left, directory_offset: mut at } =
+        *extension;
+    for index in 0..bitmaps {
+        if left < BITMAP_FIXED_BYTES as u64 {
+            let what = "it has fewer entries than the header says, or is cut short";
+            return Err(MapError::BitmapDirectory { what });
+        }
+        let mut fixed = [0; BITMAP_FIXED_BYTES];
+        storage.read_at(at, &mut fixed)?;
+        let entry = BitmapEntry::parse(&fixed);
+        let length_bytes = entry.length_bytes();
+        left = left.checked_sub(length_bytes).ok_or(MapError::BitmapDirectory {
+            what: "an entry reaches past the directory's end",
+        })?;
+        take(index, at, &entry)?;
+        // The directory ends before 2^63, and this entry before the directory: the sum does not saturate.
+        at += length_bytes;
+    }
+    match left {
+        0 => Ok(()),
+        _ => Err(MapError::BitmapDirectory { what: "it is longer than the header says" }),
+    }
+}
+
+/// Fills `into` with the bits of the bitmap `entry` from byte `from` on: bit 0 of byte 0 stands for the first granule
+/// of the disk. Bits behind its table are zeros. `index` is that of the bitmap in its directory, for errors.
+///
+/// # Errors
+/// An entry of the table is malformed, or a read fails.
+pub fn read_bits<S: Storage + ?Sized>(
+    storage: &S,
+    (index, entry): (u32, &BitmapEntry),
+    cluster_size: ClusterSize,
+    from: u64,
+    into: &mut [u8],
+) -> Result<(), MapError> {
+    let (mut from, mut rest) = (from, into);
+    while !rest.is_empty() {
+        let inside = from & cluster_size.mask();
+        let left = usize::try_from(cluster_size.bytes() - inside).unwrap_or(usize::MAX);
+        let (piece, behind) = rest.split_at_mut(left.min(rest.len()));
+        match cluster_of(storage, (index, entry), cluster_size, from)? {
+            BitmapCluster::AllZeroes => piece.fill(0),
+            BitmapCluster::AllOnes => piece.fill(0xff),
+            BitmapCluster::Data(host) => storage.read_at(host + inside, piece)?,
+        }
+        from = from.saturating_add(piece.len() as u64);
+        rest = behind;
+    }
+    Ok(())
+}
+
+/// Returns the cluster of bits that has the byte `from`.
+fn cluster_of<S: Storage + ?Sized>(
+    storage: &S,
+    (index, entry): (u32, &BitmapEntry),
+    cluster_size: ClusterSize,
+    from: u64,
+) -> Result<BitmapCluster, MapError> {
+    let nth = from >> cluster_size.bits();
+    if nth >= u64::from(entry.table_entries) {
+        return Ok(BitmapCluster::AllZeroes);
+    }
+    let at: HostOffset = entry.table_offset + nth * 8;
+    let word = BitmapTableEntry(u64::from_be_bytes(read_array(storage, at)?));
+    word.cluster(cluster_size).map_err(|what| MapError::Bitmap { index, what })
+}
+
+/// The largest number of bits in a bitmap. With more, an assertion ends QEMU (`hbitmap_alloc`).
+const MAX_BITS: u64 = 1 << 41;
+
+/// The largest number of entries in all tables that are read. The entries take 1 GiB.
+const MAX_READ_ENTRIES: u64 = 1 << 27;
+
+/// A bitmap of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedBitmap {
+    /// The name. It ends before its first zero byte.
+    pub name: Vec<u8>,
+    /// Flag bits.
+    pub flags: u32,
+    /// log2 of the guest bytes per bit, 9 to 31.
+    pub granularity_bits: u8,
+}
+
+/// Returns the bitmaps of the image in `storage`, in the order of their directory, with the checks that QEMU makes when
+/// it loads them at open. A walk does not depend on them, so that only a reader that prints them calls this. Reads the
+/// tables of bitmaps that
+/// are not in use, and no bits (QEMU `block/qcow2-bitmap.c`, `qcow2_load_dirty_bitmaps`). The directory bounds the
+/// length of all names: 64 MiB.
+///
+/// # Errors
+/// QEMU refuses the directory, a bitmap or its table, the tables are too long to be read, or a read fails.
+pub fn bitmap_list<S: Storage + ?Sized>(
+    storage: &S,
+    header: &Header,
+    extension: Option<&BitmapsExtension>,
+) -> Result<Vec<ListedBitmap>, MapError> {
+    let Some(extension) = extension else { return Ok(Vec::new()) };
+    let geometry = &header.geometry;
+    let size_bytes = header.virtual_size_bytes();
+    let (mut bitmaps, mut names) = (Vec::new(), BTreeSet::new());
+    let (mut left, mut scratch) = (MAX_READ_ENTRIES, vec![0; PIECE_BYTES]);
+    each_entry(storage, extension, |index, at, entry| {
+        let fault = |what| MapError::Bitmap { index, what };
+        if let Some(what) = entry.fault(geometry, size_bytes) {
+            return Err(fault(what));
+        }
+        if bits_for(size_bytes, entry.granularity_bits) > MAX_BITS {
+            return Err(fault("it has more than 2^41 bits"));
+        }
+        let name = name_of(storage, at, entry)?;
+        let is_new = names.insert(name.clone());
+        // QEMU looks at a name again only if the bits count.
+        if !entry.in_use() {
+            if !is_new {
+                return Err(fault("another bitmap has the same name"));
+            }
+            left = left
+                .checked_sub(entry.table_entries.into())
+                .ok_or(MapError::TooLarge("tables of bitmaps"))?;
+            check_table(storage, entry, geometry.cluster_size, &mut scratch, fault)?;
+        }
+        let BitmapEntry { flags, granularity_bits, .. } = *entry;
+        bitmaps.push(ListedBitmap { name, flags, granularity_bits });
+        Ok(())
+    })?;
+    Ok(bitmaps)
+}
+
+/// Reads the name of the directory entry at `at`, which has no extra data.
+fn name_of<S: Storage + ?Sized>(
+    storage: &S,
+    at: HostOffset,
+    entry: &BitmapEntry,
+) -> Result<Vec<u8>, MapError> {
+    let mut name = vec![0; usize::from(entry.name_bytes)];
+    // The entry ends before 2^63.
+    storage.read_at(at + BITMAP_FIXED_BYTES as u64, &mut name)?;
+    let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+    name.truncate(end);
+    Ok(name)
+}
+
+/// Checks the entries of a bitmap's table.
+fn check_table<S: Storage + ?Sized>(
+    storage: &S,
+    entry: &BitmapEntry,
+    cluster_size: ClusterSize,
+    scratch: &mut [u8],
+    fault: impl Fn(&'static str) -> MapError,
+) -> Result<(), MapError> {
+    let entries = u64::from(entry.table_entries);
+    if entry.table_offset.get() > MAX_FILE_BYTES - entries * 8 {
+        return Err(fault("its table lies past the end of the longest file"));
+    }
+    let _ = each_entries(storage, entry.table_offset, 0..entries, scratch, |piece| -> Flow {
+        // Zeros are entries, too: all bits of their clusters are zeros.
+        if let Entries::Read(_, words) = piece {
+            for word in words {
+                let word = BitmapTableEntry(u64::from_be_bytes(*word));
+                word.cluster(cluster_size).map_err(&fault)?;
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(())
 }
 
 #[cfg(test)]

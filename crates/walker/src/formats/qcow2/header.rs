@@ -9,8 +9,8 @@ use super::constants::{
     MIN_EXTENDED_L2_CLUSTER_BITS, SNAPSHOT_FIXED_BYTES, V2_LENGTH_BYTES,
     V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES,
 };
+use super::entry::Layout;
 use super::geometry::{Compression, Geometry, Version};
-use super::layout::Layout;
 use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Storage, read_array};

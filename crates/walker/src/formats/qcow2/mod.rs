@@ -3,28 +3,14 @@
 
 pub mod anatomy;
 pub mod bitmap;
-pub mod bitmap_bits;
-pub mod bitmap_directory;
-pub mod bitmap_list;
 pub mod check;
 pub mod constants;
 pub mod entry;
-pub mod extension;
 pub mod geometry;
 pub mod head;
 pub mod header;
-mod host_holes;
-mod inflate;
-mod latest;
 mod layer;
-pub mod layout;
-mod lookup;
-mod open;
-pub mod refcount;
-pub mod references;
 pub mod snapshot;
-pub mod snapshot_table;
 pub mod table;
-mod walk;
 
-pub(crate) use open::Qcow2;
+pub(crate) use layer::open::Qcow2;

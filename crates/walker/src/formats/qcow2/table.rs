@@ -13,9 +13,9 @@
 use std::ops::{ControlFlow, Range};
 
 use super::bitmap::BitmapEntry;
+use super::entry::Layout;
 use super::geometry::Geometry;
 use super::header::Header;
-use super::layout::Layout;
 use super::snapshot::SnapshotEntry;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{GRAIN_BYTES, Storage, each_data};

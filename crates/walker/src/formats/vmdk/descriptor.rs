@@ -167,7 +167,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Skips spaces and line breaks.
-    pub(super) fn spaces(&mut self) {
+    fn spaces(&mut self) {
         self.rest = self.rest.split_at(spaces(self.rest)).1;
     }
 
@@ -190,7 +190,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Reads a decimal number (`%lld`). A number without room becomes the nearest one that has room.
-    pub(super) fn integer(&mut self) -> Option<i64> {
+    fn integer(&mut self) -> Option<i64> {
         self.spaces();
         let is_negative = self.sign();
         let digits = self.take_while(usize::MAX, |byte| byte.is_ascii_digit())?;
@@ -243,7 +243,7 @@ impl<'a> Scanner<'a> {
 }
 
 /// Returns the number of spaces and line breaks at the beginning of a text.
-pub(super) fn spaces(text: &[u8]) -> usize {
+fn spaces(text: &[u8]) -> usize {
     text.iter().take_while(|byte| is_space(**byte)).count()
 }
 

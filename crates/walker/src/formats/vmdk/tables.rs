@@ -180,7 +180,7 @@ const TABLE_ALLOCATED: u64 = 0x1000_0000;
 
 impl SeSparse {
     /// Returns the sector of the grain table that a directory entry names; 0 if it names none.
-    pub(super) fn table_sector(&self, entry: u64) -> Result<u64, &'static str> {
+    fn table_sector(&self, entry: u64) -> Result<u64, &'static str> {
         if entry == 0 {
             return Ok(0);
         }

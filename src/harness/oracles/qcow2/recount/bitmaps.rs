@@ -2,10 +2,10 @@
 
 use crate::disk::storage::Storage;
 use crate::formats::error::MapError;
+use crate::formats::qcow2::bitmap;
 use crate::formats::qcow2::bitmap::{
     BitmapCluster, BitmapEntry, BitmapTableEntry, BitmapsExtension,
 };
-use crate::formats::qcow2::bitmap_directory;
 use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::table::HostTable;
@@ -24,7 +24,7 @@ impl Recount {
         let BitmapsExtension { directory_bytes, directory_offset, .. } = *extension;
         let geometry = &header.geometry;
         self.reference(geometry, directory_offset, directory_bytes, Role::BitmapDirectory);
-        bitmap_directory::each_entry(storage, extension, |index, _, entry| {
+        bitmap::each_entry(storage, extension, |index, _, entry| {
             if let Some(what) = entry.fault(geometry, header.virtual_size_bytes()) {
                 return Err(MapError::Bitmap { index, what });
             }

@@ -3,10 +3,10 @@
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::error::MapError;
+use crate::formats::qcow2::entry;
+use crate::formats::qcow2::entry::Layout;
 use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::header::Header;
-use crate::formats::qcow2::layout::Layout;
-use crate::formats::qcow2::refcount;
 use crate::formats::qcow2::table::HostTable;
 
 use super::{Recount, Role};
@@ -23,7 +23,7 @@ impl Recount {
         self.reference(geometry, table.start, table.length_bytes, Role::RefcountTable);
         self.each_piece(storage, table, 0, |recount, skipped, piece| {
             for (index, bytes) in (skipped / 8..).zip(piece.as_chunks::<8>().0) {
-                if let Some(block) = refcount::block_offset(u64::from_be_bytes(*bytes)) {
+                if let Some(block) = entry::refcount_block_offset(u64::from_be_bytes(*bytes)) {
                     let cluster = geometry.cluster_size.bytes();
                     // A block that is not on a cluster boundary takes part of two clusters.
                     recount.reference(geometry, block, cluster, Role::RefcountBlock);
@@ -48,7 +48,7 @@ impl Recount {
         let block = HostTable::refcount_block(geometry, block);
         self.each_piece(storage, block, 1, |recount, skipped, piece| {
             let skipped = first + ((skipped * 8) >> order);
-            refcount::for_each_run(piece, order, |entry, entries, count| {
+            entry::each_refcount_run(piece, order, |entry, entries, count| {
                 recount.clusters.count(skipped + entry, entries, count);
             });
             Ok(())

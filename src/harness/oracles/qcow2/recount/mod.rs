@@ -17,11 +17,13 @@ use crate::disk::clusters::HostCluster;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{PIECE_BYTES, Storage};
 use crate::formats::error::MapError;
+use crate::formats::qcow2::check::cluster_counts::ClusterCounts;
 use crate::formats::qcow2::head::Head;
-use crate::formats::qcow2::references::ClusterCounts;
 use crate::formats::qcow2::table::HostTable;
 
-pub use crate::formats::qcow2::references::{Occupied, RefcountFault, RefcountReport, Role};
+pub use crate::formats::qcow2::check::cluster_counts::{
+    Occupied, RefcountFault, RefcountReport, Role,
+};
 
 /// A recount of images. All buffers are reused.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use crate::formats::qcow2::constants::MAX_FILE_BYTES;
 use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
 use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::header::Header;
-use crate::formats::qcow2::snapshot_table;
+use crate::formats::qcow2::snapshot;
 use crate::formats::qcow2::table::HostTable;
 
 use super::{Recount, RefcountFault, RefcountReport, Role};
@@ -139,7 +139,7 @@ impl Recount {
         header: &Header,
     ) -> Result<(), MapError> {
         let geometry = &header.geometry;
-        let length = snapshot_table::each_entry(storage, header, |index, _, entry| {
+        let length = snapshot::each_entry(storage, header, |index, _, entry| {
             if entry.l1_fault(geometry.cluster_size).is_some() {
                 // An invalid L1 table references nothing: `entries` reports the fault.
                 return Ok(());

@@ -1,21 +1,21 @@
-//! The references of L1 and L2 tables and of the snapshot table, and the faults of their entries.
+//! The references of L1 and L2 tables, of the snapshot table and of bitmaps, and the faults of their entries.
 
 use std::ops::ControlFlow;
 
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{PIECE_BYTES, Storage};
 use crate::formats::error::MapError;
+use crate::formats::qcow2::bitmap::{BitmapCluster, BitmapTableEntry, BitmapsExtension};
+use crate::formats::qcow2::check::ImageCheck;
+use crate::formats::qcow2::check::cluster_counts::Role;
 use crate::formats::qcow2::constants::{MAX_FILE_BYTES, SNAPSHOT_V3_EXTRA_BYTES as V3_EXTRA_BYTES};
 use crate::formats::qcow2::entry::{
     ClusterKind, CompressedRun, L1Entry, L2Entry, SubclusterBitmap,
 };
 use crate::formats::qcow2::geometry::{Geometry, Version};
-use crate::formats::qcow2::references::Role;
 use crate::formats::qcow2::snapshot::SnapshotEntry;
-use crate::formats::qcow2::snapshot_table;
 use crate::formats::qcow2::table::{HostTable, TableEntry};
-
-use super::image_check::ImageCheck;
+use crate::formats::qcow2::{bitmap, snapshot};
 
 /// Bits 0–8 and 56–62 of an L1 entry.
 const L1_RESERVED: u64 = 0x7F00_0000_0000_01FF;
@@ -166,9 +166,8 @@ impl<S: Storage + ?Sized> ImageCheck<'_, S> {
             self.findings
                 .corruption(format_args!("{snapshots} snapshots in an image with a data file"));
         }
-        let length = snapshot_table::each_entry(storage, header, |index, _, entry| {
-            self.snapshot(index, entry)
-        })?;
+        let length =
+            snapshot::each_entry(storage, header, |index, _, entry| self.snapshot(index, entry))?;
         self.reference(header.snapshots_offset, length, Role::SnapshotTable);
         Ok(())
     }
@@ -189,5 +188,36 @@ impl<S: Storage + ?Sized> ImageCheck<'_, S> {
             return Err(MapError::Snapshot { index, what });
         }
         self.l1(table, false)
+    }
+}
+
+impl<S: Storage + ?Sized> ImageCheck<'_, S> {
+    /// Adds the references of the directory, of the tables and of the bits. The bitmaps have passed the checks that
+    /// QEMU makes when it opens the image.
+    ///
+    /// # Errors
+    /// A table of a bitmap in use is damaged, a read fails, or the image is too large. As in QEMU, the check ends
+    /// there.
+    pub(super) fn bitmaps(&mut self, extension: &BitmapsExtension) -> Result<(), MapError> {
+        let (storage, cluster_size) = (self.storage, self.geometry().cluster_size);
+        let BitmapsExtension { directory_bytes, directory_offset, .. } = *extension;
+        self.reference(directory_offset, directory_bytes, Role::BitmapDirectory);
+        let (mut entries_left, mut piece) = (self.clusters.bound() as u64, vec![0; PIECE_BYTES]);
+        bitmap::each_entry(storage, extension, |index, _, entry| {
+            let table = HostTable::bitmap(entry);
+            self.reference(table.start, table.length_bytes, Role::BitmapTable);
+            // Many bitmaps may name one table.
+            let too_large = MapError::TooLarge("too many entries of bitmap tables");
+            entries_left = entries_left.checked_sub(entry.table_entries.into()).ok_or(too_large)?;
+            let _ = table.each_entry(storage, &mut piece, |entry| {
+                let cluster = BitmapTableEntry(entry.word).cluster(cluster_size);
+                let cluster = cluster.map_err(|what| MapError::Bitmap { index, what })?;
+                if let BitmapCluster::Data(host) = cluster {
+                    self.reference(host, cluster_size.bytes(), Role::BitmapData);
+                }
+                Ok::<_, MapError>(ControlFlow::Continue(()))
+            })?;
+            self.check_bound()
+        })
     }
 }

@@ -193,7 +193,7 @@ impl Anatomy {
 }
 
 /// The fields of the header that counts.
-pub(super) const SPARSE_HEADER_FIELDS: &[FieldLayout] = &[
+const SPARSE_HEADER_FIELDS: &[FieldLayout] = &[
     ("magic", 0, 4, true),
     ("version", 4, 4, true),
     ("flags", 8, 4, true),
@@ -211,7 +211,7 @@ pub(super) const SPARSE_HEADER_FIELDS: &[FieldLayout] = &[
 ];
 
 /// The fields of a header that only names the footer. If the capacity is 0, QEMU looks for a descriptor.
-pub(super) const FIRST_HEADER_FIELDS: &[FieldLayout] = &[
+const FIRST_HEADER_FIELDS: &[FieldLayout] = &[
     ("magic", 0, 4, true),
     ("version", 4, 4, false),
     ("flags", 8, 4, false),
@@ -229,7 +229,7 @@ pub(super) const FIRST_HEADER_FIELDS: &[FieldLayout] = &[
 ];
 
 /// The fields of the header of an extent as ESX writes it.
-pub(super) const COWD_FIELDS: &[FieldLayout] = &[
+const COWD_FIELDS: &[FieldLayout] = &[
     ("magic", 0, 4, true),
     ("version", 4, 4, false),
     ("flags", 8, 4, false),
@@ -242,7 +242,7 @@ pub(super) const COWD_FIELDS: &[FieldLayout] = &[
 
 /// The fields of the first header of an seSparse extent. The specification has no names for them; those of QEMU count.
 /// All fields that are marked, except for the places and the capacity, have one valid value.
-pub(super) const CONST_HEADER_FIELDS: &[FieldLayout] = &[
+const CONST_HEADER_FIELDS: &[FieldLayout] = &[
     ("magic", 0, 8, true),
     ("version", 8, 8, true),
     ("capacity", 16, 8, true),
@@ -273,7 +273,7 @@ pub(super) const CONST_HEADER_FIELDS: &[FieldLayout] = &[
 ];
 
 /// The fields of the second header of an seSparse extent.
-pub(super) const VOLATILE_HEADER_FIELDS: &[FieldLayout] = &[
+const VOLATILE_HEADER_FIELDS: &[FieldLayout] = &[
     ("magic", 0, 8, true),
     ("free_gt_number", 8, 8, false),
     ("next_txn_seq_number", 16, 8, false),

@@ -1,8 +1,6 @@
 //! Inflates compressed clusters, only as far as the caller needs, and keeps the last inflated clusters in some MiB of
 //! memory.
 
-mod kept;
-
 use std::fmt;
 
 use miniz_oxide::inflate::TINFLStatus;
@@ -16,8 +14,8 @@ use crate::disk::storage::Storage;
 use crate::formats::qcow2::entry::CompressedRun;
 use crate::formats::qcow2::geometry::{Compression, Geometry};
 
+use super::kept::{KeptClusters, Known, PayloadLocation};
 use crate::formats::error::MapError;
-use kept::{KeptClusters, Known, PayloadLocation};
 
 /// The reason why a cluster could not be inflated.
 pub(super) enum InflateError {

@@ -14,11 +14,9 @@ use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{GRAIN_BYTES, Storage, each_data};
 use crate::formats::error::Flow;
 use crate::formats::layer::{Cover, entries_of, go_on};
-use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
-use crate::formats::qcow2::layout::Layout;
+use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, Layout, SubclusterBitmap};
 
-use super::lookup::{self, checked_kind, mapping_of};
-use super::open::Qcow2;
+use super::open::{Qcow2, check_bitmap, checked_kind, mapping_of, subcluster_mapping, unaligned};
 
 /// The number of runs in one extended entry from which the walk reports a rare event.
 const MANY_SPLITS: u64 = 16;
@@ -75,7 +73,7 @@ impl<S: Storage + ?Sized, C: Cover> Walk<'_, '_, S, C> {
         let geometry = *self.layer.geometry();
         let storage = self.layer.image;
         if !geometry.cluster_size.is_aligned(table) {
-            return Err(lookup::unaligned("L2 table", start.max(self.cover.position()), table));
+            return Err(unaligned("L2 table", start.max(self.cover.position()), table));
         }
         let cluster = geometry.cluster_size.bytes();
         let end = (start + geometry.l2_span_bytes()).min(self.cover.end());
@@ -156,7 +154,7 @@ impl<S: Storage + ?Sized, C: Cover> Walk<'_, '_, S, C> {
                 return self.cover.cover(guest, next, mapping_of(kind));
             }
         };
-        lookup::check_bitmap(bitmap, host, asked)?;
+        check_bitmap(bitmap, host, asked)?;
         self.cover.observer().event(State::WalkL2, Event::Subclusters);
         let length = geometry.cell_bytes();
         let mut subcluster = 0;
@@ -167,7 +165,7 @@ impl<S: Storage + ?Sized, C: Cover> Walk<'_, '_, S, C> {
             let start = guest + delta;
             let end = start + u64::from(run) * length;
             if end > self.cover.position() {
-                let mapping = lookup::subcluster_mapping(bitmap, host, subcluster, delta);
+                let mapping = subcluster_mapping(bitmap, host, subcluster, delta);
                 go_on!(self.cover.cover(start, end, mapping)?);
             }
             subcluster += run;

@@ -1,14 +1,124 @@
-//! The mapping of one guest byte. This file defines the meaning of an L2 entry for look-ups and for the walk.
+//! An open qcow2 image, its snapshots, and the L2 entry of one guest byte with its meaning, which look-ups and the walk
+//! share. The image keeps the last table entries that were read, because a guest mostly reads on from there.
 
+use std::cell::Cell;
+
+use crate::disk::clusters::GuestCluster;
 use crate::disk::extent::Mapping;
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::Storage;
-use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
-use crate::formats::qcow2::geometry::Geometry;
-use crate::formats::qcow2::layout::Layout;
-
-use super::open::Qcow2;
 use crate::formats::error::MapError;
+use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, Layout, SubclusterBitmap};
+use crate::formats::qcow2::geometry::Geometry;
+use crate::formats::qcow2::header::Header;
+use crate::formats::qcow2::snapshot;
+use crate::formats::qcow2::snapshot::SnapshotEntry;
+
+/// A layer that is a qcow2 image.
+#[derive(Debug)]
+pub(crate) struct Qcow2<'s, S: Storage + ?Sized> {
+    pub(super) image: &'s S,
+    /// The storage of guest data: the image itself, or its external data file. `None` if the data file is not
+    /// available.
+    pub(super) data: Option<&'s S>,
+    pub(crate) header: Header,
+    /// See [`Qcow2::look_for_host_holes`].
+    pub(super) has_host_holes: bool,
+    /// The last table entries that were read through `header`. They must be reset when `header` changes.
+    pub(super) latest: LatestEntries,
+}
+
+impl<'s, S: Storage + ?Sized> Qcow2<'s, S> {
+    /// Changes to the header that `of` returns for the host offset and the fixed part of the snapshot at `index`.
+    pub(super) fn change_header(
+        &mut self,
+        index: u32,
+        of: impl Fn(&Self, HostOffset, &SnapshotEntry) -> Result<Header, MapError>,
+    ) -> Result<(), MapError> {
+        let mut found = Err(MapError::Snapshot { index, what: "there is no such snapshot" });
+        snapshot::each_entry(self.image, &self.header, |at_index, at, entry| {
+            if at_index == index {
+                found = of(self, at, entry);
+            }
+            Ok(())
+        })?;
+        self.header = found?;
+        self.latest = LatestEntries::default();
+        Ok(())
+    }
+
+    /// Returns the header that the image would have if the snapshot were its disk.
+    pub(super) fn snapshot_header(
+        &self,
+        index: u32,
+        at: HostOffset,
+        entry: &SnapshotEntry,
+    ) -> Result<Header, MapError> {
+        let geometry = self.geometry();
+        let extra = snapshot::extra_of(self.image, at, entry)?;
+        let size_bytes = extra.disk_bytes.unwrap_or(self.header.virtual_size_bytes());
+        let fault = if size_bytes >= 1 << 63 {
+            Some("the size of its disk is 2^63 or more")
+        } else if u64::from(entry.l1_entries) < geometry.l1_entries_for(size_bytes) {
+            Some("the L1 table is too short for the size of its disk")
+        } else {
+            entry.l1_fault(geometry.cluster_size)
+        };
+        match fault {
+            Some(what) => Err(MapError::Snapshot { index, what }),
+            None => {
+                let (l1_offset, l1_entries) = (entry.l1_offset, entry.l1_entries);
+                Ok(Header { size_bytes, l1_offset, l1_entries, ..self.header.clone() })
+            }
+        }
+    }
+
+    /// Returns the geometry, which decides the meaning of the tables.
+    #[inline]
+    pub(super) fn geometry(&self) -> &Geometry {
+        &self.header.geometry
+    }
+}
+
+/// An L2 entry and its bitmap (0 if there is none); `None` if there is no L2 table.
+type LatestL2Entry = Option<(L2Entry, SubclusterBitmap)>;
+
+/// The last L1 entry and the last L2 entry that were read from an open image.
+#[derive(Debug, Default)]
+pub(super) struct LatestEntries {
+    /// An index into the L1 table, and the L2 table that its entry names.
+    l1: Latest<u64, Option<HostOffset>>,
+    l2: Latest<GuestCluster, LatestL2Entry>,
+}
+
+/// The last value that was read, with its position.
+#[derive(Debug)]
+struct Latest<K: Copy, V: Copy>(Cell<Option<(K, V)>>);
+
+impl<K: Copy, V: Copy> Default for Latest<K, V> {
+    fn default() -> Self {
+        Self(Cell::new(None))
+    }
+}
+
+impl<K: Copy + PartialEq, V: Copy> Latest<K, V> {
+    /// Returns the value at `key`. If it is not the latest, `read` reads it; a failed read changes nothing.
+    #[inline]
+    fn get_or_read(
+        &self,
+        key: K,
+        read: impl FnOnce() -> Result<V, MapError>,
+    ) -> Result<V, MapError> {
+        match self.0.get() {
+            Some((at, value)) if at == key => Ok(value),
+            _ => {
+                let value = read()?;
+                self.0.set(Some((key, value)));
+                Ok(value)
+            }
+        }
+    }
+}
 
 /// Returns the L2 entry of the cluster that holds `guest`, with its bitmap (0 if there is none); `None` if there is no
 /// L2 table. The byte lies before the layer's end.

@@ -1,5 +1,11 @@
 //! The layer of a qcow2 image: opens it, looks up a byte, and reads a piece of a cluster.
 
+mod host_holes;
+mod inflate;
+mod kept;
+pub(super) mod open;
+mod walk;
+
 use crate::disk::extent::Mapping;
 use crate::disk::observer::{Event, Observer, State};
 use crate::disk::offsets::GuestOffset;
@@ -11,18 +17,17 @@ use crate::formats::layer::{
 };
 use crate::formats::probe::ProbedBytes;
 use crate::formats::qcow2::constants::MAGIC;
-use crate::formats::qcow2::entry::ClusterKind;
+use crate::formats::qcow2::entry::{ClusterKind, Layout};
 use crate::formats::qcow2::head::{Field, Head};
 use crate::formats::qcow2::header::Header;
-use crate::formats::qcow2::layout::Layout;
+use crate::formats::qcow2::snapshot;
 use crate::formats::qcow2::snapshot::SnapshotEntry;
-use crate::formats::qcow2::snapshot_table;
 
-use super::inflate::Inflater;
-use super::latest::LatestEntries;
-use super::lookup::{check_bitmap, checked_kind, l2_entry, mapping_of, subcluster_mapping};
-use super::open::Qcow2;
-use super::walk::Walk;
+use inflate::Inflater;
+use open::{
+    LatestEntries, Qcow2, check_bitmap, checked_kind, l2_entry, mapping_of, subcluster_mapping,
+};
+use walk::Walk;
 
 impl ReadBuffers for Inflater {
     fn forget(&mut self) {
@@ -56,7 +61,7 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Qcow2<'s, S> {
             }
         };
         let header = head.header;
-        snapshot_table::each_entry(layer.image, &header, |_, _, _| {
+        snapshot::each_entry(layer.image, &header, |_, _, _| {
             observer.event(State::Open, Event::Snapshot);
             Ok(())
         })?;

@@ -8,7 +8,7 @@ use crate::disk::storage::{PIECE_BYTES, Storage};
 use crate::formats::entries::{Entries, each_entries};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::layer::whole_sectors;
-use crate::formats::qcow2::refcount;
+use crate::formats::qcow2::entry;
 
 use super::open::Qcow2;
 
@@ -40,7 +40,7 @@ impl<S: Storage + ?Sized> Qcow2<'_, S> {
                 return Ok(ControlFlow::Continue(()));
             };
             for (index, entry) in (first..).zip(entries) {
-                let Some(block) = refcount::block_offset(u64::from_be_bytes(*entry)) else {
+                let Some(block) = entry::refcount_block_offset(u64::from_be_bytes(*entry)) else {
                     continue;
                 };
                 if !cluster_size.is_aligned(block) {
@@ -81,7 +81,7 @@ impl<S: Storage + ?Sized> Qcow2<'_, S> {
                     return Ok(ControlFlow::Continue(()));
                 };
                 let left = counts.saturating_sub(first_word.saturating_mul(per_word));
-                refcount::for_each_run(words.as_flattened(), order, |first, length, _| {
+                entry::each_refcount_run(words.as_flattened(), order, |first, length, _| {
                     used = used.saturating_add(left.saturating_sub(first).min(length));
                 });
                 Ok(match used >= enough {
