@@ -230,7 +230,7 @@ fn is_decoding_in_drawer(own: &str, other: &str) -> bool {
         "formats::qcow2::geometry",
         "formats::anatomy::part",
         "formats::anatomy::seal",
-        "formats::anatomy::field_group",
+        "formats::structure_field",
     ];
     is_in_any(own, &of_each("images", ""))
         && is_in(other, &["formats"])

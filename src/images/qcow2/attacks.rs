@@ -1,13 +1,16 @@
 //! The attacks of known meaning on qcow2 images.
 
 use crate::formats::anatomy::Part;
+use crate::formats::qcow2::constants::header;
+use crate::formats::structure_field::StructureField;
 use crate::images::damage::{FieldChange, Transform};
+use crate::images::field_changes::declared;
 
-const fn field(field: u16, transform: Transform, value: u16) -> FieldChange {
-    // Twice the index: an odd number would name the entry behind the element.
-    (Part::Header, field * 2, transform, value)
+const fn header_field(field: StructureField, transform: Transform, value: u16) -> FieldChange {
+    declared(header::FIELDS, field, transform, value)
 }
 
+/// Twice the index of a word: an odd number would name the entry behind the element.
 const fn extension(word: u16, transform: Transform, value: u16) -> FieldChange {
     (Part::Extension, word * 2, transform, value)
 }
@@ -16,38 +19,43 @@ const fn flip(word: u16, bit: u16) -> FieldChange {
     extension(word, Transform::Flip, bit)
 }
 
-/// The attacks on qcow2. The fields of the header have the order of the specification; an extension has a type, a
-/// length and words of content.
+/// The attacks on qcow2. An extension has a type, a length and words of content.
 pub const ATTACKS: &[&[FieldChange]] = &[
-    &[field(1, Transform::Set, 4)],
-    &[field(2, Transform::Boundary, 10)],
+    &[header_field(header::VERSION, Transform::Set, 4)],
+    &[header_field(header::BACKING_FILE_OFFSET, Transform::Boundary, 10)],
     // The name of a backing file.
-    &[field(2, Transform::Set, 400), field(3, Transform::Set, 1024)],
-    &[field(4, Transform::Set, 8)],
-    &[field(4, Transform::Set, 22)],
-    &[field(5, Transform::Boundary, 1)],
-    &[field(5, Transform::Boundary, 3)],
-    &[field(6, Transform::Set, 1)],
-    &[field(6, Transform::Set, 2)],
-    &[field(6, Transform::Set, 3)],
-    &[field(7, Transform::Set, 0)],
-    &[field(7, Transform::Boundary, 12)],
-    &[field(8, Transform::Misalign, 0)],
-    &[field(9, Transform::Misalign, 0)],
-    &[field(10, Transform::Set, 0)],
-    &[field(10, Transform::Boundary, 11)],
+    &[
+        header_field(header::BACKING_FILE_OFFSET, Transform::Set, 400),
+        header_field(header::BACKING_FILE_SIZE, Transform::Set, 1024),
+    ],
+    &[header_field(header::CLUSTER_BITS, Transform::Set, 8)],
+    &[header_field(header::CLUSTER_BITS, Transform::Set, 22)],
+    &[header_field(header::SIZE, Transform::Boundary, 1)],
+    &[header_field(header::SIZE, Transform::Boundary, 3)],
+    &[header_field(header::CRYPT_METHOD, Transform::Set, 1)],
+    &[header_field(header::CRYPT_METHOD, Transform::Set, 2)],
+    &[header_field(header::CRYPT_METHOD, Transform::Set, 3)],
+    &[header_field(header::L1_SIZE, Transform::Set, 0)],
+    &[header_field(header::L1_SIZE, Transform::Boundary, 12)],
+    &[header_field(header::L1_TABLE_OFFSET, Transform::Misalign, 0)],
+    &[header_field(header::REFCOUNT_TABLE_OFFSET, Transform::Misalign, 0)],
+    &[header_field(header::REFCOUNT_TABLE_CLUSTERS, Transform::Set, 0)],
+    &[header_field(header::REFCOUNT_TABLE_CLUSTERS, Transform::Boundary, 11)],
     // One snapshot too many.
-    &[field(11, Transform::Boundary, 14), field(11, Transform::Add, 1)],
-    &[field(12, Transform::Misalign, 0)],
+    &[
+        header_field(header::NB_SNAPSHOTS, Transform::Boundary, 14),
+        header_field(header::NB_SNAPSHOTS, Transform::Add, 1),
+    ],
+    &[header_field(header::SNAPSHOTS_OFFSET, Transform::Misalign, 0)],
     // Extended L2, which small clusters cannot have.
-    &[field(13, Transform::Flip, 4)],
-    &[field(13, Transform::Flip, 3)],
-    &[field(13, Transform::Flip, 5)],
-    &[field(15, Transform::Flip, 1)],
-    &[field(16, Transform::Set, 7)],
-    &[field(17, Transform::Set, 103)],
-    &[field(17, Transform::Boundary, 10)],
-    &[field(18, Transform::Set, 2)],
+    &[header_field(header::INCOMPATIBLE_FEATURES, Transform::Flip, 4)],
+    &[header_field(header::INCOMPATIBLE_FEATURES, Transform::Flip, 3)],
+    &[header_field(header::INCOMPATIBLE_FEATURES, Transform::Flip, 5)],
+    &[header_field(header::AUTOCLEAR_FEATURES, Transform::Flip, 1)],
+    &[header_field(header::REFCOUNT_ORDER, Transform::Set, 7)],
+    &[header_field(header::HEADER_LENGTH, Transform::Set, 103)],
+    &[header_field(header::HEADER_LENGTH, Transform::Boundary, 10)],
+    &[header_field(header::COMPRESSION_TYPE, Transform::Set, 2)],
     // The first extension.
     &[extension(1, Transform::Boundary, 1)],
     // It becomes the extension of a crypto header, 0537BE77.

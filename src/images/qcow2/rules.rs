@@ -9,7 +9,9 @@ use crate::formats::qcow2::constants::{
     AUTOCLEAR_BITMAPS, AUTOCLEAR_RAW_DATA_FILE, BITMAPS_EXTENSION_BYTES, EXTENSION_BACKING_FORMAT,
     EXTENSION_BITMAPS, EXTENSION_CRYPTO, EXTENSION_END, INCOMPATIBLE_COMPRESSION,
     INCOMPATIBLE_DATA_FILE, INCOMPATIBLE_EXTENDED_L2, MAGIC, MAX_FILE_BYTES, SNAPSHOT_FIXED_BYTES,
+    bitmaps_extension, header, snapshot_entry,
 };
+use crate::formats::structure_field::StructureField;
 use crate::images::image::Image;
 
 use crate::images::rule::BrokenRule;
@@ -29,15 +31,15 @@ pub(super) const MAGIC_RULE: BrokenRule = "magic";
 pub(super) const VERSION_RULE: BrokenRule = "version";
 
 /// The length of the header's fields that have a meaning.
-const READ_BYTES: usize = 105;
+const READ_BYTES: usize = header::COMPRESSION_TYPE.end();
 /// The number of snapshots whose entries are judged: as many as QEMU opens.
 const JUDGED_SNAPSHOTS: u64 = 65_536;
 
 /// The fields of the header (QEMU `block/qcow2.c`, `qcow2_do_open`).
 const HEADER_RULES: &[OpenRule] = &[
-    rule(MAGIC_RULE, |it| it.number(0, 4) != u64::from(MAGIC)),
+    rule(MAGIC_RULE, |it| it.number(header::MAGIC) != u64::from(MAGIC)),
     rule(VERSION_RULE, |it| !matches!(it.version(), 2 | 3)),
-    rule("cluster_bits", |it| !(9..=21).contains(&it.number(20, 4))),
+    rule("cluster_bits", |it| !(9..=21).contains(&it.number(header::CLUSTER_BITS))),
     rule("header_length", |it| {
         it.is_v3() && !(104..=it.cluster_bytes()).contains(&it.header_end())
     }),
@@ -47,15 +49,15 @@ const HEADER_RULES: &[OpenRule] = &[
     rule("subclusters below 512 bytes", |it| {
         it.has(INCOMPATIBLE_EXTENDED_L2) && it.cluster_bytes() / 32 < 512
     }),
-    rule("refcount_order", |it| it.is_v3() && it.number(96, 4) > 6),
-    rule("crypt_method above 2", |it| it.number(32, 4) > 2),
-    rule("AES encryption", |it| it.number(32, 4) == 1),
-    rule("LUKS encryption", |it| it.number(32, 4) == 2),
-    rule("refcount_table_clusters 0", |it| it.number(56, 4) == 0),
+    rule("refcount_order", |it| it.is_v3() && it.number(header::REFCOUNT_ORDER) > 6),
+    rule("crypt_method above 2", |it| it.number(header::CRYPT_METHOD) > 2),
+    rule("AES encryption", |it| it.number(header::CRYPT_METHOD) == 1),
+    rule("LUKS encryption", |it| it.number(header::CRYPT_METHOD) == 2),
+    rule("refcount_table_clusters 0", |it| it.number(header::REFCOUNT_TABLE_CLUSTERS) == 0),
     // QCOW_MAX_REFTABLE_SIZE
     rule("refcount table above 8 MiB", |it| it.refcount_table_bytes() > 8 << 20),
     rule("refcount_table_offset", |it| {
-        it.is_misplaced(it.number(48, 8), it.refcount_table_bytes())
+        it.is_misplaced(it.number(header::REFCOUNT_TABLE_OFFSET), it.refcount_table_bytes())
     }),
     // QCOW_MAX_SNAPSHOTS
     rule("nb_snapshots", |it| it.snapshots() > 65_536),
@@ -64,12 +66,16 @@ const HEADER_RULES: &[OpenRule] = &[
     }),
     // QCOW_MAX_L1_SIZE
     rule("l1_size above 32 MiB", |it| it.l1_entries() * 8 > 32 << 20),
-    rule("l1_table_offset", |it| it.is_misplaced(it.number(40, 8), it.l1_entries() * 8)),
+    rule("l1_table_offset", |it| {
+        it.is_misplaced(it.number(header::L1_TABLE_OFFSET), it.l1_entries() * 8)
+    }),
     // `bdrv_getlength` returns a signed number.
-    rule("size of 2^63 or more", |it| it.number(24, 8) >> 63 != 0),
+    rule("size of 2^63 or more", |it| it.number(header::SIZE) >> 63 != 0),
     rule("l1_size below the size", |it| it.l1_entries() < it.needed_l1_entries()),
     rule("backing_file_size", |it| {
-        it.name_offset() != 0 && it.number(16, 4) > 1023.min(it.cluster_bytes() - it.name_offset())
+        it.name_offset() != 0
+            && it.number(header::BACKING_FILE_SIZE)
+                > 1023.min(it.cluster_bytes() - it.name_offset())
     }),
     rule("raw data file without a data file", |it| {
         it.autoclear() & AUTOCLEAR_RAW_DATA_FILE != 0 && !it.has(INCOMPATIBLE_DATA_FILE)
@@ -129,39 +135,39 @@ impl<'i> FirstBytes<'i> {
         self.image
     }
 
-    /// Returns the big-endian number of `width` bytes, 1 to 8, at `at`.
-    fn number(&self, at: usize, width: usize) -> u64 {
-        let bytes = self.first_bytes.iter().skip(at).take(width);
+    /// Returns the number in a field of the header.
+    fn number(&self, field: StructureField) -> u64 {
+        let bytes = self.first_bytes.iter().skip(field.at).take(field.width_bytes);
         bytes.fold(0, |number, byte| number << 8 | u64::from(*byte))
     }
 
     fn version(&self) -> u64 {
-        self.number(4, 4)
+        self.number(header::VERSION)
     }
 
     pub(super) fn is_v3(&self) -> bool {
         self.version() == 3
     }
 
-    /// Returns the field of version 3 at `at`; in version 2, 0.
-    fn v3_number(&self, at: usize, width: usize) -> u64 {
-        if self.is_v3() { self.number(at, width) } else { 0 }
+    /// Returns the number in a field of version 3; in version 2, 0.
+    fn v3_number(&self, field: StructureField) -> u64 {
+        if self.is_v3() { self.number(field) } else { 0 }
     }
 
     pub(super) fn cluster_bytes(&self) -> u64 {
-        1 << self.number(20, 4)
+        1 << self.number(header::CLUSTER_BITS)
     }
 
     fn header_end(&self) -> u64 {
-        if self.is_v3() { self.number(100, 4) } else { 72 }
+        if self.is_v3() { self.number(header::HEADER_LENGTH) } else { 72 }
     }
 
     fn name_offset(&self) -> u64 {
-        self.number(8, 8)
+        self.number(header::BACKING_FILE_OFFSET)
     }
 
     fn incompatible(&self) -> u64 {
-        self.v3_number(72, 8)
+        self.v3_number(header::INCOMPATIBLE_FEATURES)
     }
 
     pub(super) fn has(&self, incompatible: u64) -> bool {
@@ -169,35 +175,35 @@ impl<'i> FirstBytes<'i> {
     }
 
     fn autoclear(&self) -> u64 {
-        self.v3_number(88, 8)
+        self.v3_number(header::AUTOCLEAR_FEATURES)
     }
 
     /// Returns the compression type. A header of 104 bytes ends before it.
     fn compression(&self) -> u64 {
-        if self.header_end() > 104 { self.v3_number(104, 1) } else { 0 }
+        if self.header_end() > 104 { self.v3_number(header::COMPRESSION_TYPE) } else { 0 }
     }
 
     fn refcount_table_bytes(&self) -> u64 {
-        self.number(56, 4) * self.cluster_bytes()
+        self.number(header::REFCOUNT_TABLE_CLUSTERS) * self.cluster_bytes()
     }
 
     fn snapshots(&self) -> u64 {
-        self.number(60, 4)
+        self.number(header::NB_SNAPSHOTS)
     }
 
     fn snapshots_offset(&self) -> u64 {
-        self.number(64, 8)
+        self.number(header::SNAPSHOTS_OFFSET)
     }
 
     fn l1_entries(&self) -> u64 {
-        self.number(36, 4)
+        self.number(header::L1_SIZE)
     }
 
     /// Returns the number of L1 entries that the disk needs. A table of L2 entries has one cluster.
     fn needed_l1_entries(&self) -> u64 {
         let entry_bytes = if self.has(INCOMPATIBLE_EXTENDED_L2) { 16 } else { 8 };
         let span = self.cluster_bytes() / entry_bytes * self.cluster_bytes();
-        self.number(24, 8).div_ceil(span)
+        self.number(header::SIZE).div_ceil(span)
     }
 
     /// Reports whether QEMU refuses a table at `offset` (`qcow2_validate_table`). It reads a table that is not empty,
@@ -206,6 +212,13 @@ impl<'i> FirstBytes<'i> {
         let longest = if length_bytes == 0 { i64::MAX as u64 } else { MAX_FILE_BYTES };
         !offset.is_multiple_of(self.cluster_bytes())
             || offset.saturating_add(length_bytes) > longest
+    }
+
+    /// Returns the number in a field of the structure at `start`.
+    fn number_at(&self, start: u64, field: StructureField) -> u64 {
+        // No structure is longer than 2^16 bytes, and no field than 8.
+        let at = HostOffset::new(start + field.at as u64);
+        self.image.number(at, field.width_bytes as u8)
     }
 
     /// Returns the first rule that a header extension breaks (QEMU `block/qcow2.c`, `qcow2_read_extensions`).
@@ -238,15 +251,16 @@ impl<'i> FirstBytes<'i> {
     /// counts. `bitmap_list_load` (QEMU `block/qcow2-bitmap.c`) refuses an empty directory, and cannot read one past
     /// the end of all files.
     fn broken_bitmaps(&self, content: u64, length: u64) -> Option<BrokenRule> {
-        let number = |at, width| self.image.number(HostOffset::new(content + at), width);
-        let (directory_bytes, directory) = (number(8, 8), number(16, 8));
+        let number = |field| self.number_at(content, field);
+        let directory_bytes = number(bitmaps_extension::BITMAP_DIRECTORY_SIZE);
+        let directory = number(bitmaps_extension::BITMAP_DIRECTORY_OFFSET);
         if length != BITMAPS_EXTENSION_BYTES as u64 {
             Some(BITMAPS_LENGTH)
         } else if self.autoclear() & AUTOCLEAR_BITMAPS == 0 {
             None
-        } else if number(4, 4) != 0 {
+        } else if number(bitmaps_extension::RESERVED) != 0 {
             Some(BITMAPS_RESERVED)
-        } else if !(1..=65_535).contains(&number(0, 4)) {
+        } else if !(1..=65_535).contains(&number(bitmaps_extension::NB_BITMAPS)) {
             Some(BITMAPS_COUNT)
         } else if !(1..=65_535 * 1024).contains(&directory_bytes) {
             // QCOW2_MAX_BITMAP_DIRECTORY_SIZE
@@ -269,13 +283,14 @@ impl<'i> FirstBytes<'i> {
                 // The entries past the end of the file are zeros, and break no rule.
                 break;
             }
-            let number = |inside, width| self.image.number(HostOffset::new(at + inside), width);
-            let extra = number(36, 4);
+            let number = |field| self.number_at(at, field);
+            let extra = number(snapshot_entry::EXTRA_DATA_SIZE);
             // QCOW_MAX_SNAPSHOT_EXTRA_DATA
             if extra > 1024 {
                 return Some(SNAPSHOT_RULE);
             }
-            let length = SNAPSHOT_FIXED_BYTES as u64 + extra + number(12, 2) + number(14, 2);
+            let strings = number(snapshot_entry::ID_STR_SIZE) + number(snapshot_entry::NAME_SIZE);
+            let length = SNAPSHOT_FIXED_BYTES as u64 + extra + strings;
             at += length.next_multiple_of(8);
         }
         None

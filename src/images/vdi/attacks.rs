@@ -1,18 +1,24 @@
-//! The attacks of known meaning on VDI images: `nth` is twice the number of a field.
+//! The attacks of known meaning on VDI images.
 
+use crate::formats::structure_field::StructureField;
+use crate::formats::vdi::constants::header;
 use crate::images::damage::{FieldChange, Transform};
-use crate::images::field_changes::header;
+use crate::images::field_changes::declared;
+
+const fn vdi_field(field: StructureField, transform: Transform, value: u16) -> FieldChange {
+    declared(header::FIELDS, field, transform, value)
+}
 
 /// The attacks on VDI.
 pub const ATTACKS: &[&[FieldChange]] = &[
-    &[header(18, Transform::Boundary, 17)],
-    &[header(4, Transform::Add, 1)],
-    &[header(12, Transform::Add, 1)],
-    &[header(14, Transform::Add, 1)],
-    &[header(16, Transform::Set, 1024)],
-    &[header(20, Transform::Set, 4096)],
-    &[header(24, Transform::Set, 0)],
-    &[header(32, Transform::Set, 1)],
-    &[header(38, Transform::Set, 1)],
-    &[header(24, Transform::Boundary, 15)],
+    &[vdi_field(header::DISK_SIZE, Transform::Boundary, 17)],
+    &[vdi_field(header::VERSION, Transform::Add, 1)],
+    &[vdi_field(header::OFFSET_BMAP, Transform::Add, 1)],
+    &[vdi_field(header::OFFSET_DATA, Transform::Add, 1)],
+    &[vdi_field(header::SECTOR_SIZE, Transform::Set, 1024)],
+    &[vdi_field(header::BLOCK_SIZE, Transform::Set, 4096)],
+    &[vdi_field(header::BLOCKS_IN_IMAGE, Transform::Set, 0)],
+    &[vdi_field(header::UUID_LINK, Transform::Set, 1)],
+    &[vdi_field(header::UUID_PARENT_END, Transform::Set, 1)],
+    &[vdi_field(header::BLOCKS_IN_IMAGE, Transform::Boundary, 15)],
 ];

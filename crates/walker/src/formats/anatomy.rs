@@ -16,8 +16,7 @@ use crate::formats::vmdk::tables::Tables;
 
 pub(in crate::formats) use element::NOTHING;
 pub use element::{ByteOrder, EVERYTHING, Element, OffsetUnit};
-pub use field_group::StructureField;
-pub(in crate::formats) use field_group::{FieldGroup, FieldLayout, fields};
+pub(in crate::formats) use field_group::{FieldGroup, FieldLayout};
 pub use part::Part;
 pub use seal::{Seal, SealKind};
 

@@ -10,6 +10,7 @@ mod list;
 mod probe;
 pub mod qcow2;
 mod raw;
+pub mod structure_field;
 pub mod vdi;
 pub mod vhdx;
 pub mod vmdk;

@@ -4,9 +4,10 @@ use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
 use crate::formats::qcow2::constants::{
     BITMAP_ALL_ONES, BITMAP_DIRTY_TRACKING, BITMAP_FIXED_BYTES, BITMAPS_EXTENSION_BYTES,
+    bitmap_entry, bitmaps_extension,
 };
 
-use super::{padded, put};
+use super::{padded, put_field};
 
 /// The content of the bitmaps extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,10 +24,10 @@ impl Directory {
     /// Returns the content of the header extension.
     pub fn extension(&self) -> [u8; BITMAPS_EXTENSION_BYTES] {
         let mut content = [0; BITMAPS_EXTENSION_BYTES];
-        put(&mut content, 0, &self.bitmaps.to_be_bytes());
-        // At 4, the reserved field stays 0.
-        put(&mut content, 8, &self.length_bytes.to_be_bytes());
-        put(&mut content, 16, &self.offset.get().to_be_bytes());
+        // The reserved field stays 0.
+        put_field(&mut content, bitmaps_extension::NB_BITMAPS, self.bitmaps.into());
+        put_field(&mut content, bitmaps_extension::BITMAP_DIRECTORY_SIZE, self.length_bytes);
+        put_field(&mut content, bitmaps_extension::BITMAP_DIRECTORY_OFFSET, self.offset.get());
         content
     }
 }
@@ -55,12 +56,13 @@ impl BitmapFields {
     /// Writes the fixed part to the beginning of `out`, and returns the place of the name.
     pub fn write<'o>(&self, out: &'o mut [u8]) -> &'o mut [u8] {
         let (fixed, behind) = out.split_at_mut(BITMAP_FIXED_BYTES);
-        put(fixed, 0, &self.table_offset.get().to_be_bytes());
-        put(fixed, 8, &self.table_entries.to_be_bytes());
-        put(fixed, 12, &self.flags.to_be_bytes());
-        put(fixed, 16, &[BITMAP_DIRTY_TRACKING, self.granularity_bits]);
-        put(fixed, 18, &self.name_bytes.to_be_bytes());
-        // At 20, the length of the extra data stays 0.
+        // The length of the extra data stays 0.
+        put_field(fixed, bitmap_entry::BITMAP_TABLE_OFFSET, self.table_offset.get());
+        put_field(fixed, bitmap_entry::BITMAP_TABLE_SIZE, self.table_entries.into());
+        put_field(fixed, bitmap_entry::FLAGS, self.flags.into());
+        put_field(fixed, bitmap_entry::TYPE, BITMAP_DIRTY_TRACKING.into());
+        put_field(fixed, bitmap_entry::GRANULARITY_BITS, self.granularity_bits.into());
+        put_field(fixed, bitmap_entry::NAME_SIZE, self.name_bytes.into());
         &mut behind[..usize::from(self.name_bytes)]
     }
 }

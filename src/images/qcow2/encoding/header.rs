@@ -1,10 +1,10 @@
 //! The fixed part of a header (specification, "Header").
 
 use crate::disk::offsets::HostOffset;
-use crate::formats::qcow2::constants::{MAGIC, V3_LENGTH_BYTES};
+use crate::formats::qcow2::constants::{MAGIC, V3_LENGTH_BYTES, header};
 use crate::formats::qcow2::geometry::{Compression, Geometry, Version};
 
-use super::put;
+use super::put_field;
 
 /// The fixed part of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,29 +43,30 @@ impl FixedPart {
     /// Writes all fields that the version and the header's length have room for to the beginning of `out`.
     pub fn write(&self, out: &mut [u8]) {
         let is_v3 = self.geometry.version == Version::V3;
-        put(out, 0, &MAGIC.to_be_bytes());
-        put(out, 4, &(if is_v3 { 3u32 } else { 2 }).to_be_bytes());
-        put(out, 8, &self.backing_file_offset.get().to_be_bytes());
-        put(out, 16, &self.backing_file_bytes.to_be_bytes());
-        put(out, 20, &self.geometry.cluster_size.bits().to_be_bytes());
-        put(out, 24, &self.size_bytes.to_be_bytes());
-        // At 32, crypt_method stays 0.
-        put(out, 36, &self.l1_entries.to_be_bytes());
-        put(out, 40, &self.l1_offset.get().to_be_bytes());
-        put(out, 48, &self.refcount_table_offset.get().to_be_bytes());
-        put(out, 56, &self.refcount_table_clusters.to_be_bytes());
-        put(out, 60, &self.snapshots.to_be_bytes());
-        put(out, 64, &self.snapshots_offset.get().to_be_bytes());
+        let mut put = |field, number| put_field(out, field, number);
+        put(header::MAGIC, MAGIC.into());
+        put(header::VERSION, if is_v3 { 3 } else { 2 });
+        put(header::BACKING_FILE_OFFSET, self.backing_file_offset.get());
+        put(header::BACKING_FILE_SIZE, self.backing_file_bytes.into());
+        put(header::CLUSTER_BITS, self.geometry.cluster_size.bits().into());
+        put(header::SIZE, self.size_bytes);
+        // The field crypt_method stays 0.
+        put(header::L1_SIZE, self.l1_entries.into());
+        put(header::L1_TABLE_OFFSET, self.l1_offset.get());
+        put(header::REFCOUNT_TABLE_OFFSET, self.refcount_table_offset.get());
+        put(header::REFCOUNT_TABLE_CLUSTERS, self.refcount_table_clusters.into());
+        put(header::NB_SNAPSHOTS, self.snapshots.into());
+        put(header::SNAPSHOTS_OFFSET, self.snapshots_offset.get());
         if !is_v3 {
             return;
         }
-        put(out, 72, &self.incompatible.to_be_bytes());
-        put(out, 80, &self.compatible.to_be_bytes());
-        put(out, 88, &self.autoclear.to_be_bytes());
-        put(out, 96, &self.geometry.refcount_order.to_be_bytes());
-        put(out, 100, &self.header_length_bytes.to_be_bytes());
+        put(header::INCOMPATIBLE_FEATURES, self.incompatible);
+        put(header::COMPATIBLE_FEATURES, self.compatible);
+        put(header::AUTOCLEAR_FEATURES, self.autoclear);
+        put(header::REFCOUNT_ORDER, self.geometry.refcount_order.into());
+        put(header::HEADER_LENGTH, self.header_length_bytes.into());
         if self.header_length_bytes > V3_LENGTH_BYTES {
-            put(out, 104, &[u8::from(self.geometry.compression == Compression::Zstd)]);
+            put(header::COMPRESSION_TYPE, (self.geometry.compression == Compression::Zstd).into());
         }
     }
 }

@@ -1,9 +1,11 @@
 //! The bytes of on-disk structures, as the build writes them.
 //!
-//! The walker and the recount decode the same structures with `formats::qcow2`. The build shares only constants and
-//! offset types with them, and calculates everything else itself: if both used one function, a mistake in it would
-//! cancel out, and no oracle would see it. Field offsets are those of the specification (QEMU
-//! `docs/interop/qcow2.rst`).
+//! The walker and the recount decode the same structures with `formats::qcow2`. The build shares only constants,
+//! declared fields and offset types with them, and calculates everything else itself: if both used one function, a
+//! mistake in it would cancel out, and no oracle would see it. `tests/qemu_headers.rs` compares the fields with those
+//! that qemu-img reads.
+
+use crate::formats::structure_field::StructureField;
 
 pub(super) mod bitmaps;
 pub(super) mod entries;
@@ -17,6 +19,12 @@ fn put(structure: &mut [u8], offset: usize, field: &[u8]) {
     if let Some(place) = structure.get_mut(offset..offset + field.len()) {
         place.copy_from_slice(field);
     }
+}
+
+/// Writes a number to a field of a structure, as far as it has room. A structure may end before the field.
+fn put_field(structure: &mut [u8], field: StructureField, number: u64) {
+    let bytes = number.to_be_bytes();
+    put(structure, field.at, &bytes[bytes.len() - field.width_bytes..]);
 }
 
 /// Rounds up to a multiple of 8, as directories and tables pad their entries.

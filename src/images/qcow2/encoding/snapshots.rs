@@ -1,9 +1,11 @@
 //! Entries of the snapshot table (specification, "Snapshots").
 
 use crate::disk::offsets::HostOffset;
-use crate::formats::qcow2::constants::{SNAPSHOT_FIXED_BYTES, SNAPSHOT_KNOWN_EXTRA_BYTES};
+use crate::formats::qcow2::constants::{
+    SNAPSHOT_FIXED_BYTES, SNAPSHOT_KNOWN_EXTRA_BYTES, snapshot_entry,
+};
 
-use super::{padded, put};
+use super::{padded, put_field};
 
 /// An entry of the snapshot table, without its strings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,24 +44,30 @@ impl SnapshotFields {
     /// Writes the fixed part and the extra data to the beginning of `out`, and returns the rest. Unknown extra data are
     /// filled with `unknown`.
     pub fn write<'o>(&self, out: &'o mut [u8], unknown: u8) -> &'o mut [u8] {
-        let (fixed, behind) = out.split_at_mut(SNAPSHOT_FIXED_BYTES);
-        put(fixed, 0, &self.l1_offset.get().to_be_bytes());
-        put(fixed, 8, &self.l1_entries.to_be_bytes());
-        put(fixed, 12, &self.id_bytes.to_be_bytes());
-        put(fixed, 14, &self.name_bytes.to_be_bytes());
-        put(fixed, 16, &self.date_seconds.to_be_bytes());
-        put(fixed, 20, &self.date_nanoseconds.to_be_bytes());
-        put(fixed, 24, &self.vm_clock_nanoseconds.to_be_bytes());
-        put(fixed, 32, &u32::try_from(self.vm_state_bytes).unwrap_or(0).to_be_bytes());
-        put(fixed, 36, &self.extra_bytes.to_be_bytes());
-        let (extra, strings) = behind.split_at_mut(self.extra_bytes as usize);
-        extra.fill(unknown);
-        let mut known = [0; SNAPSHOT_KNOWN_EXTRA_BYTES];
-        put(&mut known, 0, &self.vm_state_bytes.to_be_bytes());
-        put(&mut known, 8, &self.disk_bytes.to_be_bytes());
-        put(&mut known, 16, &self.instructions.to_be_bytes());
-        let fitting = extra.len().min(known.len());
-        put(extra, 0, &known[..fitting]);
+        let known_bytes = SNAPSHOT_KNOWN_EXTRA_BYTES.min(self.extra_bytes as usize);
+        let (entry, strings) = out.split_at_mut(SNAPSHOT_FIXED_BYTES + self.extra_bytes as usize);
+        let (known, others) = entry.split_at_mut(SNAPSHOT_FIXED_BYTES + known_bytes);
+        others.fill(unknown);
+        let mut whole = [0; SNAPSHOT_FIXED_BYTES + SNAPSHOT_KNOWN_EXTRA_BYTES];
+        let short_state = u32::try_from(self.vm_state_bytes).unwrap_or(0);
+        for (field, number) in [
+            (snapshot_entry::L1_TABLE_OFFSET, self.l1_offset.get()),
+            (snapshot_entry::L1_SIZE, self.l1_entries.into()),
+            (snapshot_entry::ID_STR_SIZE, self.id_bytes.into()),
+            (snapshot_entry::NAME_SIZE, self.name_bytes.into()),
+            (snapshot_entry::DATE_SEC, self.date_seconds.into()),
+            (snapshot_entry::DATE_NSEC, self.date_nanoseconds.into()),
+            (snapshot_entry::VM_CLOCK_NSEC, self.vm_clock_nanoseconds),
+            (snapshot_entry::VM_STATE_SIZE, short_state.into()),
+            (snapshot_entry::EXTRA_DATA_SIZE, self.extra_bytes.into()),
+            (snapshot_entry::VM_STATE_SIZE_LARGE, self.vm_state_bytes),
+            (snapshot_entry::DISK_SIZE, self.disk_bytes),
+            (snapshot_entry::ICOUNT, self.instructions),
+        ] {
+            put_field(&mut whole, field, number);
+        }
+        // The extra data may end inside a field.
+        known.copy_from_slice(&whole[..known.len()]);
         strings
     }
 }

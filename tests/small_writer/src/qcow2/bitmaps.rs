@@ -13,7 +13,7 @@ use qcowfuzz::formats::qcow2::bitmap::{
     MAX_DATA_BYTES, bits_for, table_entries_for,
 };
 use qcowfuzz::formats::qcow2::constants::{
-    AUTOCLEAR_BITMAPS, BITMAP_AUTO, BITMAP_FIXED_BYTES, BITMAP_IN_USE,
+    AUTOCLEAR_BITMAPS, BITMAP_AUTO, BITMAP_FIXED_BYTES, BITMAP_IN_USE, header,
 };
 use qcowfuzz::formats::qcow2::table::HostTable;
 
@@ -22,7 +22,7 @@ use super::tables::WrittenTables;
 use crate::{WriteError, WriterFault};
 
 /// The offset of the header's field `autoclear_features`.
-const AUTOCLEAR_AT: HostOffset = HostOffset::new(88);
+const AUTOCLEAR_AT: HostOffset = HostOffset::new(header::AUTOCLEAR_FEATURES.at as u64);
 
 impl WrittenTables<'_> {
     /// Sets the bits of a guest range that is about to change, in all bitmaps that record changes.

@@ -4,7 +4,7 @@ use qcowfuzz::disk::clusters::ClusterSize;
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::formats::qcow2::constants::{
     INCOMPATIBLE_COMPRESSION, INCOMPATIBLE_EXTENDED_L2, MAGIC, MAX_L1_ENTRIES,
-    MIN_EXTENDED_L2_CLUSTER_BITS, V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES,
+    MIN_EXTENDED_L2_CLUSTER_BITS, V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES, header,
 };
 use qcowfuzz::formats::qcow2::entry::Layout;
 use qcowfuzz::formats::qcow2::geometry::{Compression, Geometry, Version};
@@ -13,7 +13,7 @@ use qcowfuzz::harness::files::chain::ChainFile;
 use crate::{WriteError, WriterFault};
 
 /// The place of the name of the backing file in the header, and then its length.
-const BACKING_NAME_AT: HostOffset = HostOffset::new(8);
+const BACKING_NAME_AT: HostOffset = HostOffset::new(header::BACKING_FILE_OFFSET.at as u64);
 /// A name of one byte behind the header.
 const PLANTED_NAME: [u8; 12] = [0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1];
 

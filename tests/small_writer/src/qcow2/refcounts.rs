@@ -3,14 +3,14 @@
 use qcowfuzz::disk::clusters::HostCluster;
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::formats::qcow2::constants::MAX_REFCOUNT_TABLE_BYTES;
+use qcowfuzz::formats::qcow2::constants::{MAX_REFCOUNT_TABLE_BYTES, header};
 use qcowfuzz::formats::qcow2::entry;
 
 use super::tables::WrittenTables;
 use crate::{WriteError, WriterFault};
 
 /// The offset of the header's field `refcount_table_offset`, with `refcount_table_clusters` behind it.
-const TABLE_OFFSET_AT: HostOffset = HostOffset::new(48);
+const TABLE_OFFSET_AT: HostOffset = HostOffset::new(header::REFCOUNT_TABLE_OFFSET.at as u64);
 /// The clusters behind the end of the file for which a longer table has room.
 const SPARE_CLUSTERS: u64 = 64;
 

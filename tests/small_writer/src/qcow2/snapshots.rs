@@ -7,7 +7,7 @@
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::formats::qcow2::constants::{
-    COPIED, MAX_SNAPSHOTS, SNAPSHOT_FIXED_BYTES, SNAPSHOT_V3_EXTRA_BYTES,
+    COPIED, MAX_SNAPSHOTS, SNAPSHOT_FIXED_BYTES, SNAPSHOT_V3_EXTRA_BYTES, header,
 };
 use qcowfuzz::formats::qcow2::snapshot;
 use qcowfuzz::formats::qcow2::snapshot::SnapshotEntry;
@@ -17,7 +17,7 @@ use super::tables::{SIZE_AT, WrittenTables};
 use crate::{WriteError, WriterFault};
 
 /// The offset of the header's field `nb_snapshots`, with `snapshots_offset` behind it.
-const SNAPSHOTS_AT: HostOffset = HostOffset::new(60);
+const SNAPSHOTS_AT: HostOffset = HostOffset::new(header::NB_SNAPSHOTS.at as u64);
 
 /// A snapshot, with the bytes of its entry in the table.
 #[derive(Debug)]

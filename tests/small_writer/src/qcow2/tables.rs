@@ -7,7 +7,7 @@ use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::{Data, Layer, Storage, each_data};
 use qcowfuzz::formats::qcow2::constants::{
     AUTOCLEAR_RAW_DATA_FILE, COMPATIBLE_LAZY_REFCOUNTS, COPIED, EXTENSION_BACKING_FORMAT,
-    INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY, MAX_L1_ENTRIES,
+    INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY, MAX_L1_ENTRIES, header,
 };
 use qcowfuzz::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
 use qcowfuzz::formats::qcow2::geometry::{Geometry, Version};
@@ -19,13 +19,13 @@ use super::stored_bitmaps::StoredBitmaps;
 use crate::{WriteError, WriterFault};
 
 /// The offset of the header's field `size`.
-pub(super) const SIZE_AT: HostOffset = HostOffset::new(24);
+pub(super) const SIZE_AT: HostOffset = HostOffset::new(header::SIZE.at as u64);
 /// The offset of `l1_size`, with `l1_table_offset` behind it.
-const L1_ENTRIES_AT: HostOffset = HostOffset::new(36);
+const L1_ENTRIES_AT: HostOffset = HostOffset::new(header::L1_SIZE.at as u64);
 /// The offset of the field with the dirty bit, `incompatible_features`.
-const FEATURE_BITS_AT: HostOffset = HostOffset::new(72);
+const FEATURE_BITS_AT: HostOffset = HostOffset::new(header::INCOMPATIBLE_FEATURES.at as u64);
 /// The offset of `compatible_features`.
-const COMPATIBLE_AT: HostOffset = HostOffset::new(80);
+const COMPATIBLE_AT: HostOffset = HostOffset::new(header::COMPATIBLE_FEATURES.at as u64);
 
 /// The unit in which the writer leaves zeros out.
 const WRITTEN_BLOCK_BYTES: usize = 4096;

@@ -4,15 +4,21 @@ use std::ops::{ControlFlow, Range};
 
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
-use crate::formats::anatomy::{Anatomy, EVERYTHING, Element, NOTHING, Part};
+use crate::formats::anatomy::{
+    Anatomy, ByteOrder, EVERYTHING, Element, FieldGroup, NOTHING, OffsetUnit, Part,
+};
 use crate::formats::error::MapError;
-use crate::formats::qcow2::constants::EXTENSION_END;
+use crate::formats::qcow2::constants::{
+    EXTENSION_END, SNAPSHOT_FIXED_BYTES, SNAPSHOT_V3_EXTRA_BYTES, bitmap_entry, header,
+    snapshot_entry,
+};
 use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, Layout};
-use crate::formats::qcow2::geometry::{Geometry, Version};
+use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::head::{Head, HeaderExtension, each_extension};
 use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::table::{HostTable, TableEntry};
 use crate::formats::qcow2::{bitmap, entry, snapshot};
+use crate::formats::structure_field::StructureField;
 
 impl Anatomy {
     /// Takes a qcow2 image apart.
@@ -35,18 +41,21 @@ impl Anatomy {
         self.bitmaps(storage, &head)
     }
 
-    fn header(&mut self, header: &Header) {
-        let fields = match header.geometry.version {
-            Version::V2 => &HEADER_FIELDS[..HEADER_FIELDS_V2],
-            Version::V3 => HEADER_FIELDS,
-        };
-        for (name, at, width_bytes, maps) in fields {
-            if *at < u64::from(header.header_length_bytes) {
-                let guest = if *maps { EVERYTHING } else { NOTHING };
-                let at = HostOffset::new(*at);
-                self.push(Element::field(Part::Header, name, at, *width_bytes, guest));
-            }
-        }
+    fn header(&mut self, head: &Header) {
+        let end = u64::from(head.header_length_bytes);
+        let fields = header::FIELDS.iter().filter(|field| (field.at as u64) < end);
+        self.fields(Part::Header, HostOffset::ZERO, fields);
+    }
+
+    /// Adds the fields of a structure at `at`.
+    fn fields(
+        &mut self,
+        part: Part,
+        at: HostOffset,
+        fields: impl IntoIterator<Item = &'static StructureField>,
+    ) {
+        let group = FieldGroup::new(part, at, ByteOrder::BigEndian, OffsetUnit::Byte);
+        group.declared(fields).for_each(|field| self.push(field));
     }
 
     fn extensions<S: Storage + ?Sized>(
@@ -184,11 +193,11 @@ impl Anatomy {
         let geometry = &header.geometry;
         let mut seen = std::mem::take(&mut self.active);
         snapshot::each_entry(storage, header, |_, at, entry| {
-            let extra = u64::from(entry.extra_bytes / 8).min(2) as usize;
-            for (name, inside, width) in &SNAPSHOT_FIELDS[..SNAPSHOT_FIXED + extra] {
-                let at = at + *inside;
-                self.push(Element::field(Part::Snapshot, name, at, *width, NOTHING));
-            }
+            // The number of a field is an operand of programs: the last one came later, and has none.
+            let known = SNAPSHOT_V3_EXTRA_BYTES.min(entry.extra_bytes) as usize;
+            let end = SNAPSHOT_FIXED_BYTES + known;
+            let fields = snapshot_entry::FIELDS.iter().filter(|field| field.end() <= end);
+            self.fields(Part::Snapshot, at, fields);
             let table = HostTable::snapshot_l1(entry);
             self.each_entry(storage, table, |anatomy, TableEntry { at, word, .. }| {
                 anatomy.entry(Part::SnapshotTable, at, &table, NOTHING);
@@ -209,10 +218,7 @@ impl Anatomy {
     fn bitmaps<S: Storage + ?Sized>(&mut self, storage: &S, head: &Head) -> Result<(), MapError> {
         let Some(extension) = head.bitmaps else { return Ok(()) };
         bitmap::each_entry(storage, &extension, |_, at, entry| {
-            for (name, inside, width) in DIRECTORY_FIELDS {
-                let at = at + inside;
-                self.push(Element::field(Part::BitmapDirectory, name, at, width, NOTHING));
-            }
+            self.fields(Part::BitmapDirectory, at, bitmap_entry::FIELDS);
             let table = HostTable::bitmap(entry);
             self.each_entry(storage, table, |anatomy, TableEntry { at, .. }| {
                 anatomy.entry(Part::BitmapTable, at, &table, NOTHING);
@@ -227,57 +233,3 @@ const EXTENSION_WORDS: u64 = 8;
 
 /// The length of the buffer for data that do not begin and end on grains. Images in memory lend all other data.
 const WIDENED_BYTES: usize = 512;
-
-/// The fields of the header (specification, "Header"): name, offset, width in bytes, and whether the mapping of an
-/// image that opens depends on the field.
-const HEADER_FIELDS: &[(&str, u64, u8, bool)] = &[
-    ("magic", 0, 4, true),
-    ("version", 4, 4, true),
-    ("backing_file_offset", 8, 8, true),
-    ("backing_file_size", 16, 4, true),
-    ("cluster_bits", 20, 4, true),
-    ("size", 24, 8, true),
-    ("crypt_method", 32, 4, true),
-    ("l1_size", 36, 4, true),
-    ("l1_table_offset", 40, 8, true),
-    ("refcount_table_offset", 48, 8, false),
-    ("refcount_table_clusters", 56, 4, false),
-    ("nb_snapshots", 60, 4, false),
-    ("snapshots_offset", 64, 8, false),
-    ("incompatible_features", 72, 8, true),
-    ("compatible_features", 80, 8, false),
-    ("autoclear_features", 88, 8, false),
-    ("refcount_order", 96, 4, false),
-    ("header_length", 100, 4, true),
-    ("compression_type", 104, 1, true),
-];
-/// The number of header fields in version 2.
-const HEADER_FIELDS_V2: usize = 13;
-
-/// The fields of a snapshot table entry: the fixed part, and two fields of the extra data.
-const SNAPSHOT_FIELDS: [(&str, u64, u8); 11] = [
-    ("l1_table_offset", 0, 8),
-    ("l1_size", 8, 4),
-    ("id_str_size", 12, 2),
-    ("name_size", 14, 2),
-    ("date_sec", 16, 4),
-    ("date_nsec", 20, 4),
-    ("vm_clock_nsec", 24, 8),
-    ("vm_state_size", 32, 4),
-    ("extra_data_size", 36, 4),
-    ("vm_state_size_large", 40, 8),
-    ("disk_size", 48, 8),
-];
-/// The number of snapshot fields in the fixed part.
-const SNAPSHOT_FIXED: usize = 9;
-
-/// The fields of a bitmap directory entry.
-const DIRECTORY_FIELDS: [(&str, u64, u8); 7] = [
-    ("bitmap_table_offset", 0, 8),
-    ("bitmap_table_size", 8, 4),
-    ("flags", 12, 4),
-    ("type", 16, 1),
-    ("granularity_bits", 17, 1),
-    ("name_size", 18, 2),
-    ("extra_data_size", 20, 4),
-];

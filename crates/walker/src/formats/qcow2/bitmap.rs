@@ -8,8 +8,6 @@
 use std::collections::BTreeSet;
 use std::ops::{ControlFlow, RangeInclusive};
 
-use bytes::Buf;
-
 use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{PIECE_BYTES, Storage, read_array};
@@ -17,10 +15,12 @@ use crate::formats::entries::{Entries, each_entries};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::qcow2::constants::{
     BITMAP_ALL_ONES, BITMAP_AUTO, BITMAP_DIRTY_TRACKING, BITMAP_FIXED_BYTES, BITMAP_IN_USE,
-    BITMAPS_EXTENSION_BYTES, MAX_BITMAP_NAME_BYTES, MAX_FILE_BYTES, OFFSET_MASK,
+    BITMAPS_EXTENSION_BYTES, MAX_BITMAP_NAME_BYTES, MAX_FILE_BYTES, OFFSET_MASK, bitmap_entry,
+    bitmaps_extension,
 };
 use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::header::Header;
+use crate::formats::structure_field::StructureField;
 
 /// The largest number of bitmaps that QEMU opens (`QCOW2_MAX_BITMAPS`).
 pub const MAX_BITMAPS: u32 = 65_535;
@@ -76,13 +76,12 @@ impl BitmapsExtension {
         content: &[u8; BITMAPS_EXTENSION_BYTES],
         cluster_size: ClusterSize,
     ) -> Result<Self, MapError> {
-        let mut bytes = content.as_slice();
-        let bitmaps = bytes.get_u32();
-        let reserved = bytes.get_u32();
-        let directory_bytes = bytes.get_u64();
-        let directory_offset = bytes.get_u64();
+        let bitmaps = bitmaps_extension::NB_BITMAPS.big_32(content);
+        let reserved = bitmaps_extension::RESERVED.big(content);
+        let directory_bytes = bitmaps_extension::BITMAP_DIRECTORY_SIZE.big(content);
+        let directory_offset = bitmaps_extension::BITMAP_DIRECTORY_OFFSET.big(content);
         if reserved != 0 {
-            return Err(bad("reserved", u64::from(reserved), "0"));
+            return Err(bad("reserved", reserved, "0"));
         }
         if bitmaps == 0 || bitmaps > MAX_BITMAPS {
             return Err(bad("nb_bitmaps", u64::from(bitmaps), "1 to 65535"));
@@ -135,15 +134,15 @@ pub struct BitmapEntry {
 impl BitmapEntry {
     /// Parses the fixed part.
     pub fn parse(fixed: &[u8; BITMAP_FIXED_BYTES]) -> Self {
-        let mut bytes = fixed.as_slice();
+        let byte = |field: StructureField| field.big(fixed).to_le_bytes()[0];
         Self {
-            table_offset: HostOffset::new(bytes.get_u64()),
-            table_entries: bytes.get_u32(),
-            flags: bytes.get_u32(),
-            kind: bytes.get_u8(),
-            granularity_bits: bytes.get_u8(),
-            name_bytes: bytes.get_u16(),
-            extra_bytes: bytes.get_u32(),
+            table_offset: HostOffset::new(bitmap_entry::BITMAP_TABLE_OFFSET.big(fixed)),
+            table_entries: bitmap_entry::BITMAP_TABLE_SIZE.big_32(fixed),
+            flags: bitmap_entry::FLAGS.big_32(fixed),
+            kind: byte(bitmap_entry::TYPE),
+            granularity_bits: byte(bitmap_entry::GRANULARITY_BITS),
+            name_bytes: bitmap_entry::NAME_SIZE.big_16(fixed),
+            extra_bytes: bitmap_entry::EXTRA_DATA_SIZE.big_32(fixed),
         }
     }
 

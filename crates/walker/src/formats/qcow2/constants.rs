@@ -1,5 +1,80 @@
-//! Numbers of the format: magic, lengths, feature bits, extension types, bits of table entries, and the limits at which
-//! QEMU refuses an image. The code that reads images and the build share them.
+//! Fields and numbers of the format: the fields of its structures, lengths, feature bits, extension types, bits of
+//! table entries, and the limits at which QEMU refuses an image. The code that reads images and the build share them.
+
+/// The fields of the header (specification, "Header"). The last six belong to version 3; a header may end before the
+/// last one.
+pub mod header {
+    use crate::formats::structure_field::fields;
+
+    fields! {
+        MAGIC = "magic" at 0, 4 bytes, maps;
+        VERSION = "version" at 4, 4 bytes, maps;
+        BACKING_FILE_OFFSET = "backing_file_offset" at 8, 8 bytes, maps;
+        BACKING_FILE_SIZE = "backing_file_size" at 16, 4 bytes, maps;
+        CLUSTER_BITS = "cluster_bits" at 20, 4 bytes, maps;
+        SIZE = "size" at 24, 8 bytes, maps;
+        CRYPT_METHOD = "crypt_method" at 32, 4 bytes, maps;
+        L1_SIZE = "l1_size" at 36, 4 bytes, maps;
+        L1_TABLE_OFFSET = "l1_table_offset" at 40, 8 bytes, maps;
+        REFCOUNT_TABLE_OFFSET = "refcount_table_offset" at 48, 8 bytes;
+        REFCOUNT_TABLE_CLUSTERS = "refcount_table_clusters" at 56, 4 bytes;
+        NB_SNAPSHOTS = "nb_snapshots" at 60, 4 bytes;
+        SNAPSHOTS_OFFSET = "snapshots_offset" at 64, 8 bytes;
+        INCOMPATIBLE_FEATURES = "incompatible_features" at 72, 8 bytes, maps;
+        COMPATIBLE_FEATURES = "compatible_features" at 80, 8 bytes;
+        AUTOCLEAR_FEATURES = "autoclear_features" at 88, 8 bytes;
+        REFCOUNT_ORDER = "refcount_order" at 96, 4 bytes;
+        HEADER_LENGTH = "header_length" at 100, 4 bytes, maps;
+        COMPRESSION_TYPE = "compression_type" at 104, 1 bytes, maps;
+    }
+}
+
+/// The fields of a snapshot table entry (specification, "Snapshots"): the fixed part, and the known extra data.
+pub mod snapshot_entry {
+    use crate::formats::structure_field::fields;
+
+    fields! {
+        L1_TABLE_OFFSET = "l1_table_offset" at 0, 8 bytes;
+        L1_SIZE = "l1_size" at 8, 4 bytes;
+        ID_STR_SIZE = "id_str_size" at 12, 2 bytes;
+        NAME_SIZE = "name_size" at 14, 2 bytes;
+        DATE_SEC = "date_sec" at 16, 4 bytes;
+        DATE_NSEC = "date_nsec" at 20, 4 bytes;
+        VM_CLOCK_NSEC = "vm_clock_nsec" at 24, 8 bytes;
+        VM_STATE_SIZE = "vm_state_size" at 32, 4 bytes;
+        EXTRA_DATA_SIZE = "extra_data_size" at 36, 4 bytes;
+        VM_STATE_SIZE_LARGE = "vm_state_size_large" at 40, 8 bytes;
+        DISK_SIZE = "disk_size" at 48, 8 bytes;
+        ICOUNT = "icount" at 56, 8 bytes;
+    }
+}
+
+/// The fields of the bitmaps extension (specification, "Bitmaps extension").
+pub mod bitmaps_extension {
+    use crate::formats::structure_field::fields;
+
+    fields! {
+        NB_BITMAPS = "nb_bitmaps" at 0, 4 bytes;
+        RESERVED = "reserved" at 4, 4 bytes;
+        BITMAP_DIRECTORY_SIZE = "bitmap_directory_size" at 8, 8 bytes;
+        BITMAP_DIRECTORY_OFFSET = "bitmap_directory_offset" at 16, 8 bytes;
+    }
+}
+
+/// The fields of a bitmap directory entry (specification, "Bitmap directory").
+pub mod bitmap_entry {
+    use crate::formats::structure_field::fields;
+
+    fields! {
+        BITMAP_TABLE_OFFSET = "bitmap_table_offset" at 0, 8 bytes;
+        BITMAP_TABLE_SIZE = "bitmap_table_size" at 8, 4 bytes;
+        FLAGS = "flags" at 12, 4 bytes;
+        TYPE = "type" at 16, 1 bytes;
+        GRANULARITY_BITS = "granularity_bits" at 17, 1 bytes;
+        NAME_SIZE = "name_size" at 18, 2 bytes;
+        EXTRA_DATA_SIZE = "extra_data_size" at 20, 4 bytes;
+    }
+}
 
 /// `QFI\xfb`.
 pub const MAGIC: u32 = 0x5146_49FB;

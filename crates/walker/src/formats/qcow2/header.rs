@@ -1,13 +1,11 @@
 //! The image header, versions 2 and 3 (specification, "Header" and "Header extensions").
 
-use bytes::Buf;
-
 use super::constants::{
     AUTOCLEAR_RAW_DATA_FILE, INCOMPATIBLE_COMPRESSION, INCOMPATIBLE_DATA_FILE,
     INCOMPATIBLE_EXTENDED_L2, INCOMPATIBLE_KNOWN, MAGIC, MAX_CLUSTER_BITS, MAX_FILE_BYTES,
     MAX_L1_ENTRIES, MAX_REFCOUNT_ORDER, MAX_REFCOUNT_TABLE_BYTES, MAX_SNAPSHOTS,
     MIN_EXTENDED_L2_CLUSTER_BITS, SNAPSHOT_FIXED_BYTES, V2_LENGTH_BYTES,
-    V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES,
+    V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES, header,
 };
 use super::entry::Layout;
 use super::geometry::{Compression, Geometry, Version};
@@ -15,6 +13,7 @@ use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Storage, read_array};
 use crate::formats::error::MapError;
+use crate::formats::structure_field::StructureField;
 
 /// The fields of a header that a reader needs, checked as QEMU checks them at open.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,26 +138,27 @@ struct RawHeader {
     autoclear: u64,
     refcount_order: u32,
     header_length: u32,
-    compression_type: u8,
+    compression_type: u64,
 }
 
 impl RawHeader {
     fn read(first_bytes: &[u8; PARSED_BYTES]) -> Self {
-        let mut bytes = first_bytes.as_slice();
+        let word = |field: StructureField| field.big_32(first_bytes);
+        let long = |field: StructureField| field.big(first_bytes);
         let mut raw = Self {
-            magic: bytes.get_u32(),
-            version: bytes.get_u32(),
-            backing_file_offset: bytes.get_u64(),
-            backing_file_size: bytes.get_u32(),
-            cluster_bits: bytes.get_u32(),
-            size: bytes.get_u64(),
-            crypt_method: bytes.get_u32(),
-            l1_size: bytes.get_u32(),
-            l1_table_offset: bytes.get_u64(),
-            refcount_table_offset: bytes.get_u64(),
-            refcount_table_clusters: bytes.get_u32(),
-            nb_snapshots: bytes.get_u32(),
-            snapshots_offset: bytes.get_u64(),
+            magic: word(header::MAGIC),
+            version: word(header::VERSION),
+            backing_file_offset: long(header::BACKING_FILE_OFFSET),
+            backing_file_size: word(header::BACKING_FILE_SIZE),
+            cluster_bits: word(header::CLUSTER_BITS),
+            size: long(header::SIZE),
+            crypt_method: word(header::CRYPT_METHOD),
+            l1_size: word(header::L1_SIZE),
+            l1_table_offset: long(header::L1_TABLE_OFFSET),
+            refcount_table_offset: long(header::REFCOUNT_TABLE_OFFSET),
+            refcount_table_clusters: word(header::REFCOUNT_TABLE_CLUSTERS),
+            nb_snapshots: word(header::NB_SNAPSHOTS),
+            snapshots_offset: long(header::SNAPSHOTS_OFFSET),
             incompatible: 0,
             compatible: 0,
             autoclear: 0,
@@ -167,13 +167,13 @@ impl RawHeader {
             compression_type: 0,
         };
         if raw.version >= 3 {
-            raw.incompatible = bytes.get_u64();
-            raw.compatible = bytes.get_u64();
-            raw.autoclear = bytes.get_u64();
-            raw.refcount_order = bytes.get_u32();
-            raw.header_length = bytes.get_u32();
+            raw.incompatible = long(header::INCOMPATIBLE_FEATURES);
+            raw.compatible = long(header::COMPATIBLE_FEATURES);
+            raw.autoclear = long(header::AUTOCLEAR_FEATURES);
+            raw.refcount_order = word(header::REFCOUNT_ORDER);
+            raw.header_length = word(header::HEADER_LENGTH);
             if raw.header_length > V3_LENGTH_BYTES {
-                raw.compression_type = bytes.get_u8();
+                raw.compression_type = long(header::COMPRESSION_TYPE);
             }
         }
         raw
@@ -201,7 +201,7 @@ impl RawHeader {
             (1, true) => Compression::Zstd,
             (other, _) => {
                 let expected = "0 without, 1 with the compression type feature bit";
-                return Err(bad("compression_type", u64::from(other), expected));
+                return Err(bad("compression_type", other, expected));
             }
         };
         self.check_backing_name(cluster_size)?;

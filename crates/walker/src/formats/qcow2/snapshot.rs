@@ -1,16 +1,16 @@
 //! The snapshot table (specification, "Snapshots"), entry by entry. The walker reads it to open an image, and the
 //! recount to find every snapshot.
 
-use bytes::Buf;
-
 use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::error::MapError;
 use crate::formats::qcow2::constants::{
     MAX_FILE_BYTES, MAX_L1_ENTRIES, SNAPSHOT_FIXED_BYTES, SNAPSHOT_KNOWN_EXTRA_BYTES,
+    snapshot_entry,
 };
 use crate::formats::qcow2::header::Header;
+use crate::formats::structure_field::StructureField;
 
 /// The largest `extra_data_size` that QEMU opens (`QCOW_MAX_SNAPSHOT_EXTRA_DATA`).
 pub const MAX_EXTRA_BYTES: u32 = 1024;
@@ -44,17 +44,16 @@ pub struct SnapshotEntry {
 impl SnapshotEntry {
     /// Parses the fixed part.
     pub fn parse(fixed: &[u8; SNAPSHOT_FIXED_BYTES]) -> Self {
-        let mut bytes = fixed.as_slice();
         Self {
-            l1_offset: HostOffset::new(bytes.get_u64()),
-            l1_entries: bytes.get_u32(),
-            id_bytes: bytes.get_u16(),
-            name_bytes: bytes.get_u16(),
-            date_seconds: bytes.get_u32(),
-            date_nanoseconds: bytes.get_u32(),
-            vm_clock_nanoseconds: bytes.get_u64(),
-            vm_state_bytes: bytes.get_u32(),
-            extra_bytes: bytes.get_u32(),
+            l1_offset: HostOffset::new(snapshot_entry::L1_TABLE_OFFSET.big(fixed)),
+            l1_entries: snapshot_entry::L1_SIZE.big_32(fixed),
+            id_bytes: snapshot_entry::ID_STR_SIZE.big_16(fixed),
+            name_bytes: snapshot_entry::NAME_SIZE.big_16(fixed),
+            date_seconds: snapshot_entry::DATE_SEC.big_32(fixed),
+            date_nanoseconds: snapshot_entry::DATE_NSEC.big_32(fixed),
+            vm_clock_nanoseconds: snapshot_entry::VM_CLOCK_NSEC.big(fixed),
+            vm_state_bytes: snapshot_entry::VM_STATE_SIZE.big_32(fixed),
+            extra_bytes: snapshot_entry::EXTRA_DATA_SIZE.big_32(fixed),
         }
     }
 
@@ -95,12 +94,17 @@ pub struct SnapshotExtra {
 impl SnapshotExtra {
     /// Parses the first `extra_bytes` of `known`. A field that is cut is `None`.
     pub fn parse(known: &[u8; SNAPSHOT_KNOWN_EXTRA_BYTES], extra_bytes: u32) -> Self {
-        let mut bytes = known.as_slice();
-        let mut field = |end: u32| {
-            let value = bytes.get_u64();
-            (extra_bytes >= end).then_some(value)
+        let field = |field: StructureField| {
+            // The fields of an entry count from its fixed part.
+            let at = field.at - SNAPSHOT_FIXED_BYTES;
+            let is_whole = at + field.width_bytes <= extra_bytes as usize;
+            is_whole.then(|| StructureField { at, ..field }.big(known))
         };
-        Self { vm_state_bytes: field(8), disk_bytes: field(16), instructions: field(24) }
+        Self {
+            vm_state_bytes: field(snapshot_entry::VM_STATE_SIZE_LARGE),
+            disk_bytes: field(snapshot_entry::DISK_SIZE),
+            instructions: field(snapshot_entry::ICOUNT),
+        }
     }
 }
 

@@ -16,9 +16,7 @@ use crate::disk::extent::Mapping;
 use crate::disk::observer::{Event, Observer, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Layer, Storage, read_array};
-use crate::formats::anatomy::{
-    Anatomy, ByteOrder, Element, FieldGroup, OffsetUnit, Part, StructureField,
-};
+use crate::formats::anatomy::{Anatomy, ByteOrder, Element, FieldGroup, OffsetUnit, Part};
 use crate::formats::blocks::{BLOCK_ENTRY_BYTES, Blocks, mapping_of, read_block};
 use crate::formats::entries::{EntryRun, each_entries};
 use crate::formats::error::{Flow, MapError};
@@ -27,6 +25,7 @@ use crate::formats::layer::{
     whole_sectors,
 };
 use crate::formats::probe::ProbedBytes;
+use crate::formats::structure_field::StructureField;
 use crate::formats::vdi::constants::{
     MAX_VDI_BLOCKS, TYPE_STATIC, VDI_BLOCK_BYTES, VDI_DISCARDED, VDI_HEADER_BYTES,
     VDI_SECTOR_BYTES, VDI_SIGNATURE, VDI_VERSION, header,
