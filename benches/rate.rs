@@ -18,7 +18,7 @@ use qcowfuzz::harness::cases::implementation::{Implementation, no_observer};
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::images::FileNames;
-use qcowfuzz::internal::fuzzing::campaign::slot::Slot;
+use qcowfuzz::internal::fuzzing::campaign::subject::Slot;
 use qcowfuzz::internal::fuzzing::campaign::subject::Supervised;
 use qcowfuzz::internal::programs::operand::Number;
 use qcowfuzz::internal::programs::operand::{Base, ImageForm, Size};

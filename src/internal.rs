@@ -39,7 +39,7 @@ pub mod fuzzing {
     #[cfg(feature = "fuzzer")]
     pub mod campaign {
         pub mod slot {
-            pub use crate::fuzzing::campaign::slot::*;
+            pub use crate::fuzzing::campaign::subject::*;
         }
         pub mod subject {
             pub use crate::fuzzing::campaign::subject::*;
@@ -55,9 +55,6 @@ pub mod fuzzing {
         #[cfg(feature = "fuzzer")]
         pub mod coverage {
             pub use crate::fuzzing::feedback::coverage::*;
-        }
-        pub mod extra {
-            pub use crate::fuzzing::feedback::extra::*;
         }
         pub mod layout {
             pub use crate::fuzzing::feedback::layout::*;

@@ -106,7 +106,7 @@ const FILES: &[&str] = &[
     "findings::bundle",
     "fuzzing::campaign",
     "fuzzing::corpus",
-    "fuzzing::known_file",
+    "fuzzing::libfuzzer",
     "differential",
     "cli",
     "main",
@@ -131,7 +131,7 @@ const PROCESSES: &[&str] = &["processes"];
 
 /// The modules that may read the environment.
 const ENVIRONMENT: &[&str] =
-    &["findings::bundle", "fuzzing::known_file", "harness::engines::chain_files", "cli"];
+    &["findings::bundle", "fuzzing::libfuzzer", "harness::engines::chain_files", "cli"];
 
 /// The paths that touch the system: each path, the modules that may import it, and its effect.
 const SYSTEM: &[(&[&str], &[&str], &str)] = &[

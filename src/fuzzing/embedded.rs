@@ -2,19 +2,15 @@
 //! record of events in the VM, the allocator and the walker ([`crate::fuzzing::feedback`]).
 //!
 //! Each step chooses a parent (`pool`), breeds a child (`breeder`), runs it, and scores its coverage and its `measures`
-//! (`scoring`). The loop chooses mutations more often if their children were kept (`credit`). If a child is
+//! (`scoring`). The loop chooses mutations more often if their children were kept (`breeder`). If a child is
 //! interesting, the loop runs it once more after other inputs. It keeps the child only if the second run has the same
 //! result. An input with the content and the coverage of a kept one is a duplicate. All state counts steps, never time:
 //! the same seed and the same corpus give the same campaign, even if it is interrupted and resumed (`state`).
 
 pub(crate) mod breeder;
-pub(crate) mod credit;
 pub mod findings;
-pub(crate) mod job_report;
-pub(crate) mod measures;
 pub(crate) mod pool;
 pub(crate) mod scoring;
-pub(crate) mod settings;
 pub(crate) mod state;
 pub mod subject;
 
@@ -29,8 +25,7 @@ use crate::base::error::Error;
 use crate::base::files;
 use crate::base::limits::MAX_INPUT_BYTES;
 use crate::findings::runner::Finding;
-use crate::fuzzing::corpus;
-use crate::fuzzing::corpus::Folder;
+use crate::fuzzing::corpus::{self, Folder};
 use crate::fuzzing::feedback::Counter;
 use crate::fuzzing::feedback::coverage::CoverageFeatures;
 use crate::fuzzing::feedback::layout::tally;
@@ -38,15 +33,13 @@ use crate::harness::cases::target::Inputs;
 use crate::harness::oracles::Violation;
 use crate::images::entropy::Entropy;
 
-use breeder::Breeder;
-use credit::Credit;
-use measures::Measures;
+use breeder::{Breeder, Credit};
 use pool::{Pool, PoolEntry};
 use scoring::{INTERESTING, Lineage, ScoredParent, SeenFeatures};
+use subject::Measures;
 
 pub use findings::{SavedFinding, SavedFindings};
-pub use settings::FuzzSettings;
-pub use subject::{RunReply, Subject};
+pub use subject::{FuzzSettings, RunReply, Subject};
 
 /// The origin of an input.
 enum Origin {

@@ -3,13 +3,12 @@
 
 use std::borrow::Cow;
 use std::cell::{Cell, OnceCell, RefCell};
+use std::ffi::OsStr;
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 use std::rc::Rc;
 
 use crate::findings::crash_state::CrashState;
-use crate::findings::panics;
-use crate::findings::panics::PanicNote;
-use crate::fuzzing::feedback::{Recorder, extra};
+use crate::findings::panics::{self, PanicNote};
 use crate::harness::cases::implementation::Implementation;
 use crate::harness::cases::tracer::{AccessedRange, Tracer};
 use crate::harness::engine::claims::Claims;
@@ -19,9 +18,9 @@ use crate::images::checksums;
 use crate::images::entropy::Entropy;
 use crate::images::files::FileNames;
 
-use super::known_file::known_findings;
+use super::feedback::{self, Recorder};
+use super::mutators;
 
-use crate::fuzzing::mutators;
 pub use crate::fuzzing::mutators::{crossover, mutate};
 
 thread_local! {
@@ -186,7 +185,7 @@ fn recorded<T>(run: impl FnOnce() -> T) -> T {
     RECORDER.with(|recorder| {
         recorder.begin_run();
         let result = run();
-        extra::publish(recorder);
+        feedback::publish(recorder);
         result
     })
 }
@@ -240,13 +239,104 @@ fn reported<'p>(panic: &'p PanicHookInfo) -> Option<&'p str> {
     panics::message(panic).filter(|_| of_report)?.lines().next()
 }
 
+/// The environment variable that names a file of known findings, which are set aside beside those of the
+/// implementation: libFuzzer's command line has no room for the option `--known`.
+const KNOWN_FILE: &str = "QCOWFUZZ_KNOWN";
+
+/// Returns the known findings of an implementation and those of the file that [`KNOWN_FILE`] names. If the file is
+/// wrong, ends the process with one line and the exit code of the commands.
+fn known_findings(implementation: &Implementation) -> KnownFindings {
+    let known = implementation.facts().known;
+    let Some(path) = std::env::var_os(KNOWN_FILE) else { return known };
+    match known_file(&path) {
+        Ok(added) => known.and(&added),
+        Err(what) => {
+            eprintln!("{KNOWN_FILE}: {}: {what}", path.display());
+            std::process::exit(2);
+        }
+    }
+}
+
+/// Reads a file of known findings. An error names what is wrong, and what was expected.
+fn known_file(path: &OsStr) -> Result<KnownFindings, String> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| format!("{error}, expected a file of known findings"))?;
+    KnownFindings::parse(&text).map_err(|error| error.to_string())
+}
+
+/// Defines a `cargo fuzz` target for an implementation, in a file that begins with `#![no_main]`:
+///
+/// ```ignore
+/// #![no_main]
+/// qcowfuzz::fuzz_target!(MapExtents, MyEngine::default());
+/// ```
+///
+/// The first operand is a [`TargetKind`](crate::harness::targets::TargetKind): `MapExtents` for valid images, `Hostile`
+/// for damaged ones, `RawImage` for files of any content. The crate needs `libfuzzer-sys` among its dependencies.
+#[macro_export]
+macro_rules! fuzz_target {
+    (RawImage, $implementation:expr) => {
+        ::libfuzzer_sys::fuzz_target!(
+            init: $crate::fuzzing::libfuzzer::name_panics(),
+            |input: &[u8]| {
+                let kind = $crate::harness::targets::TargetKind::RawImage;
+                let ran = $crate::fuzzing::libfuzzer::run_with(|| $implementation, kind, input);
+                $crate::fuzzing::libfuzzer::report(ran)
+            }
+        );
+
+        ::libfuzzer_sys::fuzz_mutator!(
+            |data: &mut [u8], size: usize, max_size: usize, seed: u32| {
+                let bytes = ::libfuzzer_sys::fuzzer_mutate;
+                $crate::fuzzing::libfuzzer::mutate_file(
+                    || $implementation,
+                    (data, size),
+                    max_size,
+                    seed,
+                    bytes,
+                )
+            }
+        );
+    };
+    ($kind:ident, $implementation:expr) => {
+        ::libfuzzer_sys::fuzz_target!(
+            init: $crate::fuzzing::libfuzzer::name_panics(),
+            |input: $crate::programs::Input| {
+                let kind = $crate::harness::targets::TargetKind::$kind;
+                let ran = $crate::fuzzing::libfuzzer::run_with(|| $implementation, kind, input.0);
+                $crate::fuzzing::libfuzzer::report(ran)
+            }
+        );
+
+        ::libfuzzer_sys::fuzz_mutator!(
+            |data: &mut [u8], size: usize, max_size: usize, seed: u32| {
+                let kind = $crate::harness::targets::TargetKind::$kind;
+                let bytes = ::libfuzzer_sys::fuzzer_mutate;
+                $crate::fuzzing::libfuzzer::mutate_for(
+                    || $implementation,
+                    kind,
+                    (data, size),
+                    max_size,
+                    seed,
+                    bytes,
+                )
+            }
+        );
+
+        ::libfuzzer_sys::fuzz_crossover!(
+            |data1: &[u8], data2: &[u8], out: &mut [u8], seed: u32| {
+                $crate::fuzzing::libfuzzer::crossover(data1, data2, out, seed)
+            }
+        );
+    };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::formats::anatomy::Part;
     use crate::harness::Walker;
     use crate::images::damage::Transform;
-    use crate::images::entropy::Entropy;
     use crate::programs::Operation;
     use crate::programs::generate::{GenerateSettings, generate};
     use crate::programs::operand::{Gap, Number, Operand};

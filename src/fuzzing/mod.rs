@@ -7,7 +7,5 @@ pub mod corpus;
 #[cfg(feature = "fuzzer")]
 pub mod embedded;
 pub mod feedback;
-mod fuzz_target;
-mod known_file;
 pub mod libfuzzer;
 pub(crate) mod mutators;

@@ -8,8 +8,8 @@ use serde::Serialize;
 use crate::base::error::Error;
 use crate::cli::print::counted;
 use crate::fuzzing::campaign::Places;
-use crate::fuzzing::embedded::credit::MutationWorth;
-use crate::fuzzing::embedded::job_report::{JobReport, ParentReport};
+use crate::fuzzing::embedded::breeder::MutationWorth;
+use crate::fuzzing::embedded::state::{JobReport, ParentReport};
 use crate::harness::targets::TargetKind;
 
 /// The saved state of a campaign, job by job.

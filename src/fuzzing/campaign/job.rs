@@ -11,9 +11,8 @@ use crate::fuzzing::embedded::{FuzzProgress, SavedFindings};
 use crate::harness::{ChainFiles, Checks};
 use crate::processes::{Executable, Process, ProcessEnd};
 
-use super::error::CampaignError;
-use super::plan::CampaignPlan;
-use super::slot::Running;
+use super::plan::{CampaignError, CampaignPlan};
+use super::subject::Running;
 use super::worker::Message;
 
 /// The number of a job, and a message of its worker; after the last message, the last text on its standard error.

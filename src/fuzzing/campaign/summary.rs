@@ -1,20 +1,34 @@
-//! The summary of a campaign.
+//! The result of a campaign, and its summary.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::Serialize;
 
 use crate::base::error::Error;
 use crate::base::files;
-use crate::fuzzing::embedded::FuzzProgress;
+use crate::fuzzing::embedded::{FuzzProgress, SavedFindings};
 use crate::fuzzing::feedback::Counter;
 use crate::fuzzing::feedback::layout::tally;
-
 use crate::harness::engine::questions::QuestionKind;
 use crate::harness::targets::TargetKind;
 
 use super::plan::CampaignPlan;
-use super::supervisor::Finished;
+
+/// The result of a campaign.
+#[derive(Debug, Default)]
+pub struct Finished {
+    /// The number of runs, without those of earlier campaigns.
+    pub runs: u64,
+    /// The findings.
+    pub found: SavedFindings,
+    /// The indices of the counters that the jobs cover. A job that ended early is not included.
+    pub covered: BTreeSet<usize>,
+    /// The progress of each job.
+    pub progress: Vec<FuzzProgress>,
+    /// The reason why a job could not go on.
+    pub failure: Option<String>,
+}
 
 /// The summary of a campaign that has ended.
 #[derive(Debug, Serialize)]

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use super::*;
 use crate::base::files;
 use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, KnownFindings};
 use crate::processes::{Executable, ProcessLimits};
+
+use super::*;
 
 /// A campaign of one job in `dir`. Its workers run `script`, in which `$state` is the folder of the campaign's state.
 fn plan(dir: &Path, script: &str) -> CampaignPlan {

@@ -24,9 +24,8 @@ use crate::harness::engine::engine_failure;
 use crate::harness::targets::TargetKind;
 use crate::processes::RunCounter;
 
-use super::places::Places;
-use super::slot::Slot;
-use super::subject::Supervised;
+use super::plan::Places;
+use super::subject::{Slot, Supervised};
 
 /// The job of a worker.
 #[derive(Clone, Debug)]

@@ -19,8 +19,8 @@ use crate::harness::cases::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 use crate::images::files::FileNames;
 
-use super::folder::{self, is_find, is_torn};
 use super::inputs::read_if_there;
+use super::{is_find, is_torn};
 
 /// The result of a merge.
 #[derive(Debug, Serialize)]
@@ -182,7 +182,7 @@ impl Gathered {
             }
             // The content of a torn file does not match its name, but it may add coverage too.
             let there = there && !torn;
-            let content = folder::name(&bytes);
+            let content = super::name(&bytes);
             let Some(name) = self.name_for(name, &content, &path, there) else { continue };
             let (features, found) = run(&bytes);
             let find = is_find(&path);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     fn find(content: &str) -> String {
-        folder::name(content.as_bytes())
+        crate::fuzzing::corpus::name(content.as_bytes())
     }
 
     #[test]

@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::base::error::Error;
-use crate::fuzzing::corpus::Folder;
-
 use crate::findings::runner::Finding;
+use crate::fuzzing::corpus::Folder;
 use crate::harness::MetFinding;
 use crate::harness::against::second_opinion::ComparedImages;
 use crate::harness::engine::known::MAX_SEEN;

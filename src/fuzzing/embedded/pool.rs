@@ -3,8 +3,8 @@
 use crate::fuzzing::feedback::coverage::CoverageFeatures;
 use crate::images::entropy::Entropy;
 
-use super::measures::Measures;
 use super::scoring::{self, Lineage, SeenFeatures, Watermarks};
+use super::subject::Measures;
 
 /// An input that is kept.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use crate::fuzzing::feedback::Counter;
 use crate::fuzzing::feedback::coverage::{CoverageFeature, CoverageFeatures, FEATURES};
 use crate::fuzzing::feedback::layout::{COUNTERS, vital_index};
 
-use super::measures::{Measures, PARENT_CHANGES};
+use super::subject::{Measures, PARENT_CHANGES};
 
 /// The lowest score with which an input is kept.
 pub const INTERESTING: u32 = 10;

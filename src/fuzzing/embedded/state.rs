@@ -1,6 +1,6 @@
-//! The saved state of a campaign, in one file. A campaign that is resumed from it does the same steps as one that was
-//! never interrupted. The file does not contain coverage: the loop runs each input again and, in the same build,
-//! compares its coverage with the saved name.
+//! The saved state of a campaign, in one file, and its report. A campaign that is resumed from it does the same steps
+//! as one that was never interrupted. The file does not contain coverage: the loop runs each input again and, in the
+//! same build, compares its coverage with the saved name.
 
 use std::path::Path;
 
@@ -8,12 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::error::Error;
 use crate::base::files;
-use crate::fuzzing::corpus::Folder;
+use crate::fuzzing::corpus::{Folder, name};
+use crate::harness::cases::target::Inputs;
 use crate::images::entropy::Entropy;
 
-use super::credit::Credit;
+use super::breeder::{Credit, MutationWorth};
 use super::pool::PoolEntry;
 use super::scoring::{Lineage, Watermarks};
+use super::subject::ParentChange;
 use super::{FuzzSettings, Fuzzer, RunReply, SavedFindings, Subject, coverage_name, not_the_same};
 
 /// The saved state of a campaign.
@@ -30,22 +32,22 @@ pub struct CampaignState {
 
 /// A saved [`PoolEntry`], without the features and the lineage, which a run of the input restores.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Saved {
+struct Saved {
     #[serde(with = "hex::serde")]
-    pub(super) input: Vec<u8>,
+    input: Vec<u8>,
     coverage: String,
-    pub(super) parent: Option<usize>,
-    pub(super) depth: u32,
-    pub(super) picks: u32,
-    pub(super) kept: u32,
-    pub(super) barren: u32,
+    parent: Option<usize>,
+    depth: u32,
+    picks: u32,
+    kept: u32,
+    barren: u32,
     watermarks: Watermarks,
-    pub(super) weight: u64,
+    weight: u64,
     /// The changes of its vitals against its parent when it was kept.
-    pub(super) changes: Vec<u16>,
+    changes: Vec<u16>,
     /// For reports: a run of the input restores them.
-    pub(super) work: u64,
-    pub(super) complexity: u32,
+    work: u64,
+    complexity: u32,
 }
 
 impl CampaignState {
@@ -73,16 +75,6 @@ impl CampaignState {
     /// Returns the number of children that were run.
     pub fn runs(&self) -> u64 {
         self.runs
-    }
-
-    /// Returns the inputs of the pool, in the order in which they were added.
-    pub(super) fn entries(&self) -> &[Saved] {
-        &self.entries
-    }
-
-    /// Returns the credit of the mutations.
-    pub(super) fn credit(&self) -> &Credit {
-        &self.credit
     }
 }
 
@@ -179,5 +171,82 @@ impl<S: Subject> Fuzzer<S> {
         self.remember(&entry);
         self.pool.restore(entry);
         Ok(())
+    }
+}
+
+/// The state of a job, for people and scripts.
+#[derive(Debug, Serialize)]
+pub struct JobReport {
+    /// The number of children that were run.
+    pub runs: u64,
+    /// The number of inputs that are kept.
+    pub inputs: usize,
+    /// The number of inputs without a parent: those that the campaign has read.
+    pub without_parent: usize,
+    /// The highest number of ancestors.
+    pub greatest_depth: u32,
+    /// The inputs, the one that is chosen most often first.
+    pub parents: Vec<ParentReport>,
+    /// The mutations, the one that is worth most first.
+    pub mutations: Vec<MutationWorth>,
+}
+
+/// An input, and the children that were bred from it.
+#[derive(Debug, Serialize)]
+pub struct ParentReport {
+    /// The checksum of the content, which is the file's name in the corpus, except for seeds that have another one.
+    pub input: String,
+    /// The same of the input that it was bred from.
+    pub parent: Option<String>,
+    /// The number of its ancestors.
+    pub depth: u32,
+    /// The share of all choices of a parent that fall on this input, in percent.
+    pub chosen_percent: f64,
+    /// The number of its children.
+    pub children: u32,
+    /// The number of those that were kept.
+    pub kept: u32,
+    /// The number of children since the last one that was kept.
+    pub barren: u32,
+    /// The work of its run.
+    pub work: u64,
+    /// The complexity of its image.
+    pub complexity: u32,
+    /// The changes of its vitals against its parent when it was kept.
+    pub changes: Vec<String>,
+}
+
+impl JobReport {
+    /// Summarizes the state of a job with these inputs.
+    pub fn of(state: &CampaignState, inputs: Inputs) -> Self {
+        let entries = &state.entries;
+        let all: u64 = entries.iter().map(|entry| entry.weight).sum();
+        let named = |entry: &Saved| name(&entry.input);
+        let changes = |entry: &Saved| {
+            let changes = entry.changes.iter().filter_map(|index| ParentChange::at(*index));
+            changes.map(|change| change.to_string()).collect()
+        };
+        let report = |entry: &Saved| ParentReport {
+            input: named(entry),
+            parent: entry.parent.and_then(|place| entries.get(place)).map(named),
+            depth: entry.depth,
+            chosen_percent: 100.0 * entry.weight as f64 / all.max(1) as f64,
+            children: entry.picks,
+            kept: entry.kept,
+            barren: entry.barren,
+            work: entry.work,
+            complexity: entry.complexity,
+            changes: changes(entry),
+        };
+        let mut parents: Vec<_> = entries.iter().map(report).collect();
+        parents.sort_by(|one, other| other.chosen_percent.total_cmp(&one.chosen_percent));
+        Self {
+            runs: state.runs(),
+            inputs: entries.len(),
+            without_parent: entries.iter().filter(|entry| entry.parent.is_none()).count(),
+            greatest_depth: entries.iter().map(|entry| entry.depth).max().unwrap_or(0),
+            parents,
+            mutations: state.credit.worth(inputs),
+        }
     }
 }

@@ -6,8 +6,9 @@ use std::fmt;
 
 use crate::disk::observer::{Event, Rare, SecondAnswer, State, Vital};
 
-pub use super::states::{EDGES, events_of};
 use super::states::{edge, edge_at, place_of};
+
+pub use super::states::{EDGES, events_of};
 
 /// The number of magnitudes of a vital: 0, 1, 2 to 3, 4 to 7, … and 2^14 and more.
 pub const MAGNITUDES: usize = 16;

@@ -1,8 +1,8 @@
 //! The events of each state. An edge has a counter only if both of its events can happen in its state: all pairs of
 //! events in all states would not fit into the counters that libFuzzer clears in a microsecond.
 
-use crate::disk::observer::Event::*;
-use crate::disk::observer::{Event, State};
+use crate::disk::observer::Event::{self, *};
+use crate::disk::observer::State;
 
 /// Returns the events that can happen in a state. The first one is [`Event::Start`].
 pub const fn events_of(state: State) -> &'static [Event] {

@@ -5,18 +5,10 @@
 //! reads, and one the bytes of a file that it reads. Data stay data: after each mutation, the program is
 //! [framed](crate::programs::framing).
 
-mod aim;
-mod bytes;
 mod context;
-mod crossover;
 mod file;
-mod file_context;
-mod generated;
-mod geometry;
 mod operand;
 mod operations;
-mod payload;
-mod refcounts;
 mod refused;
 mod sniper;
 
@@ -31,10 +23,10 @@ use crate::programs::framing::reframe;
 use crate::programs::operation::OPERATION_BYTES;
 use crate::programs::prologue::PROLOGUE_BYTES;
 
-pub use crossover::crossover;
-
 use context::MutationContext;
-use file_context::FileContext;
+use file::FileContext;
+
+pub use operations::crossover;
 
 /// A mutation.
 #[derive(Clone, Copy)]
@@ -101,19 +93,19 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation::of_programs(("repeat", 1), operations::repeat),
     Mutation::of_programs(("swap", 1), operations::swap),
     Mutation::of_programs(("splice", 1), operations::splice),
-    Mutation::of_programs(("payload", 1), payload::change),
+    Mutation::of_programs(("payload", 1), operand::payload),
     Mutation::of_programs(("operand", 6), operand::change),
-    Mutation::of_programs(("geometry", 2), geometry::change),
+    Mutation::of_programs(("geometry", 2), operand::geometry),
     Mutation::of_programs(("tail", 1), operations::tail),
     Mutation::of_programs(("sniper", 2), sniper::change),
-    Mutation::of_programs(("bytes", 4), bytes::change).of_libfuzzer(),
-    Mutation::of_programs(("crossover", 4), crossover::change).of_libfuzzer(),
-    Mutation::of_files(("file bytes", 4), |file, context| file::content::bytes(file, context)),
-    Mutation::of_files(("file word", 6), |file, context| file::word::change(file, context)),
-    Mutation::of_files(("file range", 2), file::content::range),
-    Mutation::of_files(("file length", 1), file::content::length),
-    Mutation::of_files(("file mix", 2), file::content::mix),
-    Mutation::of_files(("file sniper", 2), |file, context| file::sniper::change(file, context)),
+    Mutation::of_programs(("bytes", 4), operand::bytes).of_libfuzzer(),
+    Mutation::of_programs(("crossover", 4), operations::from_other).of_libfuzzer(),
+    Mutation::of_files(("file bytes", 4), |file, context| file::bytes(file, context)),
+    Mutation::of_files(("file word", 6), |file, context| file::word(file, context)),
+    Mutation::of_files(("file range", 2), file::range),
+    Mutation::of_files(("file length", 1), file::length),
+    Mutation::of_files(("file mix", 2), file::mix),
+    Mutation::of_files(("file sniper", 2), |file, context| file::snipe(file, context)),
 ];
 
 /// The weight of each of [`MUTATIONS`].
@@ -229,7 +221,7 @@ pub fn snipe_file(data: &mut [u8], trace: &mut TraceRun, rng_seed: u32) -> bool 
     let entropy = Entropy::new(u64::from(rng_seed));
     let max_bytes = data.len();
     let mut context = FileContext { entropy, other: &[], max_bytes, sound: true, trace };
-    file::sniper::change(data, &mut context)
+    file::snipe(data, &mut context)
 }
 
 /// Turns a file into a child of it, and returns the mutations that did so. The same `rng_seed` gives the same child for

@@ -1,19 +1,22 @@
-//! Changes one operand of an operation, most often to a boundary value of the geometry: an edge of a table or of a
-//! refcount block, an end of the disk, a power of two, a neighbour of the old value.
+//! Mutations of operands: of an operation, of its data, of the prologue. Most often an operand becomes a boundary value
+//! of the geometry: an edge of a table or of a refcount block, an end of the disk, a power of two, a neighbour of the
+//! old value.
 
-use crate::images::qcow2::Sizes;
 use bytes::BufMut;
 
 use crate::formats::qcow2::geometry::Geometry;
 use crate::images::entropy::Entropy;
+use crate::images::qcow2::Sizes;
 use crate::programs::framing::{fit_data, gap_from};
-use crate::programs::generate::near_size;
-use crate::programs::operand::{Anchor, At, Length, Operand, OperandKind};
+use crate::programs::generate::{enlarge, near_size};
+use crate::programs::operand::{Anchor, At, Length, Number, Operand, OperandKind, OperandPlace};
 use crate::programs::operation::OPERATION_BYTES;
-use crate::programs::{Operation, Program};
+use crate::programs::prologue::PROLOGUE_BYTES;
+use crate::programs::{Operation, Program, Prologue};
 
 use super::context::MutationContext;
 
+/// Changes one operand of an operation.
 pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bool {
     if program.operations.is_empty() {
         return false;
@@ -156,3 +159,104 @@ fn interesting_far_gap(geometry: &Geometry, entropy: &mut Entropy) -> [u8; 2] {
     let units = [1, 1, 3, 255][entropy.below(4) as usize];
     [units, offset_bits.saturating_sub(cluster_bits).min(47) as u8]
 }
+
+/// Changes the contents of data but not their places: shapes, codings, fills, the state of subclusters, given bytes.
+pub(super) fn payload(program: &mut Program, context: &mut MutationContext) -> bool {
+    // A record of data has no operands: all of it is content.
+    let data = |operation: &Operation| matches!(operation, Operation::Data(_)).then_some(None);
+    let contents = |operation: &Operation| {
+        let places = operation.places().iter();
+        places.filter(|place| place.kind == OperandKind::Content).map(Some).chain(data(operation))
+    };
+    let all: Vec<(usize, Option<&OperandPlace>)> = program
+        .operations
+        .iter()
+        .enumerate()
+        .flat_map(|(at, operation)| contents(operation).map(move |place| (at, place)))
+        .collect();
+    if all.is_empty() {
+        return false;
+    }
+    let (at, place) = all[context.index(all.len())];
+    let Some(place) = place else { return change_at(program, at, context) };
+    let before = program.operations[at];
+    let mut record = before.encode();
+    record[place.bytes()].fill_with(|| context.entropy.next_u64() as u8);
+    program.operations[at] = Operation::decode(&record).unwrap_or(before);
+    program.operations[at] != before
+}
+
+/// The share of changes after which the disk is a large one. Several fields must change together for it.
+const TO_LARGE_ONE_IN: u64 = 12;
+/// The usual sizes of VMDK grains and of VHD blocks, and a size between them, as the prologue has them.
+const USUAL_BITS: [u8; 3] = [16, 19, 21];
+
+/// Changes one field of the prologue: the geometry, the placement of tables and data, the size of the disk.
+pub(super) fn geometry(program: &mut Program, context: &mut MutationContext) -> bool {
+    if context.entropy.one_in(TO_LARGE_ONE_IN) {
+        return to_large(&mut program.prologue, context);
+    }
+    let mut bytes = [0; PROLOGUE_BYTES];
+    bytes[1..].copy_from_slice(&program.prologue.encode());
+    if context.entropy.one_in(3) {
+        let size = near_size(&program.prologue.plan().geometry, &mut context.entropy);
+        let place = Prologue::PLACES.iter().find(|place| place.kind == OperandKind::Size);
+        place.into_iter().for_each(|place| size.encode(&mut &mut bytes[place.bytes()]));
+    } else {
+        let others = Prologue::PLACES.iter().filter(|place| place.kind != OperandKind::Size);
+        let others: Vec<_> = others.collect();
+        let place = others[context.index(others.len())];
+        bytes[place.bytes()].fill_with(|| context.entropy.next_u64() as u8);
+    }
+    let mut rest = [0; PROLOGUE_BYTES - 1];
+    rest.copy_from_slice(&bytes[1..]);
+    let before = std::mem::replace(&mut program.prologue, Prologue::decode(&rest));
+    program.prologue != before
+}
+
+/// Makes the lowest image one of a large disk in another format, mostly with the clusters that such images have.
+fn to_large(prologue: &mut Prologue, context: &mut MutationContext) -> bool {
+    let before = *prologue;
+    if !context.entropy.one_in(4) {
+        let usual = Number::new(USUAL_BITS[context.index(USUAL_BITS.len())]);
+        prologue.cluster_bits = usual.unwrap_or(prologue.cluster_bits);
+    }
+    enlarge(prologue, &mut context.entropy);
+    *prologue != before
+}
+
+/// Changes a few bytes anywhere, as a fuzzer does that does not know the encoding of programs. It never changes which
+/// records are data.
+pub(super) fn bytes(program: &mut Program, context: &mut MutationContext) -> bool {
+    let mut bytes = program.encode();
+    for _ in 0..1 + context.index(4) {
+        // The first byte is excluded: it is the version of the encoding.
+        let at = 1 + context.index(bytes.len() - 1);
+        let changed = match context.entropy.below(3) {
+            0 => bytes[at] ^ 1 << context.entropy.below(8),
+            1 => bytes[context.index(bytes.len())],
+            _ => context.entropy.next_u64() as u8,
+        };
+        if keeps_frames(program, at, changed) {
+            bytes[at] = changed;
+        }
+    }
+    let before = std::mem::take(program);
+    program.decode_from(&bytes);
+    *program != before
+}
+
+/// Reports whether all records of data stay what they are if the byte at `at` of a framed program becomes `byte`.
+fn keeps_frames(program: &Program, at: usize, byte: u8) -> bool {
+    let Some(behind) = at.checked_sub(PROLOGUE_BYTES) else { return true };
+    let inside = behind % OPERATION_BYTES;
+    match program.operations.get(behind / OPERATION_BYTES) {
+        Some(Operation::Data(_)) | None => true,
+        // The opcode and the length.
+        Some(Operation::Bytes { .. }) => !matches!(inside, 0 | 2 | 3),
+        Some(_) => inside > 0 || byte != BYTES_OPCODE,
+    }
+}
+
+/// The opcode of the operation `bytes`.
+const BYTES_OPCODE: u8 = 37;

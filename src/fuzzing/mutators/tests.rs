@@ -1,12 +1,13 @@
 //! Tests of all mutations.
 
-use super::*;
 use crate::harness::cases::tracer::AccessedRange;
 use crate::images::files::LayerFile;
 use crate::programs::Operation;
 use crate::programs::framing::data_of;
 use crate::programs::generate::{GenerateSettings, generate};
 use crate::programs::operand::{BytesKind, Length};
+
+use super::*;
 
 fn context(rng_seed: u64, other: &Program) -> MutationContext<'_> {
     MutationContext::untraced(Entropy::new(rng_seed), Limits::HOSTILE, 64, Some(other))
@@ -98,7 +99,7 @@ fn bytes_in_a_row_stay_the_same_records() {
     for rng_seed in 0..2000 {
         let before = with_given_bytes(rng_seed % 7);
         let mut after = before.clone();
-        bytes::change(&mut after, &mut context(rng_seed, &other));
+        operand::bytes(&mut after, &mut context(rng_seed, &other));
         // An operation may disappear, if its opcode gets no meaning. Its neighbours stay.
         let (mut old, new) = (frames(&before), frames(&after));
         old.retain(|record| *record < 20_000);
