@@ -13,8 +13,8 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use qcowfuzz::internal::differential::divergence::known_of_qemu;
 use qcowfuzz::internal::differential::iteration::RecipeRunner;
-use qcowfuzz::internal::differential::known::known_of_qemu;
 use qcowfuzz::internal::differential::sides::{Sides, Tested};
 use qcowfuzz::internal::recipes::draw;
 use qcowfuzz::internal::recipes::recipe::RecipeStep;

@@ -121,8 +121,8 @@ const CLOCKED: &[&str] = &[
     "differential::minimize::search",
     "differential::recording::check",
     "differential::sides",
-    "differential::stamps",
-    "differential::summary",
+    "differential::workdir",
+    "differential::reports::summary",
     "cli",
     "main",
 ];

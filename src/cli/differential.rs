@@ -13,12 +13,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::base::features::{Feature, FeatureSet};
 use crate::differential::campaign::{DifferentialCampaign, DifferentialError, Plan};
-use crate::differential::known::{cause_of, is_bug, known_of_qemu};
-use crate::differential::page;
+use crate::differential::divergence::{cause_of, is_bug, known_of_qemu};
 use crate::differential::recording::{self, RecordingError};
+use crate::differential::reports::summary;
+use crate::differential::reports::summary::Summary;
 use crate::differential::reports::{ISSUE_FILE, Reports};
 use crate::differential::sides::{Sides, Tested};
-use crate::differential::summary::Summary;
 use crate::differential::workdir::WorkFolder;
 use crate::disk::image_format::ImageFormat;
 use crate::harness::KnownFindings;
@@ -209,8 +209,8 @@ fn against(
 ) -> ExitResult {
     let folder = WorkFolder::create(&arguments.workdir)?;
     let reports = reports(arguments)?;
-    let summary = recording::check(path, &mut sides, &known, &folder, &reports)?;
-    page::save(&summary, &reports)?;
+    let summary = recording::check::check(path, &mut sides, &known, &folder, &reports)?;
+    summary::save(&summary, &reports)?;
     finish(&summary, arguments, &reports, &known)
 }
 

@@ -1,25 +1,24 @@
 //! A campaign: many iterations, on several threads, and what they found together.
 
-mod found;
-mod plan;
-
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use crate::base::error::Error;
-
-use super::iteration::{Course, RecipeRunner};
-use super::page;
+use super::iteration::{Course, DISK_FOLDER, Met, RecipeRunner, format_of};
+use super::minimize::{MinimizedRecipe, Tries, minimize};
+use super::reports::summary::{self, FoundDivergence, Summary};
 use super::reports::{DivergenceReport, ReportOrigin, Reports};
-use super::summary::{FoundDivergence, Summary};
+use super::sides::Sides;
 use super::workdir::WorkFolder;
-use crate::recipes::RecipeError;
-use crate::recipes::recipe::Recipe;
-use found::{NewDivergence, Unreported};
-
-pub(super) use plan::MAX_LEFT_OUT;
-pub use plan::{NoIteration, Plan};
+use crate::base::error::Error;
+use crate::base::features::FeatureSet;
+use crate::disk::image_format::ImageFormat;
+use crate::harness::KnownFindings;
+use crate::recipes::claims::features_of;
+use crate::recipes::recipe::{DiskOperation, Recipe};
+use crate::recipes::{RecipeError, draw};
 
 /// The time between two summaries on the disk.
 const SUMMARY_INTERVAL: Duration = Duration::from_secs(5);
@@ -229,6 +228,126 @@ impl<'c> DifferentialCampaign<'c> {
     fn save(&self, state: &mut State, start: Instant) -> Result<(), DifferentialError> {
         state.summary.measure(start.elapsed(), self.plan.sides.cpu.seconds());
         state.saved = Instant::now();
-        Ok(page::save(&state.summary, self.reports)?)
+        Ok(summary::save(&state.summary, self.reports)?)
+    }
+}
+
+/// The maximum number of consecutive iterations that a plan skips. A plan that skips more matches no iteration.
+pub(in crate::differential) const MAX_LEFT_OUT: u64 = 10_000;
+
+/// The task of a campaign.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The seed of all random numbers.
+    pub rng_seed: u64,
+    /// The first iteration.
+    pub first: u64,
+    /// The number of iterations.
+    pub iterations: u64,
+    /// The number of threads.
+    pub jobs: usize,
+    /// The formats that the disks of an iteration may have.
+    pub formats: Vec<ImageFormat>,
+    /// The operations that an iteration may have, beside the creation.
+    pub operations: Vec<DiskOperation>,
+    /// Features that the disks of an iteration may not have.
+    pub lacks: FeatureSet,
+    /// End at the first divergence.
+    pub fail_fast: bool,
+    /// The programs.
+    pub sides: Sides,
+    /// The divergences that are known.
+    pub known: KnownFindings,
+}
+
+impl Plan {
+    /// Returns the next iteration that the user wants, from `number` on, and its number.
+    pub(in crate::differential) fn next(&self, number: u64) -> Option<(u64, Recipe)> {
+        let numbers = number..number.saturating_add(MAX_LEFT_OUT);
+        let drawn = |number| (number, draw::recipe(self.rng_seed, number));
+        numbers.map(drawn).find(|(_, recipe)| self.wants(recipe))
+    }
+
+    /// Reports whether an iteration has only formats and operations that the user wants. The recipe of an iteration
+    /// never depends on that wish: other iterations are skipped.
+    fn wants(&self, recipe: &Recipe) -> bool {
+        let has_all_claims = !self.lacks.meets(features_of(recipe));
+        has_all_claims
+            && recipe.steps.iter().all(|step| {
+                let format = ImageFormat::named(format_of(&step.disk).as_bytes());
+                let is_wanted = |operation| self.operations.contains(&operation);
+                format.is_none_or(|format| self.formats.contains(&format))
+                    && (step.operation == DiskOperation::Create || is_wanted(step.operation))
+            })
+    }
+}
+
+/// No iteration is as the user wants.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error(
+    "none of the {MAX_LEFT_OUT} iterations from number {0} on matches --formats, --operations and --lacks, \
+     expected a wider selection"
+)]
+pub struct NoIteration(pub u64);
+
+/// The longest time that a divergence is minimized. Recipes that hang take the time limit of a process each.
+const MAX_MINIMIZE_TIME: Duration = Duration::from_secs(300);
+
+/// The fingerprints of divergences without a report, and the number of iterations that met each.
+#[derive(Debug, Default)]
+struct Unreported(BTreeMap<String, u64>);
+
+impl Unreported {
+    /// Counts an iteration. Returns true for the first one, whose thread writes the report.
+    fn count(&mut self, fingerprint: &str) -> bool {
+        let times = self.0.entry(fingerprint.to_string()).or_default();
+        *times += 1;
+        *times == 1
+    }
+
+    /// Takes out a divergence that has a report now. Returns the number of iterations that met it.
+    fn take(&mut self, fingerprint: &str) -> u64 {
+        self.0.remove(fingerprint).unwrap_or(1)
+    }
+}
+
+/// A divergence that an iteration met for the first time.
+struct NewDivergence<'n> {
+    /// The iteration.
+    origin: ReportOrigin<'n>,
+    /// The divergence.
+    met: Met,
+    /// The divergences that are known.
+    known: &'n KnownFindings,
+    /// The folder of the job that met it.
+    folder: &'n Path,
+}
+
+impl NewDivergence<'_> {
+    /// Writes the report of the divergence as the iteration met it.
+    ///
+    /// # Errors
+    /// A file cannot be read or written.
+    fn report(&self, reports: &Reports) -> Result<DivergenceReport, Error> {
+        let as_found = MinimizedRecipe::as_found(self.origin.recipe, self.met.clone());
+        reports.write(self.origin, &as_found, &self.folder.join(DISK_FOLDER))
+    }
+
+    /// Minimizes the divergence, and replaces its report. Returns `None` if the divergence does not occur again: it
+    /// keeps its first report.
+    ///
+    /// # Errors
+    /// A file cannot be read or written.
+    fn minimize(self, reports: &Reports) -> Result<Option<DivergenceReport>, Error> {
+        let Self { origin, met, known, folder } = self;
+        let deadline = Instant::now().checked_add(MAX_MINIMIZE_TIME);
+        let tries = Tries { sides: origin.sides, known, folder, deadline };
+        let minimized = minimize(origin.recipe, met, tries);
+        // The images of the minimized recipe are those of the report.
+        let again = tries.met(&minimized.recipe).ok().flatten();
+        match again.is_some_and(|again| again.fingerprint == minimized.met.fingerprint) {
+            true => reports.write(origin, &minimized, &folder.join(DISK_FOLDER)).map(Some),
+            false => Ok(None),
+        }
     }
 }

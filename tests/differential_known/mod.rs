@@ -9,8 +9,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use qcowfuzz::harness::{KnownFinding, KnownFindings};
+use qcowfuzz::internal::differential::divergence::{cause_of, is_bug, known_of_qemu, reason_of};
 use qcowfuzz::internal::differential::iteration::RecipeRunner;
-use qcowfuzz::internal::differential::known::{cause_of, is_bug, known_of_qemu, reason_of};
 use qcowfuzz::internal::differential::sides::{Sides, Tested};
 use qcowfuzz::internal::recipes::recipe::{Recipe, quoted};
 use qcowfuzz::internal::recipes::tools::QemuTools;

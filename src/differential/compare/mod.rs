@@ -1,19 +1,18 @@
 //! Compares two answers to one question.
 
-mod data;
-mod fields;
-mod findings;
+pub(super) mod data;
 mod map;
 mod replies;
-mod versions;
+
+use serde_json::Value;
 
 use super::divergence::{Divergence, DivergenceKind};
 use super::reason::{self, Comparison, ReasonClass, class_of};
 use crate::processes::Reply;
 use crate::recipes::recipe::DiskQuestion;
 use crate::recipes::without_numbers;
+use replies::as_in;
 
-pub(in crate::differential) use data::read_part;
 pub use map::parse as parse_map;
 pub use replies::{RawFiles, Replies};
 
@@ -26,17 +25,17 @@ pub fn compare(
     answers: Replies<'_>,
     files: RawFiles<'_>,
 ) -> Result<(), Divergence> {
-    let [qemu, tested] = [answers.qemu, answers.tested]
-        .map(|reply| versions::as_in(answers.version, question, reply));
+    let [qemu, tested] =
+        [answers.qemu, answers.tested].map(|reply| as_in(answers.version, question, reply));
     let answers = Replies { qemu: &qemu, tested: &tested, ..answers };
     ends(question, answers)?;
     let both_succeed = answers.qemu.is_success();
     match question {
         DiskQuestion::Map { .. } => map::compare(answers)?,
         DiskQuestion::Check => {
-            fields::compare(answers).map_err(|divergence| findings::name(divergence, answers))?
+            fields(answers).map_err(|divergence| with_finding(divergence, answers))?
         }
-        DiskQuestion::Info | DiskQuestion::Measure => fields::compare(answers)?,
+        DiskQuestion::Info | DiskQuestion::Measure => fields(answers)?,
         DiskQuestion::Read if both_succeed => data::compare(files)?,
         DiskQuestion::Read => {}
     }
@@ -90,7 +89,7 @@ fn ends(question: &DiskQuestion, answers: Replies<'_>) -> Result<(), Divergence>
         true => String::new(),
         false => format!(" ({})", class_or_finding(question, answer)),
     };
-    let only_ours = findings::named(answers).filter(|_| *question == DiskQuestion::Check);
+    let only_ours = finding_of(answers).filter(|_| *question == DiskQuestion::Check);
     let what = match only_ours {
         Some(name) => format!("{qemu} → {tested}, {name}"),
         None => format!("{qemu}{} → {tested}{}", why(answers.qemu), why(answers.tested)),
@@ -160,4 +159,92 @@ fn reasons(question: &DiskQuestion, answers: Replies<'_>) -> Result<(), Divergen
         false => DivergenceKind::ReasonDivergence,
     };
     Err(Divergence::new(kind, what, detail))
+}
+
+/// The end of each message, and the name of the finding.
+const ONLY_OURS: [(&str, &str); 2] = [
+    (" and another structure too", "a cluster with two structures"),
+    (": the zero flag is set in a version 2 image", "a zero flag in version 2"),
+];
+
+/// Returns the name of the first finding that only our check has.
+fn finding_of(answers: Replies<'_>) -> Option<&'static str> {
+    if !answers.has_known_messages {
+        return None;
+    }
+    let message = answers.tested.message();
+    let has = |end: &str| message.lines().any(|line| line.ends_with(end));
+    ONLY_OURS.iter().find(|(end, _)| has(end)).map(|(_, name)| *name)
+}
+
+/// Adds the name of that finding to a divergence.
+fn with_finding(mut divergence: Divergence, answers: Replies<'_>) -> Divergence {
+    if let Some(name) = finding_of(answers) {
+        divergence.what += ", ";
+        divergence.what += name;
+    }
+    divergence
+}
+
+/// Compares all fields. An empty output is that of a side that failed.
+fn fields(answers: Replies<'_>) -> Result<(), Divergence> {
+    let parsed = |side: &str, answer: &Reply| match answer.stdout.is_empty() {
+        true => Ok(Value::Null),
+        false => serde_json::from_slice(&answer.stdout)
+            .map_err(|error| Divergence::new(DivergenceKind::JsonParseFailure, side, error)),
+    };
+    let (qemu, tested) = (parsed("qemu", answers.qemu)?, parsed("tested", answers.tested)?);
+    match difference(String::new(), &qemu, &tested) {
+        None => Ok(()),
+        Some((field, one, other)) => {
+            let what = format!("{field}: {}", kinds(one, other));
+            let detail = format!("{field}: qemu {}, tested {}", shown(one), shown(other));
+            Err(Divergence::new(DivergenceKind::FieldDivergence, what, detail))
+        }
+    }
+}
+
+/// The path of the first field that differs, and both values. `None` stands for a missing field.
+type Difference<'v> = (String, Option<&'v Value>, Option<&'v Value>);
+
+fn difference<'v>(path: String, qemu: &'v Value, tested: &'v Value) -> Option<Difference<'v>> {
+    match (qemu, tested) {
+        (Value::Object(one), Value::Object(other)) => {
+            let keys = one.keys().chain(other.keys().filter(|key| !one.contains_key(*key)));
+            keys.into_iter().find_map(|key| {
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                match (one.get(key), other.get(key)) {
+                    (Some(one), Some(other)) => difference(path, one, other),
+                    (one, other) => Some((path, one, other)),
+                }
+            })
+        }
+        (Value::Array(one), Value::Array(other)) => {
+            let pairs = one.iter().zip(other);
+            let found = pairs
+                .into_iter()
+                .find_map(|(one, other)| difference(format!("{path}[]"), one, other));
+            let lengths = (one.len() != other.len()).then_some((path, Some(qemu), Some(tested)));
+            found.or(lengths)
+        }
+        (one, other) => (one != other).then_some((path, Some(one), Some(other))),
+    }
+}
+
+/// Returns the kinds of both values. Only booleans keep their values, because numbers and names differ in every image.
+fn kinds(qemu: Option<&Value>, tested: Option<&Value>) -> String {
+    let kind = |value: Option<&Value>| match value {
+        None => "missing".to_string(),
+        Some(Value::Bool(flag)) => flag.to_string(),
+        Some(Value::Null) => "nothing".to_string(),
+        Some(Value::Number(_)) => "number".to_string(),
+        Some(Value::String(_)) => "text".to_string(),
+        Some(Value::Array(_)) => "list".to_string(),
+        Some(Value::Object(_)) => "object".to_string(),
+    };
+    format!("{} → {}", kind(qemu), kind(tested))
+}
+
+fn shown(value: Option<&Value>) -> String {
+    value.map_or("nothing".to_string(), Value::to_string)
 }

@@ -2,10 +2,10 @@ use std::collections::BTreeSet;
 use std::io::{Error as SystemError, ErrorKind};
 use std::path::PathBuf;
 
+use super::FINDINGS;
 use super::ReasonClass::*;
-use super::ours::OUR_MESSAGES;
-use super::qemu::QEMU_MESSAGES;
-use super::search::FINDINGS;
+use super::messages::OUR_MESSAGES;
+use super::messages::QEMU_MESSAGES;
 use super::*;
 use crate::base::error::Error;
 use crate::disk::error::{FileError, StorageError};

@@ -7,21 +7,20 @@ use std::time::Instant;
 
 use tar::{Archive, Entry};
 
-use super::layout::{
+use super::{
     ANSWERS_FILE, END_FILE, HEAD_FILE, READ_FILE, RECORDING_VERSION, RecordedAnswer,
     RecordedIteration, RecordingError, RecordingHead,
 };
 use crate::base::error::Error;
-use crate::differential::command_findings::remove;
 use crate::differential::compare::{RawFiles, Replies, compare};
 use crate::differential::divergence::Divergence;
 use crate::differential::iteration::{Course, DISK_FOLDER, Met, meet};
 use crate::differential::minimize::MinimizedRecipe;
+use crate::differential::reports::summary::{FoundDivergence, Summary};
 use crate::differential::reports::{ReportOrigin, Reports};
 use crate::differential::sides::Sides;
-use crate::differential::stamps::{settle, stamps, unchanged};
-use crate::differential::summary::{FoundDivergence, Summary};
 use crate::differential::workdir::WorkFolder;
+use crate::differential::workdir::{remove, settle, stamps, unchanged};
 use crate::harness::KnownFindings;
 use crate::processes::Reply;
 use crate::recipes::RecipeError;

@@ -1,27 +1,27 @@
-//! The reports of a campaign: a folder for each fingerprint, and a summary.
+//! The reports of a campaign: a folder for each fingerprint.
 
-mod images;
-mod place;
-mod program_files;
-mod text;
+mod issue;
+pub mod summary;
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::base::error::Error;
-use crate::base::files::replace;
-
 use super::divergence::DivergenceKind;
 use super::iteration::Met;
 use super::minimize::MinimizedRecipe;
 use super::sides::Sides;
+use crate::base::error::Error;
+use crate::base::files::replace;
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::{FileStorage, Storage};
+use crate::recipes::names::files_below;
 use crate::recipes::recipe::Recipe;
-use images::copy_images;
-use text::{commands_of, issue, script};
+use issue::{commands_of, issue, script};
 
 /// The text of an issue about the divergence.
 pub const ISSUE_FILE: &str = "issue.md";
@@ -171,7 +171,7 @@ impl Reports {
         write(&staged.path().join("commands.sh"), script(&report.commands).as_bytes())?;
         let json = serde_json::to_vec_pretty(&report).map_err(|error| failed(error.into()))?;
         write(&staged.path().join(REPORT_FILE), &json)?;
-        place::put(&staged.keep(), &path).map_err(|error| Error::file(&path, error))?;
+        put(&staged.keep(), &path).map_err(|error| Error::file(&path, error))?;
         Ok(report)
     }
 
@@ -233,6 +233,77 @@ fn write_outputs(met: &Met, staged: &Path) -> Result<(), Error> {
         write(&staged.join(format!("{side}.stdout")), &answer.stdout)?;
         write(&staged.join(format!("{side}.stderr")), &answer.stderr)?;
         write(&staged.join(format!("{side}.end")), format!("{}\n", answer.end.brief()).as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Moves a folder to `path`. If a folder is there, both change places, and the older one is removed.
+fn put(staged: &Path, path: &Path) -> io::Result<()> {
+    match fs::rename(staged, path) {
+        Err(_) if path.exists() => {}
+        renamed => return renamed,
+    }
+    if exchange(staged, path).is_err() {
+        // The file system cannot exchange two names. Between these two calls, the report is missing.
+        fs::remove_dir_all(path)?;
+        return fs::rename(staged, path);
+    }
+    fs::remove_dir_all(staged)
+}
+
+#[cfg(target_os = "linux")]
+fn exchange(one: &Path, other: &Path) -> io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    Ok(renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)?)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn exchange(_: &Path, _: &Path) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// The most bytes of an image that a report keeps. Holes do not count.
+const MAX_IMAGE_BYTES: u64 = 64 << 20;
+/// The bytes that are copied at once.
+const STORED_PIECE_BYTES: usize = 256 << 10;
+
+/// Copies the images of a folder, and notes the names of those that are too long. Without the folder, there are none.
+fn copy_images(from: &Path, to: &Path, left_out: &mut Vec<String>) -> Result<(), Error> {
+    fs::create_dir(to).map_err(|error| Error::file(to, error))?;
+    if !from.exists() {
+        return Ok(());
+    }
+    for path in files_below(from).map_err(|error| Error::file(from, error))? {
+        let name = path.strip_prefix(from).unwrap_or(&path);
+        let source = FileStorage::open(&path)?;
+        if source.allocated_bytes().is_some_and(|bytes| bytes > MAX_IMAGE_BYTES) {
+            left_out.push(name.to_string_lossy().into_owned());
+            continue;
+        }
+        let target = to.join(name);
+        let copied =
+            fs::create_dir_all(target.parent().unwrap_or(to)).and_then(|()| copy(&source, &target));
+        copied.map_err(|error| Error::file(&target, error))?;
+    }
+    Ok(())
+}
+
+fn copy(source: &FileStorage, target: &Path) -> std::io::Result<()> {
+    let file = File::create(target)?;
+    file.set_len(source.length_bytes())?;
+    let (mut at, end) = (HostOffset::ZERO, HostOffset::new(source.length_bytes()));
+    let mut piece = vec![0; STORED_PIECE_BYTES];
+    while at < end {
+        let part = source.stored(at, end).map_err(std::io::Error::other)?;
+        let length = part.end.get().saturating_sub(at.get()).min(STORED_PIECE_BYTES as u64);
+        if part.stored {
+            let bytes = piece.get_mut(..length as usize).unwrap_or_default();
+            source.read_at(at, bytes).map_err(std::io::Error::other)?;
+            file.write_all_at(bytes, at.get())?;
+            at += length;
+        } else {
+            at = part.end;
+        }
     }
     Ok(())
 }

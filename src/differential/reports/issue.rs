@@ -1,15 +1,83 @@
-//! The shell commands that write the files of a program, for readers who have QEMU and no copy of this project.
+//! The texts of a report: the commands for readers who have QEMU and no copy of this project, a script that repeats
+//! them, and an issue that is ready to be posted to the maintainers of QEMU or of the program under test.
 
+use std::fmt::Write;
 use std::path::Path;
 
 use crate::base::limits::MAX_INPUT_BYTES;
+use crate::differential::iteration::Met;
+use crate::differential::minimize::MinimizedRecipe;
+use crate::differential::sides::Sides;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::findings::explain::explain;
 use crate::images::image::Image;
 use crate::images::limits::Limits;
 use crate::programs::export;
-use crate::recipes::recipe::Command;
+use crate::recipes::recipe::{Command, quoted};
+
+/// The most lines of an output that an issue quotes.
+const MAX_QUOTED_LINES: usize = 20;
+
+/// Returns lines as a block of Markdown.
+fn block<'l>(language: &str, lines: impl Iterator<Item = &'l str>) -> String {
+    let mut text = format!("```{language}\n");
+    for line in lines {
+        text.push_str(line);
+        text.push('\n');
+    }
+    text + "```\n"
+}
+
+/// Returns the commands of a minimized recipe, and those that ask the question.
+pub(super) fn commands_of(sides: &Sides, minimized: &MinimizedRecipe) -> Vec<String> {
+    let steps = &minimized.recipe.steps;
+    let mut commands: Vec<String> =
+        steps.iter().flat_map(|step| &step.commands).flat_map(lines).collect();
+    let disk = steps.get(minimized.met.step).map(|step| &step.disk);
+    if let (Some(question), Some(disk)) = (&minimized.met.question, disk) {
+        let words = |output: &str| question.arguments(disk, output);
+        commands.push(format!("qemu-img {}", quoted(&words("qemu.raw"))));
+        commands.push(sides.tested.line(&words("tested.raw")));
+    }
+    commands
+}
+
+/// Returns the text of an issue about a divergence, in Markdown. `body` is the difference, or the reason.
+pub(super) fn issue(met: &Met, body: &str, commands: &[String], sides: &Sides) -> String {
+    let (title, version, body) = (&met.fingerprint, &sides.qemu.version, body.trim_end());
+    let mut text = format!("# {title}\n\n{body}\n\nSeen with QEMU {version}.\n\n");
+    text += &block("sh", commands.iter().map(String::as_str));
+    let (qemu, tested) = met.answers.as_ref().map(|(qemu, tested)| (qemu, tested.as_ref())).unzip();
+    let tested_name = sides.tested.name();
+    let answers = [("QEMU", qemu), (&tested_name, tested.flatten())];
+    for (name, reply) in answers.into_iter().filter_map(|(name, reply)| Some((name, reply?))) {
+        let output = reply.text();
+        let mut lines: Vec<&str> = output.lines().take(MAX_QUOTED_LINES).collect();
+        if output.lines().count() > MAX_QUOTED_LINES {
+            lines.push("…");
+        }
+        if lines.is_empty() {
+            lines.push("(no output)");
+        }
+        let _ = writeln!(text, "\n{name}, {}:\n", reply.end.brief());
+        text += &block("text", lines.into_iter());
+    }
+    text
+}
+
+/// Returns a script that repeats the commands in an empty folder.
+pub(super) fn script(commands: &[String]) -> String {
+    let mut text = String::from(
+        "#!/bin/sh\n# Repeats the divergence in a new folder beside this file.\n\
+         cd \"$(dirname \"$0\")\" && rm -rf again && mkdir again && cd again || exit 2\n",
+    );
+    for command in commands {
+        text.push_str(command);
+        text.push('\n');
+    }
+    text
+}
 
 /// The most commands for the files of a program.
 const MAX_COMMANDS: usize = 64;
@@ -19,7 +87,7 @@ const MAX_PIECE_BYTES: usize = 256;
 const MIN_GAP_BYTES: usize = 16;
 
 /// Returns the lines of a command. If a program writes little, these are commands that any system has.
-pub(super) fn lines(command: &Command) -> Vec<String> {
+fn lines(command: &Command) -> Vec<String> {
     let plain = match command {
         Command::Program { input, file } => files_of(input, file),
         _ => None,

@@ -1,26 +1,119 @@
-//! Writes a recording.
+//! Recordings: QEMU's answers and the images, in one file. A recording is compared later, where QEMU is missing or has
+//! another version.
+//!
+//! A recording is a tar archive. `recording.json` comes first. Each iteration has a folder with the files of its disk
+//! after the last step, with the bytes that QEMU read (`qemu.raw`), and at last `answers.json`.
+
+pub mod check;
 
 use std::fs::{self, File};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tar::{Builder, Header};
 
-use super::layout::{
-    ANSWERS_FILE, END_FILE, HEAD_FILE, READ_FILE, RECORDING_VERSION, RecordedAnswer,
-    RecordedIteration, RecordingError, RecordingHead,
-};
+use super::campaign::{MAX_LEFT_OUT, NoIteration, Plan};
+use super::iteration::RecipeRunner;
+use super::workdir::WorkFolder;
+use super::workdir::settle;
 use crate::base::error::Error;
 use crate::base::files::{Existing, create};
-use crate::differential::campaign::{MAX_LEFT_OUT, NoIteration, Plan};
-use crate::differential::iteration::RecipeRunner;
-use crate::differential::stamps::settle;
-use crate::differential::workdir::WorkFolder;
 use crate::disk::storage::{FileStorage, Storage};
+use crate::processes::{ProcessEnd, Reply};
+use crate::recipes::RecipeError;
 use crate::recipes::names::files_below;
-use crate::recipes::recipe::Recipe;
+use crate::recipes::recipe::{DiskQuestion, Recipe};
+
+/// The version of the layout of recordings.
+const RECORDING_VERSION: u32 = 2;
+/// The first file of a recording.
+const HEAD_FILE: &str = "recording.json";
+/// The last file of a recording: the number of its iterations.
+const END_FILE: &str = "end.json";
+/// The last file of an iteration.
+const ANSWERS_FILE: &str = "answers.json";
+/// The bytes that QEMU read.
+const READ_FILE: &str = "qemu.raw";
+
+/// The facts about a recording.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct RecordingHead {
+    /// The version of the layout.
+    version: u32,
+    /// The version of qemu-img.
+    qemu_version: String,
+    /// The seed of the campaign.
+    rng_seed: u64,
+}
+
+/// An iteration of a recording.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct RecordedIteration {
+    iteration: u64,
+    /// The recipe, whose commands were carried out.
+    recipe: Recipe,
+    /// QEMU's answers to the questions of the last step.
+    answers: Vec<RecordedAnswer>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct RecordedAnswer {
+    question: DiskQuestion,
+    end: ProcessEnd,
+    #[serde(with = "hex")]
+    stdout: Vec<u8>,
+    #[serde(with = "hex")]
+    stderr: Vec<u8>,
+}
+
+impl RecordedAnswer {
+    fn reply(&self) -> Reply {
+        Reply { end: self.end, stdout: self.stdout.clone(), stderr: self.stderr.clone() }
+    }
+}
+
+/// The reason why a recording could not be written or compared.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordingError {
+    /// A file could not be read or written.
+    #[error(transparent)]
+    File(#[from] Error),
+    /// No iteration is as the user wants.
+    #[error(transparent)]
+    NoIteration(#[from] NoIteration),
+    /// An iteration could not be carried out.
+    #[error("iteration {number}: {error}")]
+    Iteration {
+        /// The number of the iteration.
+        number: u64,
+        /// The reason.
+        error: RecipeError,
+    },
+    /// A process could not be started, or a file could not be read or written, while an iteration was carried out.
+    #[error("iteration {number}: {what}")]
+    Failed {
+        /// The number of the iteration.
+        number: u64,
+        /// The reason.
+        what: String,
+    },
+    /// The recording could not be read.
+    #[error("{}: {what}, expected a file that --record wrote", .path.display())]
+    Malformed {
+        /// The recording.
+        path: PathBuf,
+        /// The fault.
+        what: String,
+    },
+}
+
+impl RecordingError {
+    fn iteration(number: u64) -> impl Fn(io::Error) -> Self {
+        move |error| Self::Iteration { number, error: RecipeError::Process(error) }
+    }
+}
 
 /// The most stored bytes of the files of an iteration. Larger ones are left out.
 const MAX_RECORDED_BYTES: u64 = 8 << 20;
@@ -173,8 +266,8 @@ impl Recipe {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::recipes::draw;
-    use crate::recipes::recipe::DiskQuestion;
 
     #[test]
     fn a_recording_asks_the_questions_of_the_last_step_only() {

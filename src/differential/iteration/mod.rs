@@ -1,24 +1,27 @@
 //! Carries out a recipe in a folder: QEMU performs the operations, both sides answer the questions, and the answers are
 //! compared.
 
+mod second_copy;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::command_findings::{crash_or_hang, judge_program, remove};
-use super::compare::{self, RawFiles, Replies};
+use super::compare::{self, RawFiles, Replies, data};
 use super::divergence::{Divergence, DivergenceKind};
-use super::second_copy::{OtherResult, SecondCopy};
 use super::sides::Sides;
-use super::stamps::{settle, stamps, unchanged};
-use super::third_answer;
+use super::workdir::{remove, settle, stamps, unchanged};
 use crate::findings::records::MapRecord;
-use crate::harness::KnownFindings;
+use crate::harness::targets::TargetKind;
+use crate::harness::{Checks, KnownFindings, Walker};
 use crate::processes::Reply;
-use crate::recipes::RecipeError;
-use crate::recipes::perform::Performed;
-use crate::recipes::recipe::{AskedDisk, DiskOperation, DiskQuestion, Recipe, RecipeStep};
+use crate::recipes::perform::{Performed, bytes_of};
+use crate::recipes::recipe::{
+    ABORT, AskedDisk, Command, DiskOperation, DiskQuestion, Recipe, RecipeStep,
+};
 use crate::recipes::workshop::Workshop;
+use crate::recipes::{RecipeError, without_numbers};
+use second_copy::{OtherResult, SecondCopy};
 
 /// The folder of the images, in the folder of an iteration.
 pub(super) const DISK_FOLDER: &str = "disk";
@@ -309,11 +312,11 @@ impl RecipeRun<'_> {
     ) -> Result<Result<(), Divergence>, RecipeError> {
         let Some(data) = self.workshop.guest().disk(file) else { return Ok(Ok(())) };
         match question {
-            DiskQuestion::Read => third_answer::compare(data, read, self.workshop.folder()),
+            DiskQuestion::Read => data::compare_known(data, read, self.workshop.folder()),
             DiskQuestion::Map { .. } => {
                 let zeros = map.iter().filter(|record| record.zero);
                 let zeros = zeros.map(|record| record.guest());
-                third_answer::compare_zeros(data, zeros, self.workshop.folder())
+                data::compare_zeros(data, zeros, self.workshop.folder())
             }
             _ => Ok(Ok(())),
         }
@@ -361,4 +364,30 @@ fn note_extents(map: &[MapRecord], course: &mut Course) {
     let data = map.iter().filter(|record| record.data && !record.zero);
     let end = data.map(|record| record.guest().end).max().unwrap_or(0);
     course.data_end = course.data_end.max(end);
+}
+
+/// Returns the finding that a command of QEMU is: a crash without an `abort`, or a hang.
+fn crash_or_hang(command: &Command, answer: &Reply) -> Option<Divergence> {
+    let is_abort = |last: &String| last == ABORT;
+    let wanted = matches!(command, Command::QemuIo { requests, .. } if requests.last().is_some_and(is_abort));
+    let kind = DivergenceKind::of_end(answer.end)?;
+    if wanted && kind == DivergenceKind::Signal {
+        return None;
+    }
+    let message = answer.message();
+    let last = message.lines().last().map_or(String::new(), without_numbers);
+    let after = if last.is_empty() { "" } else { ", after: " };
+    let what = format!("qemu, {}{after}{last}", answer.end.brief());
+    Some(Divergence::new(kind, what, message))
+}
+
+/// Has our walker and all oracles judge the program of a command, and returns their finding.
+fn judge_program(command: &Command) -> Result<Option<Divergence>, RecipeError> {
+    let Command::Program { input, .. } = command else { return Ok(None) };
+    let mut target = TargetKind::Hostile.judging(Walker::default());
+    let found = target.run(&bytes_of(input)?, Checks::AtCheckpoints).err();
+    Ok(found.map(|failure| {
+        let violation = failure.violation;
+        Divergence::new(DivergenceKind::ModelDivergence, violation.fingerprint(), &violation)
+    }))
 }

@@ -7,11 +7,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::command_findings::remove;
-use super::compare::{self, RawFiles};
-use super::divergence::{Divergence, DivergenceKind};
-use super::sides::Sides;
-use super::stamps::settle;
+use crate::differential::compare::{self, RawFiles};
+use crate::differential::divergence::{Divergence, DivergenceKind};
+use crate::differential::sides::Sides;
+use crate::differential::workdir::{remove, settle};
 use crate::processes::Reply;
 use crate::recipes::RecipeError;
 use crate::recipes::perform::{Performed, QemuTool};

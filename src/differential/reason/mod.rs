@@ -1,7 +1,39 @@
-//! The differences between the classes of two messages that mean the same fault, each with its reason.
+//! The reason why a command failed, as a class. Two programs word their errors differently, so the campaign compares
+//! the classes of their messages.
+//!
+//! [`class_of`] searches tables of phrases for the ones that a program prints. It does not check whether the reason is
+//! true, and does not compare offsets or values. If the name of a file contains one of the phrases, the class may be
+//! wrong. A message without a class is a finding of its own. The programs must print the texts of system errors in
+//! English (`LC_ALL=C`).
 
-use super::class::ReasonClass::{self, Bitmaps, Entry, Invalid, NotThisFormat, Payload, Read};
-use super::search::class_of;
+mod messages;
+#[cfg(test)]
+mod tests;
+
+use messages::ReasonClass::{Bitmaps, Entry, Invalid, NotThisFormat, Payload, Read};
+use messages::{OUR_MESSAGES, QEMU_MESSAGES, family};
+
+pub use messages::{MessageFamily, ReasonClass};
+
+/// Findings of a completed check, which both programs print in this form. An error that ended the check counts for
+/// more, so these come last.
+const FINDINGS: &[MessageFamily] = &[
+    family("ERROR", ReasonClass::CheckFindings, "a finding of check"),
+    family("Leaked cluster", ReasonClass::CheckFindings, "a finding of check"),
+];
+
+/// Returns the class of the reason that a program printed to standard error. Returns `None` if no phrase is known.
+pub fn class_of(stderr: &str) -> Option<ReasonClass> {
+    family_of(stderr).map(|family| family.class)
+}
+
+/// Returns the first family whose phrase the text contains. Families with more specific phrases come first.
+pub fn family_of(stderr: &str) -> Option<&'static MessageFamily> {
+    // clap begins its messages with "error: ".
+    let is_ours = |line: &str| line.starts_with("qcowfuzz: ") || line.starts_with("error: ");
+    let families = if stderr.lines().any(is_ours) { OUR_MESSAGES } else { QEMU_MESSAGES };
+    families.iter().chain(FINDINGS).find(|family| stderr.contains(family.phrase))
+}
 
 /// A fault for which QEMU's message has another class than ours.
 #[derive(Debug, PartialEq, Eq)]
