@@ -17,8 +17,8 @@ use qcowfuzz::internal::differential::divergence::known_of_qemu;
 use qcowfuzz::internal::differential::iteration::RecipeRunner;
 use qcowfuzz::internal::differential::sides::{Sides, Tested};
 use qcowfuzz::internal::recipes::draw;
+use qcowfuzz::internal::recipes::perform::QemuTools;
 use qcowfuzz::internal::recipes::recipe::RecipeStep;
-use qcowfuzz::internal::recipes::tools::QemuTools;
 use serde_json::Value;
 
 const OURS: &str = env!("CARGO_BIN_EXE_qcowfuzz");

@@ -14,10 +14,10 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use check::NAMED;
+use qcowfuzz::internal::differential::workdir::files_below;
 use qcowfuzz::internal::recipes::draw;
-use qcowfuzz::internal::recipes::names::files_below;
+use qcowfuzz::internal::recipes::perform::QemuTools;
 use qcowfuzz::internal::recipes::recipe::{DiskQuestion, RecipeStep};
-use qcowfuzz::internal::recipes::tools::QemuTools;
 use qcowfuzz::internal::recipes::workshop::Workshop;
 use qemu::Checked;
 use tally::Tally;

@@ -6,6 +6,5 @@ pub mod features;
 pub mod file_parts;
 #[cfg(feature = "fuzzer")]
 pub(crate) mod files;
-pub(crate) mod known_bytes;
 pub(crate) mod limits;
 pub(crate) mod ranges;

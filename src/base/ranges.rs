@@ -1,7 +1,9 @@
-//! A map from ranges of bytes to values: the parts of a disk, with their contents.
+//! Ranges of bytes, and their contents.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+
+use crate::disk::offsets::GuestOffset;
 
 /// Ranges that do not overlap, each with a value. Bytes outside of all ranges have none.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +70,15 @@ impl<T: Clone> RangeMap<T> {
             self.ranges.insert(at, rest);
         }
     }
+}
+
+/// Bytes that a guest must read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownBytes {
+    /// The guest offset of the first one.
+    pub guest: GuestOffset,
+    /// The bytes.
+    pub bytes: Vec<u8>,
 }
 
 #[cfg(test)]

@@ -22,8 +22,8 @@ use crate::differential::sides::{Sides, Tested};
 use crate::differential::workdir::WorkFolder;
 use crate::disk::image_format::ImageFormat;
 use crate::harness::KnownFindings;
+use crate::recipes::perform::{QemuTools, ToolError};
 use crate::recipes::recipe::DiskOperation;
-use crate::recipes::tools::{QemuTools, ToolError};
 
 use super::exit::{CommandError, Exit, ExitResult};
 use super::fuzz::stop_on_ctrl_c;

@@ -9,10 +9,10 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
-use crate::processes::{Executable, Reply, survivors};
+use crate::processes::{Executable, MARK, Reply};
 use crate::recipes::perform::QemuTool;
+use crate::recipes::perform::{QemuTools, run_tool};
 use crate::recipes::recipe::{AskedDisk, DiskQuestion, quoted};
-use crate::recipes::tools::{QemuTools, run_tool};
 
 /// The programs of a campaign.
 #[derive(Clone, Debug)]
@@ -144,7 +144,7 @@ impl Sides {
         arguments: &[String],
         folder: &Path,
     ) -> io::Result<(Reply, Duration)> {
-        let program = program.with_variable(survivors::MARK, folder);
+        let program = program.with_variable(MARK, folder);
         run_tool(program, arguments, folder, self.timeout)
     }
 }

@@ -1,5 +1,5 @@
-//! The folder of a campaign. Each campaign has a subfolder of its own, which it locks and removes at its end. The next
-//! campaign removes the subfolders of campaigns that were killed, and nothing else.
+//! The folder of a campaign, and the files in it. Each campaign has a subfolder of its own, which it locks and removes
+//! at its end. The next campaign removes the subfolders of campaigns that were killed, and nothing else.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -8,9 +8,8 @@ use std::time::SystemTime;
 
 use super::divergence::{Divergence, DivergenceKind};
 use crate::base::error::Error;
-use crate::processes::survivors;
+use crate::processes::end_below;
 use crate::recipes::RecipeError;
-use crate::recipes::names::files_below;
 
 /// The beginning of the names of subfolders.
 const PREFIX: &str = "qcowfuzz-differential-";
@@ -76,7 +75,7 @@ fn remove_leftovers(dir: &Path) -> Result<(), Error> {
         let is_ours =
             path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));
         if is_ours && path.is_dir() && is_abandoned(&path) {
-            survivors::end_below(&path);
+            end_below(&path);
             fs::remove_dir_all(&path).map_err(|error| Error::file(&path, error))?;
         }
     }
@@ -141,6 +140,20 @@ pub(super) fn remove(path: &Path) -> Result<(), RecipeError> {
     }
 }
 
+/// Returns the files in a folder and in the folders below it, in the order of their paths.
+pub fn files_below(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        match entry.file_type()?.is_dir() {
+            true => files.extend(files_below(&entry.path())?),
+            false => files.push(entry.path()),
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,5 +177,14 @@ mod tests {
         let rest: Vec<_> =
             fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
         assert_eq!(rest, [mine]);
+    }
+
+    #[test]
+    fn files_are_found_in_folders_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = ["a", "lower/b", "z"].map(|name| dir.path().join(name));
+        fs::create_dir(dir.path().join("lower")).unwrap();
+        paths.iter().rev().for_each(|path| fs::write(path, "").unwrap());
+        assert_eq!(files_below(dir.path()).unwrap(), paths);
     }
 }

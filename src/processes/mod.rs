@@ -6,38 +6,30 @@
 
 mod end;
 #[cfg(feature = "fuzzer")]
-mod executable;
-#[cfg(feature = "fuzzer")]
 mod limits;
-#[cfg(feature = "fuzzer")]
-mod outputs;
 #[cfg(feature = "fuzzer")]
 mod piped;
 #[cfg(feature = "fuzzer")]
 mod process;
 #[cfg(feature = "cli")]
 mod run;
-#[cfg(feature = "cli")]
-pub(crate) mod survivors;
-#[cfg(feature = "fuzzer")]
-mod time_limit;
 
 pub use end::ProcessEnd;
 pub(crate) use end::panic_message;
-#[cfg(feature = "fuzzer")]
-pub use executable::Executable;
 #[cfg(feature = "fuzzer")]
 pub(crate) use limits::{CPU_OPTION, MEMORY_OPTION};
 #[cfg(feature = "fuzzer")]
 pub use limits::{ProcessLimits, RunCounter};
 #[cfg(feature = "fuzzer")]
+pub(crate) use piped::TimeLimit;
+#[cfg(feature = "fuzzer")]
 pub(crate) use piped::{Bounds, NoAnswer, PipedProcess, TakeAnswers};
+#[cfg(feature = "fuzzer")]
+pub use process::Executable;
 #[cfg(feature = "fuzzer")]
 pub(crate) use process::Process;
 #[cfg(feature = "cli")]
-pub(crate) use run::{Reply, run};
-#[cfg(feature = "fuzzer")]
-pub(crate) use time_limit::TimeLimit;
+pub(crate) use run::{MARK, Reply, end_below, run};
 
 #[cfg(test)]
 mod tests;

@@ -1,13 +1,10 @@
-//! A process that answers on its standard output what is asked on its standard input.
+//! A process that answers on its standard output what is asked on its standard input, within limits of time.
 
 use std::io::{self, ErrorKind, Write};
 use std::time::{Duration, Instant};
 
 use super::end::ProcessEnd;
-use super::executable::Executable;
-use super::outputs::{Outputs, do_not_wait};
-use super::process::Process;
-use super::time_limit::{Clock, TimeLimit};
+use super::process::{Executable, Outputs, Process, do_not_wait};
 
 /// The time that a process has to end after it has closed its output, at least.
 const END_LIMIT: Duration = Duration::from_secs(2);
@@ -163,5 +160,68 @@ fn nothing_more(unread: &[u8]) -> Result<(), NoAnswer> {
             "expected nothing after the last answer, found {more} bytes: '{}'",
             unread[..more.min(80)].escape_ascii()
         )))),
+    }
+}
+
+/// The time between two looks at the CPU time.
+const TICK: Duration = Duration::from_millis(100);
+
+/// The time that a process may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TimeLimit {
+    /// The time on the clock.
+    Clock(Duration),
+    /// The CPU time, because a machine may be busy. A process that waits for something would wait forever, so the time
+    /// in which it neither uses the CPU nor prints anything is bounded, too.
+    Cpu { used: Duration, idle: Duration },
+}
+
+/// The clock of a process.
+pub(super) struct Clock {
+    limit: TimeLimit,
+    start: Instant,
+    looked: Instant,
+    /// The CPU time at the first look, and at the last.
+    cpu: Option<(Duration, Duration)>,
+    progressed: Instant,
+}
+
+impl Clock {
+    pub(super) fn new(limit: TimeLimit) -> Self {
+        let start = Instant::now();
+        Self { limit, start, looked: start, cpu: None, progressed: start }
+    }
+
+    /// Records that the process has printed something.
+    pub(super) fn progress(&mut self) {
+        self.progressed = Instant::now();
+    }
+
+    /// Returns the time after which to look at the clock again.
+    pub(super) fn interval(&self) -> Duration {
+        match self.limit {
+            TimeLimit::Clock(limit) => limit.saturating_sub(self.start.elapsed()),
+            TimeLimit::Cpu { .. } => TICK,
+        }
+    }
+
+    /// Reports whether the time of the process is over.
+    fn is_over(&mut self, process: &Process) -> bool {
+        let (limit, idle) = match self.limit {
+            TimeLimit::Clock(limit) => return self.start.elapsed() >= limit,
+            TimeLimit::Cpu { .. } if self.looked.elapsed() < TICK => return false,
+            TimeLimit::Cpu { used, idle } => (used, idle),
+        };
+        self.looked = Instant::now();
+        let mut spent = Duration::ZERO;
+        // A system without the count has only the other limit.
+        if let Some(now) = process.cpu_time() {
+            let (first, last) = *self.cpu.get_or_insert((now, now));
+            if now > last {
+                (self.cpu, self.progressed) = (Some((first, now)), self.looked);
+            }
+            spent = now.saturating_sub(first);
+        }
+        spent >= limit || self.looked.duration_since(self.progressed) >= idle
     }
 }

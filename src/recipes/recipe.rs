@@ -337,3 +337,52 @@ pub fn value_of<'w, W: AsRef<str>>(words: &'w [W], option: &str) -> Option<&'w s
     let at = words.iter().position(|word| word.as_ref() == option)?;
     words.get(at.checked_add(1)?).map(AsRef::as_ref)
 }
+
+/// Returns the file that the image `image` names as `name`: absolute, or relative to the folder of that image.
+pub(crate) fn named_by(image: &str, name: &str) -> String {
+    if let Some(absolute) = name.strip_prefix(FOLDER) {
+        return absolute.trim_start_matches('/').to_string();
+    }
+    let mut parts: Vec<&str> = image.split('/').collect();
+    parts.pop();
+    for part in name.split('/') {
+        match part {
+            ".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+/// Returns the name of `file` relative to the folder of the image `image`.
+pub(crate) fn relative_to(image: &str, file: &str) -> String {
+    let folder = image.rsplit_once('/').map_or("", |(folder, _)| folder);
+    if folder.is_empty() {
+        return file.to_string();
+    }
+    match file.strip_prefix(folder).and_then(|rest| rest.strip_prefix('/')) {
+        Some(rest) => rest.to_string(),
+        None => "../".repeat(folder.split('/').count()) + file,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_from_each_folder_to_each_file() {
+        for (image, file, name) in [
+            ("b.qcow2", "a.raw", "a.raw"),
+            ("b.qcow2", "lower/a.raw", "lower/a.raw"),
+            ("lower/b.qcow2", "a.raw", "../a.raw"),
+            ("lower/b.qcow2", "lower/a.raw", "a.raw"),
+        ] {
+            assert_eq!(relative_to(image, file), name, "{image}, {file}");
+            assert_eq!(named_by(image, name), file, "{image}, {name}");
+            assert_eq!(named_by(image, &format!("{FOLDER}/{file}")), file);
+        }
+    }
+}

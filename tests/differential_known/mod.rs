@@ -12,8 +12,8 @@ use qcowfuzz::harness::{KnownFinding, KnownFindings};
 use qcowfuzz::internal::differential::divergence::{cause_of, is_bug, known_of_qemu, reason_of};
 use qcowfuzz::internal::differential::iteration::RecipeRunner;
 use qcowfuzz::internal::differential::sides::{Sides, Tested};
+use qcowfuzz::internal::recipes::perform::QemuTools;
 use qcowfuzz::internal::recipes::recipe::{Recipe, quoted};
-use qcowfuzz::internal::recipes::tools::QemuTools;
 
 use super::{OURS, qemu};
 

@@ -10,7 +10,7 @@ use crate::disk::error::StorageError;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{FileStorage, Storage, Stored};
 use crate::recipes::RecipeError;
-use crate::recipes::guest::{Expected, GUEST_PIECE_BYTES, GuestContent, GuestData};
+use crate::recipes::guest_data::{Expected, GUEST_PIECE_BYTES, GuestContent, GuestData};
 
 /// The bytes that are read at once.
 const DATA_PIECE_BYTES: usize = 64 << 10;

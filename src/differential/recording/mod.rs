@@ -20,10 +20,10 @@ use super::workdir::WorkFolder;
 use super::workdir::settle;
 use crate::base::error::Error;
 use crate::base::files::{Existing, create};
+use crate::differential::workdir::files_below;
 use crate::disk::storage::{FileStorage, Storage};
 use crate::processes::{ProcessEnd, Reply};
 use crate::recipes::RecipeError;
-use crate::recipes::names::files_below;
 use crate::recipes::recipe::{DiskQuestion, Recipe};
 
 /// The version of the layout of recordings.

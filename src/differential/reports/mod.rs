@@ -17,9 +17,9 @@ use super::minimize::MinimizedRecipe;
 use super::sides::Sides;
 use crate::base::error::Error;
 use crate::base::files::replace;
+use crate::differential::workdir::files_below;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{FileStorage, Storage};
-use crate::recipes::names::files_below;
 use crate::recipes::recipe::Recipe;
 use issue::{commands_of, issue, script};
 

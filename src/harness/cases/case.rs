@@ -4,8 +4,8 @@ use smallvec::SmallVec;
 
 use crate::base::features::FeatureSet;
 use crate::base::file_parts::MAX_EXTENT_FILES;
-use crate::base::known_bytes::KnownBytes;
 use crate::base::limits::MAX_LAYERS;
+use crate::base::ranges::KnownBytes;
 use crate::images::damage::Damage;
 use crate::images::files::Images;
 use crate::programs::{Journal, NewImage, Question, WriteRequest};

@@ -10,8 +10,8 @@ use crate::images::damage::Damage;
 use crate::images::files::Images;
 use crate::recipes::RecipeError;
 use crate::recipes::draw::recipe_of_bytes;
+use crate::recipes::perform::QemuTools;
 use crate::recipes::recipe::Recipe;
-use crate::recipes::tools::QemuTools;
 use crate::recipes::workshop::{MadeDisk, Workshop};
 
 /// QEMU's tools, the recipe of the last run, and the files of its last step.

@@ -1,7 +1,7 @@
 //! Bytes that commands of QEMU have written: an engine reads them. Does not check other bytes, nor those behind the end
 //! of the disk, because some formats round its size.
 
-use crate::base::known_bytes::KnownBytes;
+use crate::base::ranges::KnownBytes;
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::tested::TestedDisk;
 

@@ -1,12 +1,18 @@
 //! Draws the disk with which an iteration begins.
 
-use crate::disk::image_format::ImageFormat;
-
-use crate::recipes::pattern::Pattern;
-use crate::recipes::recipe::{Command, DiskOperation};
-
-use super::options::Options;
 use super::{Draft, DraftImage};
+use crate::base::limits::MAX_INPUT_BYTES;
+use crate::disk::image_format::ImageFormat;
+use crate::disk::storage::Storage;
+use crate::images::format::CreateOption;
+use crate::images::list::drawer;
+use crate::programs::generate::{any_operation, generate_any};
+use crate::programs::operation::Class;
+use crate::programs::{Operation, Program, export};
+use crate::recipes::pattern::Pattern;
+use crate::recipes::perform::BuiltProgram;
+use crate::recipes::recipe::{Command, DiskOperation};
+use crate::walkers::Disk;
 
 /// The largest VMDK disk in bytes: more than two files of 2 GiB. `qemu-img map` asks for the grains of 64 KiB one by
 /// one, and a chain on 50 GiB takes it 16 seconds.
@@ -148,4 +154,252 @@ impl Draft<'_> {
             ..DraftImage::default()
         };
     }
+}
+
+/// The largest disk that is preallocated, in bytes.
+const MAX_PREALLOCATED_BYTES: u64 = 16 << 20;
+/// The largest disk whose clusters are preallocated without data, in bytes.
+const MAX_PREALLOCATED_TABLES_BYTES: u64 = 64 << 20;
+/// The largest disk with a raw data file, in bytes. QEMU allocates all of its clusters, and `qemu-img convert` reads
+/// them all: 25 GiB take it 40 seconds.
+const MAX_DATA_FILE_RAW_BYTES: u64 = 256 << 20;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// The options of a new image, and the image as it will be.
+pub(super) struct Options {
+    /// The words behind `-o`, separated by commas.
+    pub text: String,
+    pub image: DraftImage,
+}
+
+impl Draft<'_> {
+    /// Draws a virtual size in bytes. Some sizes end in the middle of a cluster, and some in the middle of a sector.
+    pub(super) fn size(&mut self) -> u64 {
+        let size = match self.choices.below(100) {
+            0..=5 => MIB,
+            6..=35 => 4 * MIB,
+            36..=70 => 16 * MIB,
+            71..=90 => 64 * MIB,
+            91..=95 => 256 * MIB,
+            96..=98 => GIB,
+            _ => self.choices.below(64 * GIB),
+        };
+        match self.choices.below(6) {
+            0 => size.saturating_add(512 * (1 + self.choices.below(4000))),
+            1 => size.saturating_add(1 + self.choices.below(300_000)),
+            _ => size,
+        }
+        .max(512)
+    }
+
+    /// Draws the options of a new image. An image on a backing file is not preallocated with data.
+    pub(super) fn options(&mut self, format: ImageFormat, size: u64, is_overlay: bool) -> Options {
+        let file = self.place_of(format);
+        let image = DraftImage { file, format, size, unit: 64 * KIB, ..DraftImage::default() };
+        match format {
+            ImageFormat::Qcow2 => self.qcow2(image, is_overlay),
+            ImageFormat::Raw => {
+                let preallocation = match size {
+                    0..=MAX_PREALLOCATED_BYTES => self.word(&["off", "falloc", "full"]),
+                    _ => "off",
+                };
+                let image = DraftImage { unit: 4 * KIB, ..image };
+                Options { text: format!("preallocation={preallocation}"), image }
+            }
+            ImageFormat::Vmdk => self.vmdk(image, is_overlay),
+            _ => self.drawer_options(image),
+        }
+    }
+
+    /// Draws a value for each option of the drawer. Large disks are not preallocated.
+    fn drawer_options(&mut self, image: DraftImage) -> Options {
+        let drawer = drawer(image.format);
+        let is_large = image.size > MAX_PREALLOCATED_TABLES_BYTES;
+        let mut text = String::new();
+        let mut unit = drawer.created_block_bytes();
+        for CreateOption { name, values, of_large_disk } in drawer.create_options() {
+            let value = match of_large_disk.filter(|_| is_large) {
+                Some(value) => value,
+                None => self.word(values),
+            };
+            if *name == "block_size" {
+                unit = value.parse().unwrap_or(unit);
+            }
+            let comma = if text.is_empty() { "" } else { "," };
+            text += &format!("{comma}{name}={value}");
+        }
+        Options { text, image: DraftImage { unit, ..image } }
+    }
+
+    fn qcow2(&mut self, image: DraftImage, is_overlay: bool) -> Options {
+        let size = image.size;
+        let is_version_2 = self.percent(12);
+        let smallest = match size {
+            0..=16_777_216 => 9,
+            16_777_217..=1_073_741_824 => 12,
+            _ => 16,
+        };
+        let cluster_bits = match self.percent(25) {
+            true => 16,
+            false => smallest + self.choices.below(22 - smallest),
+        };
+        let unit = 1 << cluster_bits;
+        if is_version_2 {
+            let preallocation = self.preallocation(size, is_overlay, false);
+            let text = format!("compat=0.10,cluster_size={unit}{preallocation}");
+            let image = DraftImage { unit, ..image };
+            return Options { text, image };
+        }
+        let extended_l2 = cluster_bits >= 14 && self.percent(35);
+        let refcount_bits = match self.percent(60) {
+            true => 16,
+            false => self.one_of(&[1, 2, 4, 8, 32, 64]).unwrap_or(16),
+        };
+        // QEMU looks for a data file in the current folder, and for a backing file in that of the image. So no image in
+        // a subfolder has a data file.
+        let has_data_file = !is_overlay && self.percent(12) && !image.file.contains('/');
+        let compression = self.word(&["zlib", "zstd"]);
+        let lazy = self.word(&["off", "off", "on"]);
+        let on = |value: bool| if value { "on" } else { "off" };
+        let mut text = format!(
+            "compat=1.1,cluster_size={unit},refcount_bits={refcount_bits},extended_l2={},\
+             compression_type={compression},lazy_refcounts={lazy}",
+            on(extended_l2)
+        );
+        text += &self.preallocation(size, is_overlay, extended_l2);
+        if has_data_file {
+            text += &format!(",data_file={}.data", image.file);
+            if self.percent(50) && size <= MAX_DATA_FILE_RAW_BYTES {
+                text += ",data_file_raw=on";
+            }
+        }
+        Options { text, image: DraftImage { unit, has_data_file, ..image } }
+    }
+
+    /// Returns the option, with the comma before it. QEMU refuses most values for overlays.
+    fn preallocation(&mut self, size: u64, is_overlay: bool, extended_l2: bool) -> String {
+        let value = if is_overlay && !extended_l2 || size > MAX_PREALLOCATED_TABLES_BYTES {
+            "off"
+        } else if size > MAX_PREALLOCATED_BYTES {
+            self.word(&["off", "off", "off", "metadata"])
+        } else {
+            self.word(&["off", "off", "off", "off", "metadata", "falloc", "full"])
+        };
+        format!(",preallocation={value}")
+    }
+
+    fn vmdk(&mut self, image: DraftImage, is_overlay: bool) -> Options {
+        let kind = match image.size {
+            _ if is_overlay => self.word(&["monolithicSparse", "twoGbMaxExtentSparse"]),
+            0..=MAX_PREALLOCATED_TABLES_BYTES => self.word(&[
+                "monolithicSparse",
+                "monolithicSparse",
+                "monolithicFlat",
+                "twoGbMaxExtentSparse",
+                "twoGbMaxExtentFlat",
+                "streamOptimized",
+            ]),
+            _ => self.word(&["monolithicSparse", "monolithicSparse", "twoGbMaxExtentSparse"]),
+        };
+        let adapter = self.word(&["ide", "buslogic", "lsilogic", "legacyESX"]);
+        let mut text = format!("subformat={kind},adapter_type={adapter}");
+        if kind.ends_with("Sparse") && self.percent(40) {
+            text += ",zeroed_grain=on";
+        }
+        text += match self.choices.below(4) {
+            0 => ",compat6=on",
+            1 => ",hwversion=13",
+            2 => ",toolsversion=1234",
+            _ => "",
+        };
+        Options { text, image: DraftImage { is_stream: kind == "streamOptimized", ..image } }
+    }
+}
+
+/// The largest disk of a program in bytes. qemu-img visits each L2 table of a disk, including missing ones.
+const MAX_PROGRAM_DISK_BYTES: u64 = 1 << 30;
+/// The highest total length of a program's files in bytes.
+const MAX_PROGRAM_FILES_BYTES: u64 = 48 << 20;
+/// The number of programs that are tried, until one is small enough.
+const TRIES: usize = 64;
+/// The number of operations: at least the first, less than the sum of both.
+const OPERATIONS: (u64, u64) = (4, 30);
+
+impl Draft<'_> {
+    /// Draws a disk that a program builds. If no program is small enough, qemu-img makes the disk.
+    fn create_by_program(&mut self) {
+        let is_damaged = self.percent(30);
+        for _ in 0..TRIES {
+            let program = self.program(is_damaged);
+            if let Some(image) = built(&program) {
+                let file = self.name(image.format);
+                let input = hex::encode(program.encode());
+                self.commands.push(Command::Program { input, file: file.clone() });
+                self.top = DraftImage { file, ..image };
+                return;
+            }
+        }
+        self.create_raw();
+    }
+
+    fn create_raw(&mut self) {
+        let file = self.name(ImageFormat::Raw);
+        self.img(["create", "-q", "-f", "raw", &file, "1M"]);
+        let format = ImageFormat::Raw;
+        self.top = DraftImage { file, format, size: 1 << 20, unit: 4096, ..DraftImage::default() };
+    }
+
+    fn program(&mut self, is_damaged: bool) -> Program {
+        let (least, more) = OPERATIONS;
+        let count = least + self.choices.below(more);
+        let mut program = generate_any(self.choices.long(), count as usize);
+        if !is_damaged {
+            // A campaign runs all programs as those of `hostile`, which use given bytes unchanged.
+            program
+                .operations
+                .retain(|one| !matches!(one, Operation::Bytes { .. } | Operation::Data(_)));
+        }
+        let attacks = if is_damaged { 1 + self.choices.below(2) } else { 0 };
+        let mut added = 0;
+        while added < attacks {
+            let attack = any_operation(self.choices).filter(is_in_a_file);
+            added += attack.iter().len() as u64;
+            program.operations.extend(attack);
+        }
+        program
+    }
+}
+
+/// Reports whether an operation damages the files. Reads fail in memory only.
+fn is_in_a_file(operation: &Operation) -> bool {
+    matches!(operation, Operation::Patch { .. } | Operation::Truncate { .. })
+        && operation.class() == Class::Attacks
+}
+
+/// Builds a program, and describes its top image. Returns `None` if its files or its disk are too large.
+fn built(program: &Program) -> Option<DraftImage> {
+    let input = program.encode();
+    if input.len() as u64 > MAX_INPUT_BYTES {
+        return None;
+    }
+    let names = export::names("disk".as_ref());
+    let BuiltProgram { vm, images } = BuiltProgram::new(&input, &names);
+    let lengths = images.files(&names).map(|(_, image)| image.length_bytes());
+    if lengths.fold(0, u64::saturating_add) > MAX_PROGRAM_FILES_BYTES {
+        return None;
+    }
+    let format = images.layers().next()?.format;
+    let layers: Vec<_> = images.layers().map(|files| files.layer()).collect();
+    // A damaged image may not open.
+    let size = Disk::open_as(format, &layers).map_or(0, |disk| disk.virtual_size_bytes());
+    let unit = vm.builder().plan().geometry.cluster_size.bytes();
+    (size <= MAX_PROGRAM_DISK_BYTES).then(|| DraftImage {
+        format,
+        size,
+        unit,
+        ..DraftImage::default()
+    })
 }

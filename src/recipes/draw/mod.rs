@@ -3,19 +3,14 @@
 
 mod changes;
 mod create;
-mod layers;
-mod options;
-mod programs;
-mod questions;
 mod writes;
-
+use super::pattern::Pattern;
+use super::recipe::{
+    AskedDisk, Command, DiskOperation, DiskQuestion, FOLDER, Recipe, RecipeStep, relative_to,
+};
 use crate::disk::image_format::ImageFormat;
 use crate::images::entropy::Entropy;
 use crate::programs::choices::{ByteChoices, Choices};
-
-use super::names::relative_to;
-use super::pattern::Pattern;
-use super::recipe::{AskedDisk, Command, DiskOperation, FOLDER, Recipe, RecipeStep};
 
 /// The number of operations after the creation: from the first number up to the second.
 const CHANGES: (u64, u64) = (1, 3);
@@ -167,5 +162,135 @@ impl<'c> Draft<'c> {
     }
 }
 
+/// The unit of aligned windows in bytes, if the format's own is not larger.
+const WINDOW_UNIT_BYTES: u64 = 64 << 10;
+/// The largest disk whose data both sides write to a raw file, in bytes.
+const MAX_READ_BYTES: u64 = 4 << 30;
+
+impl Draft<'_> {
+    /// Adds the map and one other question to the last step.
+    fn ask_two(&mut self) {
+        let map = self.map();
+        let other = match self.choices.below(10) {
+            0 | 1 => self.map(),
+            2..=4 => DiskQuestion::Check,
+            5 | 6 => DiskQuestion::Info,
+            7 => DiskQuestion::Measure,
+            _ => DiskQuestion::Read,
+        };
+        let other = Some(other).filter(|other| *other != map);
+        let questions = [map].into_iter().chain(other);
+        let questions: Vec<_> = questions.filter(|question| self.can_ask(question)).collect();
+        if let Some(step) = self.steps.last_mut() {
+            step.questions.extend(questions);
+        }
+    }
+
+    /// Asks all questions after the last step, some of them for the map of a window, too.
+    fn ask_everything(&mut self) {
+        use DiskQuestion::{Check, Info, Measure, Read};
+        let window = Some(self.map()).filter(|map| *map != DiskQuestion::MAP);
+        let all = [DiskQuestion::MAP].into_iter().chain(window).chain([Check, Info, Measure, Read]);
+        let all = all.filter(|question| self.can_ask(question)).collect();
+        if let Some(step) = self.steps.last_mut() {
+            step.questions = all;
+        }
+    }
+
+    fn can_ask(&self, question: &DiskQuestion) -> bool {
+        let is_small = self.top.size <= MAX_READ_BYTES;
+        is_small || !matches!(question, DiskQuestion::Read | DiskQuestion::Measure)
+    }
+
+    /// Draws the map of a window: in a quarter of the draws it has a start, and in a quarter a length.
+    fn map(&mut self) -> DiskQuestion {
+        let size = self.top.size;
+        let start = self.percent(25).then(|| self.point(0, size / 2));
+        let length = self.percent(25).then(|| self.point(WINDOW_UNIT_BYTES, size));
+        DiskQuestion::Map { start, length }
+    }
+
+    /// Draws a number of bytes between two numbers. Half of them are aligned to 64 KiB, or to the format's unit if that
+    /// is larger. A few are zero or past the end.
+    fn point(&mut self, least: u64, most: u64) -> u64 {
+        let at = least.saturating_add(self.choices.below(most.saturating_sub(least).max(1)));
+        // The unit of a raw file is that of its file system.
+        let unit = match self.top.format {
+            ImageFormat::Raw => WINDOW_UNIT_BYTES,
+            _ => self.top.unit.max(WINDOW_UNIT_BYTES),
+        };
+        match self.choices.below(20) {
+            0 => 0,
+            1 => self.top.size.saturating_add(self.choices.below(3) * 512),
+            2..=10 => at / unit * unit,
+            _ => at,
+        }
+    }
+}
+
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+    use crate::recipes::recipe::COMPRESSED_WRITE;
+
+    #[test]
+    fn a_recipe_depends_on_seed_and_iteration_alone() {
+        let recipes: Vec<Recipe> = (0..40).map(|iteration| recipe(1, iteration)).collect();
+        for (iteration, drawn) in (0..40).zip(&recipes).collect::<Vec<_>>().into_iter().rev() {
+            assert_eq!(recipe(1, iteration), *drawn);
+            assert_ne!(recipe(2, iteration), *drawn);
+        }
+    }
+
+    #[test]
+    fn every_action_on_bitmaps_and_snapshots_is_drawn_often() {
+        let recipes: Vec<Recipe> = (0..4000).map(|iteration| recipe(1, iteration)).collect();
+        for action in [
+            "bitmap --add",
+            "bitmap --merge",
+            "bitmap --clear",
+            "bitmap --disable",
+            "bitmap --enable",
+            "bitmap --remove",
+            "snapshot -q -c",
+            "snapshot -q -a",
+            "snapshot -q -d",
+        ] {
+            let has = |recipe: &&Recipe| {
+                let mut commands = recipe.steps.iter().flat_map(|step| &step.commands);
+                commands.any(|command| command.to_string().contains(action))
+            };
+            let count = recipes.iter().filter(has).count();
+            // QEMU refuses some of them, and 1% of all iterations must have the effect.
+            assert!(count >= 60, "{action}: {count} of 4000 recipes");
+        }
+    }
+
+    /// QEMU places the compressed clusters of one request in a random order.
+    #[test]
+    fn a_request_writes_one_compressed_cluster() {
+        let mut several = 0;
+        for iteration in 0..4000 {
+            for command in recipe(1, iteration).steps.iter().flat_map(|step| &step.commands) {
+                let Command::QemuIo { requests, .. } = command else { continue };
+                let requests = requests.iter().filter(|it| it.starts_with(COMPRESSED_WRITE));
+                let ranges: Vec<[u64; 2]> = requests
+                    .map(|request| {
+                        let words: Vec<&str> = request.rsplitn(3, ' ').collect();
+                        [words[1], words[0]].map(|number| number.parse().unwrap())
+                    })
+                    .collect();
+                let Some([_, cluster_bytes]) = ranges.first().copied() else { continue };
+                several += usize::from(ranges.len() > 1);
+                for [start, length_bytes] in ranges {
+                    assert_eq!(
+                        (start % cluster_bytes, length_bytes),
+                        (0, cluster_bytes),
+                        "{iteration}"
+                    );
+                }
+            }
+        }
+        assert!(several >= 500, "{several} commands with several compressed writes");
+    }
+}
