@@ -15,7 +15,7 @@ use crate::disk::storage::Storage;
 use crate::formats::qcow2::constants::INCOMPATIBLE_DATA_FILE;
 use crate::harness::against::qemu_io::printed_version;
 use crate::harness::cases::target::Expectation;
-use crate::harness::engines::image_program::QemuMapRecord;
+use crate::harness::engines::image_answers::QemuMapRecord;
 use crate::images::export::Holes;
 use crate::images::files::{FileNames, Images, LayerFiles};
 use crate::processes::{Executable, ProcessEnd, Reply, run};

@@ -2,7 +2,7 @@
 
 use crate::disk::extent::Extent;
 use crate::findings::records::MapRecord;
-use crate::harness::engines::image_program::QemuMapRecord;
+use crate::harness::engines::image_answers::QemuMapRecord;
 
 use super::replies::Replies;
 use crate::differential::divergence::{Divergence, DivergenceKind};

@@ -4,11 +4,6 @@
 //!
 //! Does not judge images whose bytes change during reads, nor an image with a feature that a side does not support.
 
-#[cfg(feature = "fuzzer")]
-pub(crate) mod findings;
-#[cfg(feature = "fuzzer")]
-pub(crate) mod windows;
-
 use std::fmt::Debug;
 use std::sync::Arc;
 

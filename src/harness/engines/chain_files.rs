@@ -1,14 +1,12 @@
 //! The files of a chain in a temporary folder, for an engine that opens paths.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use tempfile::TempDir;
 
-use crate::harness::engine::Answer;
-use crate::harness::engine::engine_failure;
+use crate::harness::engine::{Answer, engine_failure};
 use crate::harness::files::chain::{Chain, ChainFolder};
 
 /// The largest number of stored bytes of a chain, all files together.

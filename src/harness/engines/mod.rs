@@ -6,7 +6,11 @@ pub(crate) mod chain_files;
 #[cfg(feature = "fuzzer")]
 pub mod command;
 #[cfg(feature = "fuzzer")]
+mod command_lines;
+#[cfg(feature = "fuzzer")]
 pub(crate) mod engine_process;
+#[cfg(feature = "fuzzer")]
+pub(crate) mod image_answers;
 #[cfg(feature = "fuzzer")]
 pub mod image_program;
 pub(crate) mod walker;

@@ -1,7 +1,19 @@
-//! The classes of QEMU's refusals, for feedback, and the refusals that are named differences.
+//! The meaning of QEMU's answers: the images about which it answers slowly or wrongly, the classes of its refusals, the
+//! named differences, and the violations for all other differences.
 
+use crate::disk::extent::{Extent, Mapping};
+use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::SecondAnswer;
-use crate::harness::against::second_opinion::JudgedImage;
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::Storage;
+use crate::formats::qcow2::entry::Layout;
+use crate::formats::qcow2::header::Header;
+use crate::harness::against::differences::Other;
+use crate::harness::against::second_opinion::{JudgedDisk, JudgedImage};
+use crate::harness::files::chain::{Chain, ChainFile, ChainLayer};
+use crate::harness::oracles::{Violation, disagreement};
+
+use super::session::QemuEnd;
 
 /// The text with which qemu-io begins a refusal.
 const REFUSED: &str = "can't open";
@@ -68,6 +80,135 @@ pub(super) fn without_paths(text: &str) -> String {
     };
     let words = text.split(' ').map(|word| if is_path(word) { "_" } else { word });
     words.collect::<Vec<_>>().join(" ")
+}
+
+/// The first word of the fingerprints.
+pub(super) const ORACLE: &str = "qemu";
+
+/// QEMU, as findings name it.
+pub(super) const QEMU: Other<'static> = Other { oracle: ORACLE, whose: "QEMU's", name: "QEMU" };
+
+/// A function that records the class of an answer of QEMU.
+pub(super) type RecordAnswer<'a> = dyn FnMut(SecondAnswer) + 'a;
+
+/// Returns the violation of a byte that only one side allocates in the image at the top.
+pub(super) fn wrong_allocation(at: u64, is_allocated: bool) -> Box<Violation> {
+    let kinds = match is_allocated {
+        true => ("allocated", "not allocated"),
+        false => ("not allocated", "allocated"),
+    };
+    let (theirs, ours) = kinds;
+    let detail = format!(
+        "guest offset {at:#x}: to QEMU it is {theirs} in the image at the top, to the implementation {ours}"
+    );
+    disagreement(ORACLE, "allocation", kinds, detail)
+}
+
+/// Returns the violation of an end of qemu-io in place of an answer.
+#[expect(clippy::boxed_local, reason = "the error of a question has a box")]
+pub(super) fn ended(end: Box<QemuEnd>) -> Box<Violation> {
+    // Addresses and numbers of processes differ from run to run, so only the status is shown.
+    let QemuEnd { end, .. } = *end;
+    let detail = "qemu-io ends in place of an answer; 'none' means that it was silent for too long";
+    disagreement(ORACLE, "end", ("an answer", end.process.name()), detail.to_string())
+}
+
+/// Returns the violation of data that differ, if blkverify has ended qemu-io for that.
+pub(super) fn mismatch(end: &QemuEnd, extents: &[Extent]) -> Option<Box<Violation>> {
+    let (_, report) = end.output.rsplit_once("blkverify: ")?;
+    let number = |name: &str| {
+        let (_, rest) = report.split_once(name)?;
+        let digits = rest.split(|one: char| !one.is_ascii_digit()).next()?;
+        digits.parse::<u64>().ok()
+    };
+    match number("contents mismatch at offset ") {
+        Some(at) => Some(QEMU.other_byte(at, extents)),
+        None if report.contains("return value mismatch") => {
+            Some(QEMU.unread(number("read offset=")?, extents, "blkverify"))
+        }
+        None => None,
+    }
+}
+
+/// The highest number of snapshots of a qcow2 image: QEMU opens an image with the most that it allows in seconds.
+const MAX_OPENED_SNAPSHOTS: u32 = 1024;
+/// The host offset of the number of snapshots in a qcow2 header.
+const SNAPSHOTS_AT: HostOffset = HostOffset::new(60);
+/// The highest number of clusters, or subclusters, of a file whose image is mapped.
+const MAX_COUNTED_CELLS: u64 = 1 << 21;
+/// A disk with more tables is costly: QEMU reads the whole table at the top when it opens the image.
+const MAX_CHEAP_TABLES: u64 = 1 << 16;
+/// The largest disk of which an engine maps all, in bytes.
+const MAX_ENGINE_DISK_BYTES: u64 = 1 << 47;
+/// The highest number of tables of such a disk.
+const MAX_ENGINE_DISK_TABLES: u64 = 1 << 17;
+
+/// Reports whether QEMU would open a layer in seconds.
+pub(in crate::harness) fn has_many_snapshots(layer: &ChainLayer) -> bool {
+    let mut snapshots = [0; 4];
+    layer.format == ImageFormat::Qcow2
+        && layer.image.read_at(SNAPSHOTS_AT, &mut snapshots).is_ok()
+        && u32::from_be_bytes(snapshots) > MAX_OPENED_SNAPSHOTS
+}
+
+/// Reports whether a file of an image is so long that QEMU would count its clusters for seconds before it maps the disk
+/// (`block/qcow2.c`, `qcow2_detect_metadata_preallocation`).
+pub(super) fn is_long(image: &JudgedImage) -> bool {
+    image.chain.layers().iter().any(|layer| has_many_cells(&layer.image, image.cell_bytes))
+}
+
+/// Reports whether the image at the top is so long that `qemu-img check` would count its clusters for seconds.
+pub(super) fn is_long_to_check(files: &Chain) -> bool {
+    let image = files.image();
+    let is_long = |header: Header| has_many_cells(image, header.geometry.cluster_size.bytes());
+    Header::read(image).is_ok_and(is_long)
+}
+
+/// Reports whether `qemu-img map` or `qemu-img convert` would take seconds for the disk at the top of `chain`: they
+/// visit each table, also a missing one, and each GiB. Nothing is known about an image without a sound header.
+pub(in crate::harness) fn is_slow_to_map(chain: &Chain) -> bool {
+    let is_slow = |layer: &ChainLayer| match layer.format {
+        ImageFormat::Qcow2 => Header::read(&layer.image).is_ok_and(|header| {
+            let Header { geometry, size_bytes, .. } = header;
+            let span_bits = geometry.l2_bits() + geometry.cluster_size.bits();
+            let files = [Some(&layer.image), layer.data_file.as_ref()].into_iter().flatten();
+            let mut files = files.map(|file| has_many_cells(file, geometry.cluster_size.bytes()));
+            size_bytes > MAX_ENGINE_DISK_BYTES
+                || size_bytes >> span_bits > MAX_ENGINE_DISK_TABLES
+                || files.any(|is_long| is_long)
+        }),
+        _ => layer.image.length_bytes() > MAX_ENGINE_DISK_BYTES,
+    };
+    chain.layers().iter().any(|layer| has_many_snapshots(layer) || is_slow(layer))
+}
+
+fn has_many_cells(file: &ChainFile, cell_bytes: u64) -> bool {
+    file.length_bytes() / cell_bytes.max(1) > MAX_COUNTED_CELLS
+}
+
+/// Reports whether QEMU reads a table of more than half a MiB when it opens the image at the top.
+pub(super) fn has_many_tables(image: &JudgedImage) -> bool {
+    let tables = |disk: &JudgedDisk| disk.size_bytes >> image.table_span_bits.min(63);
+    image.disk.as_ref().is_ok_and(|disk| tables(disk) > MAX_CHEAP_TABLES)
+}
+
+/// The host offset of the first block that a writer of VHDX may store.
+const FIRST_BLOCK_AT: HostOffset = HostOffset::new(1 << 20);
+/// The size of the largest block of VHDX, and so the end of a block at host offset 0.
+const MAX_BLOCK_BYTES: HostOffset = HostOffset::new(256 << 20);
+
+/// Returns the host offset below which QEMU may read other bytes of the VHDX images of a chain than a reader should.
+pub(super) fn misread_end(extents: &[Extent], chain: &Chain) -> HostOffset {
+    let is_first = |extent: &Extent| is_below(extent, chain, FIRST_BLOCK_AT);
+    if extents.iter().any(is_first) { MAX_BLOCK_BYTES } else { HostOffset::ZERO }
+}
+
+/// Reports whether an extent is data of a VHDX image below a host offset.
+pub(super) fn is_below(extent: &Extent, chain: &Chain, end: HostOffset) -> bool {
+    let Mapping { depth, offset, .. } = extent.mapping;
+    let layer = usize::try_from(depth).ok().and_then(|depth| chain.layers().get(depth));
+    offset.is_some_and(|offset| offset < end)
+        && layer.is_some_and(|layer| layer.format == ImageFormat::Vhdx)
 }
 
 #[cfg(test)]

@@ -1,23 +1,27 @@
-//! Compares the answers of an engine about one image with those of qemu-io.
+//! Compares the answers of an engine about one image with those of qemu-io. `qemu-img check` judges the files that an
+//! engine has written and closed.
+//!
+//! `qemu-img check` does not check: leaks, which our recount judges; layers below; files so long that QEMU counts their
+//! clusters for seconds.
 
 use std::fmt::Write as _;
 use std::ops::Range;
 
 use crate::disk::extent::Extent;
 use crate::disk::observer::SecondAnswer;
-use crate::harness::against::second_opinion::windows::{self, SECTOR_BYTES};
+use crate::harness::against::differences::{self, SECTOR_BYTES};
 use crate::harness::against::second_opinion::{JudgedDisk, JudgedImage, ReadDisk, WalkEnd};
 use crate::harness::engine::EngineError;
 use crate::harness::files::chain::Chain;
 use crate::harness::oracles::{OracleResult, Violation, disagreement, violation};
+use crate::processes::ProcessEnd;
 
-use super::costs::is_long;
-use super::engine_data::EngineData;
-use super::files::ChainInMemory;
-use super::findings::{ORACLE, QEMU, RecordAnswer, ended, mismatch, wrong_allocation};
-use super::runs::{AllocationRun, RunsEnd};
-use super::session::QemuIo;
-use super::{answers, left_files, misread, runs, whole_map};
+use super::answers::{
+    self, ORACLE, QEMU, RecordAnswer, ended, is_long, mismatch, wrong_allocation,
+};
+use super::files::{ChainInMemory, EngineData};
+use super::maps::{self, AllocationRun, RunsEnd};
+use super::session::{self, QemuIo, fail};
 
 /// The file with the engine's data is this much longer than its disk, so that QEMU shows the end of a longer one.
 const MARGIN_BYTES: u64 = 1 << 20;
@@ -56,9 +60,21 @@ impl QemuComparison {
         is_held
     }
 
-    /// Has qemu-img check the files that are held.
-    pub(super) fn check(&self, files: &Chain) -> OracleResult {
-        left_files::check(&self.files, files)
+    /// Has `qemu-img check` judge the files that are held, which are those of `chain`.
+    pub(super) fn check(&self, chain: &Chain) -> OracleResult {
+        let mut command = "qemu-img check 'json:".to_string();
+        self.files.write_device(chain, &mut command);
+        command.push_str("' 2>&1");
+        let ran = session::run(&command, self.files.folder())
+            .unwrap_or_else(|what| fail(&format!("qemu-img: {what}")));
+        match ran.end.process {
+            // 3 is the code of leaks.
+            ProcessEnd::Exit(0 | 3) => Ok(()),
+            ProcessEnd::Exit(1 | 2) => violation(ORACLE, "check", ("no errors", "errors"), || {
+                answers::without_paths(ran.output.trim())
+            }),
+            _ => Err(ended(Box::new(ran)).attributed_to("qemu-img")),
+        }
     }
 
     /// Compares the engine's answers about the image that is held.
@@ -82,7 +98,7 @@ impl QemuComparison {
     ) -> OracleResult {
         match &image.disk {
             Err(_) => Ok(()),
-            Ok(disk) => whole_map::compare(&self.files, image, disk, answered),
+            Ok(disk) => maps::compare_whole(&self.files, image, disk, answered),
         }
     }
 
@@ -119,9 +135,9 @@ impl QemuComparison {
         answered: &mut RecordAnswer<'_>,
     ) -> OracleResult {
         let size_bytes = disk.size_bytes / SECTOR_BYTES * SECTOR_BYTES;
-        let misread_end = misread::misread_end(disk.extents, image.chain);
-        let is_misread = |extent: &Extent| misread::is_below(extent, image.chain, misread_end);
-        windows::plan(size_bytes, disk.extents, is_misread, &mut self.windows);
+        let misread_end = answers::misread_end(disk.extents, image.chain);
+        let is_misread = |extent: &Extent| answers::is_below(extent, image.chain, misread_end);
+        differences::plan_windows(size_bytes, disk.extents, is_misread, &mut self.windows);
         let data = self.data.get_or_insert_with(EngineData::new);
         let length_bytes = size_bytes.saturating_add(MARGIN_BYTES);
         if data.read(length_bytes, &self.windows, read).is_err() {
@@ -193,7 +209,7 @@ impl QemuComparison {
         }
         let Self { qemu, runs: [theirs, ours], .. } = self;
         let printed = ask(qemu, "map")?;
-        let end = runs::parse(printed, theirs)
+        let end = maps::parse_runs(printed, theirs)
             .map_err(|line| disagreement(ORACLE, "map", ("a map", "another text"), line))?;
         let mapped = theirs.last().map_or(0, |last| last.end);
         answered(answer_of(theirs, end));
@@ -210,8 +226,8 @@ impl QemuComparison {
         {
             return Err(QEMU.walks_alone(&error.to_string()));
         }
-        runs::of_extents(disk.extents, is_all_allocated, ours);
-        match runs::first_difference(theirs, ours, size_bytes) {
+        maps::of_extents(disk.extents, is_all_allocated, ours);
+        match maps::first_difference(theirs, ours, size_bytes) {
             None => Ok(end),
             Some(at) => {
                 let there = theirs.iter().find(|run| run.end > at);
@@ -245,7 +261,7 @@ impl QemuComparison {
             let Some((allocated, _)) = sum(qemu, start, length)? else {
                 return Ok(RunsEnd::Failed);
             };
-            let expected = is_all_allocated || runs::is_allocated(extent);
+            let expected = is_all_allocated || maps::is_allocated(extent);
             if allocated != if expected { length } else { 0 } {
                 return Err(wrong_allocation(start, allocated > 0));
             }
@@ -314,7 +330,7 @@ fn ask<'q>(qemu: &'q mut QemuIo, command: &str) -> Result<&'q str, Box<Violation
 /// if the image does not answer.
 fn sum(qemu: &mut QemuIo, start: u64, length: u64) -> Result<Option<(u64, u64)>, Box<Violation>> {
     let asked = qemu.ask_for(format_args!("alloc {start} {length}"));
-    Ok(runs::parse_sum(asked.map_err(ended)?))
+    Ok(maps::parse_sum(asked.map_err(ended)?))
 }
 
 /// Returns the class of the answer to `map`.

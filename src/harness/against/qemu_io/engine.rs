@@ -16,16 +16,13 @@ use crate::harness::engine::{
     AccessFeedback, Answer, BitmapChange, Engine, EngineError, Facts, ImageReport, NewImage,
     OpenDisk, Opened, ReportKind, Request,
 };
-use crate::harness::engines::image_program::{self, ImageCommands, NamedSnapshot};
+use crate::harness::engines::engine_process::ImageCommands;
+use crate::harness::engines::image_answers::{self, NamedSnapshot};
 use crate::harness::files::chain::{Chain, ChainFile, ChainFolder};
 
-use super::bitmap_tool;
-use super::failure::fail;
-use super::image_tool::{self, SnapshotChange, ToolAnswer, answer_of};
-use super::recorded::{ImageOptions, RecordedFiles, WriteRecords, data_file_options};
-use super::session::QemuIo;
-use super::snapshot;
-use super::write_record::unreadable;
+use super::qemu_img::{self, SnapshotChange, ToolAnswer, answer_of};
+use super::recorded::{ImageOptions, RecordedFiles, WriteRecords, data_file_options, unreadable};
+use super::session::{QemuIo, fail};
 
 /// The number of bytes in a line of a dump.
 const DUMPED_BYTES: usize = 16;
@@ -89,13 +86,13 @@ impl Engine for QemuEngine {
 
     fn open_snapshot<'s>(&'s mut self, chain: &'s Chain, index: u32) -> Opened<'s> {
         let path = self.files.write(chain)?;
-        snapshot::open(chain, &path, index)
+        qemu_img::open_snapshot(chain, &path, index)
     }
 
     fn create(&mut self, chain: &Chain, image: &NewImage) -> Answer {
         let path = self.files.write(chain)?;
         self.files.forget();
-        answer_of(image_tool::create(&path, image))?;
+        answer_of(qemu_img::create(&path, image))?;
         copy(&path, chain.image())
     }
 }
@@ -240,7 +237,7 @@ impl QemuDisk<'_> {
     fn snapshots(&self) -> Answer<Vec<NamedSnapshot>> {
         let Some(files) = &self.written else { return Err(EngineError::NoAnswer) };
         let file = files.image();
-        image_program::snapshots(file, &Header::read(file)?)
+        image_answers::snapshots(file, &Header::read(file)?)
     }
 
     /// Reports whether QEMU would cut many clusters off for this size. It visits each of them, and writes and flushes
@@ -327,8 +324,9 @@ impl QemuDisk<'_> {
 
     fn change_bitmap(&mut self, index: u32, change: BitmapChange) -> Answer {
         let Some(files) = &self.written else { return Err(EngineError::NoAnswer) };
-        let name = bitmap_tool::name(&bitmap_tool::names(files.image())?, index as usize, change)?;
-        let changed = self.change_closed(|options| bitmap_tool::run(&name, change, options));
+        let name =
+            qemu_img::bitmap_name(&qemu_img::bitmap_names(files.image())?, index as usize, change)?;
+        let changed = self.change_closed(|options| qemu_img::change_bitmap(&name, change, options));
         changed.map_err(|error| unsupported_if(error, "Too much space will be occupied"))
     }
 }
@@ -357,8 +355,8 @@ impl OpenDisk for QemuDisk<'_> {
         };
         let commands = ImageCommands { line: "qemu-img", folder };
         match about {
-            ReportKind::Info => Ok(ImageReport::Info(image_program::info(&commands, chain)?)),
-            ReportKind::Check => Ok(ImageReport::Check(image_program::check(&commands, chain)?)),
+            ReportKind::Info => Ok(ImageReport::Info(image_answers::info(&commands, chain)?)),
+            ReportKind::Check => Ok(ImageReport::Check(image_answers::check(&commands, chain)?)),
         }
     }
 

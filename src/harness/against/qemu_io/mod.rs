@@ -8,24 +8,14 @@
 //! first tables of a very large disk, snapshots behind the fourth, their extents, and images whose bytes change during
 //! reads.
 
-mod answers;
-mod bitmap_tool;
+pub(crate) mod answers;
 mod compare;
-pub(crate) mod costs;
 mod engine;
-mod engine_data;
-mod failure;
 mod files;
-mod findings;
-mod image_tool;
-mod left_files;
-mod misread;
+mod maps;
+mod qemu_img;
 mod recorded;
-mod runs;
 mod session;
-mod snapshot;
-mod whole_map;
-mod write_record;
 
 use std::fmt::Debug;
 use std::rc::Rc;
@@ -39,9 +29,9 @@ use crate::harness::engine::tested::{TestedDisk, TestedEngine};
 use crate::harness::files::chain::Chain;
 use crate::harness::oracles::{OracleResult, SetAside, Violation, disagreement};
 
+use answers::ORACLE;
 use compare::QemuComparison;
 pub use engine::{QemuDisk, QemuEngine};
-use findings::ORACLE;
 pub(crate) use session::printed_version;
 
 /// The runs that make costly comparisons.
@@ -69,7 +59,7 @@ impl Qemu {
     /// Returns one line for the user: a program does not start, or qemu-io lacks a driver.
     pub fn start(costly: CostlyComparisons) -> Result<Self, String> {
         let version = session::version()?.into();
-        whole_map::version()?;
+        maps::version()?;
         Ok(Self { version, costly })
     }
 
@@ -143,7 +133,7 @@ impl SecondOpinion for QemuJudge {
         let Self { comparison, observer, compares_maps, compares_large, .. } = self;
         // QEMU would follow the names of extents that a file of any content has.
         if image.is_any_content && image.chain.layers().iter().any(|it| !it.extents.is_empty())
-            || costs::has_many_tables(image) && !*compares_large
+            || answers::has_many_tables(image) && !*compares_large
             || !comparison.hold(image.chain, image.is_damaged)
         {
             return Ok(false);
@@ -175,7 +165,7 @@ impl SecondOpinion for QemuJudge {
 
     fn judge_left(&mut self, files: &Chain) -> Result<bool, Box<Violation>> {
         if !self.compares_maps
-            || costs::is_long_to_check(files)
+            || answers::is_long_to_check(files)
             || !self.comparison.hold(files, false)
         {
             return Ok(false);

@@ -1,13 +1,11 @@
-//! A long-running qemu-io: one command at a time, and its output up to the next prompt.
+//! A long-running qemu-io: one command at a time, and its output up to the next prompt. If QEMU cannot work, the run
+//! ends without a verdict.
 
-use std::fmt;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use crate::harness::engine::EngineEnd;
+use crate::harness::engine::{EngineEnd, engine_failure};
 use crate::harness::engines::engine_process::{EngineProcess, Silence, run_to_end};
-
-use super::failure::fail;
 
 /// The text that qemu-io prints when it waits for a command.
 const PROMPT: &[u8] = b"qemu-io> ";
@@ -143,4 +141,9 @@ pub(crate) fn printed_version(tool: &str) -> Result<String, String> {
 pub(super) fn run(command: &str, folder: Option<&Path>) -> Result<QemuEnd, String> {
     let (end, output) = run_to_end(command, folder)?;
     Ok(QemuEnd { end, output: String::from_utf8_lossy(&output).into_owned() })
+}
+
+/// Ends the run without a verdict: QEMU cannot work, and no image is to blame.
+pub(super) fn fail(what: &str) -> ! {
+    engine_failure::fail(format!("qemu: {what}"))
 }

@@ -5,18 +5,12 @@
 //! Does not compare more than four snapshots of an image; nor the disks after requests that a side has not carried out.
 //! `disks` says which answers about a disk are not compared.
 
-mod disks;
-
 use std::fmt;
 use std::ops::Range;
 
 use crate::disk::extent::{Extent, Window};
 use crate::disk::image_format::ImageFormat;
 use crate::formats::qcow2::header::Header;
-use crate::harness::against::second_opinion::findings::Other;
-use crate::harness::against::second_opinion::{
-    JudgedDisk, JudgedImage, MAX_JUDGED_STEPS, SecondOpinion, WalkEnd,
-};
 use crate::harness::cases::case::Case;
 use crate::harness::cases::implementation::{Implementation, no_observer};
 use crate::harness::engine::claims::{Claim, SizePolicy};
@@ -28,7 +22,9 @@ use crate::harness::oracles::collector::Collector;
 use crate::harness::oracles::{OracleResult, SetAside, Violation, disagreement_with, process_end};
 use crate::harness::writing::WriterJudge;
 
-use disks::{DiskBuffers, DiskSides};
+use super::differences::Other;
+use super::disks::{DiskBuffers, DiskSides};
+use super::second_opinion::{JudgedDisk, JudgedImage, MAX_JUDGED_STEPS, SecondOpinion, WalkEnd};
 
 /// The beginning of the fingerprints of an image.
 const IMAGE: &str = "against";

@@ -1,5 +1,5 @@
-//! A program with the command line of qemu-img as an engine. It answers each question about the files in a folder by a
-//! process: `info`, `map`, `check`, and `convert` to a raw file, which the harness reads.
+//! A program with the command line of qemu-img as an engine. qemu-img is one of them. It answers each question about
+//! the files in a folder by a process: `info`, `map`, `check`, and `convert` to a raw file, which the harness reads.
 //!
 //! Does not ask about disks that have more than 2^17 tables or 2^47 bytes, files that have more than 2^21 clusters, and
 //! images that have more than 1,024 snapshots: qemu-img takes seconds for them. Nor about the data of disks whose map
@@ -13,9 +13,7 @@ use crate::disk::extent::{Extent, Visitor, Window};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::GuestOffset;
 use crate::formats::qcow2::header::Header;
-use crate::harness::ChainFiles;
-use crate::harness::Walker;
-use crate::harness::against::qemu_io::costs;
+use crate::harness::against::qemu_io::answers;
 use crate::harness::cases::implementation::Implementation;
 use crate::harness::engine::claims::{CostPolicy, EnginePolicy, MemoryPolicy};
 use crate::harness::engine::questions::{QuestionKind, QuestionKinds};
@@ -25,14 +23,13 @@ use crate::harness::engine::{
 };
 use crate::harness::files::chain::{Chain, ChainFolder};
 use crate::harness::oracles::model;
+use crate::harness::{ChainFiles, Walker};
 use crate::processes::ProcessEnd;
 
-use super::converted::ConvertedFile;
-use super::file_holes::without_holes;
-use super::map_record::{QemuMapRecord, parse_map};
-use super::named_snapshot::{self, NamedSnapshot};
-use super::program::{ImageCommands, Ran, reported};
-use super::reports::{self, InfoJson};
+use super::engine_process::{ImageCommands, Ran, reported};
+use super::image_answers::{
+    self, ConvertedFile, InfoJson, NamedSnapshot, QemuMapRecord, parse_map, without_holes,
+};
 
 /// The largest number of bytes of data that are written to a raw file.
 const MAX_RAW_DATA_BYTES: u64 = 256 << 20;
@@ -141,7 +138,7 @@ impl Engine for ProgramEngine {
         let mut disk = self.disk(chain)?;
         disk.is_snapshot = true;
         let header = Header::read(chain.image())?;
-        let snapshots = named_snapshot::snapshots(chain.image(), &header)?;
+        let snapshots = image_answers::snapshots(chain.image(), &header)?;
         // Only `Unsupported` leaves the image: the harness has no name for the snapshot.
         let nth = usize::try_from(index).unwrap_or(usize::MAX);
         let name = NamedSnapshot::string_of(&snapshots, nth).map_err(|_| EngineError::NoAnswer)?;
@@ -160,7 +157,7 @@ impl ProgramEngine {
     fn disk<'s>(&'s mut self, chain: &'s Chain) -> Answer<ProgramDisk<'s>> {
         self.files.write(chain)?;
         // The program does not make these reads.
-        if costs::is_slow_to_map(&chain.unmetered()) {
+        if answers::is_slow_to_map(&chain.unmetered()) {
             return Err(EngineError::NotGiven("qemu-img would take seconds".into()));
         }
         let Some(folder) = self.files.folder().map(ChainFolder::path) else {
@@ -323,9 +320,11 @@ impl OpenDisk for ProgramDisk<'_> {
     fn report(&mut self, about: ReportKind) -> Answer<ImageReport> {
         match about {
             _ if self.is_snapshot => Err(EngineError::NoAnswer),
-            ReportKind::Info => self.ask(|it| reports::info(it, self.chain)).map(ImageReport::Info),
+            ReportKind::Info => {
+                self.ask(|it| image_answers::info(it, self.chain)).map(ImageReport::Info)
+            }
             ReportKind::Check => {
-                self.ask(|it| reports::check(it, self.chain)).map(ImageReport::Check)
+                self.ask(|it| image_answers::check(it, self.chain)).map(ImageReport::Check)
             }
         }
     }

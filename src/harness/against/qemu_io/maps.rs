@@ -1,9 +1,24 @@
-//! The runs of bytes that the image at the top allocates, or leaves to the layers below: as qemu-io prints them, and as
-//! the engine's extents say.
+//! The mapping as QEMU prints it, compared with the engine's extents: by qemu-io, the runs of bytes that the image at
+//! the top allocates or leaves to the layers below; by a whole `qemu-img map`, each field of each extent.
+//!
+//! Named differences of a whole map: the flag `zero` of data, which depends on the holes of a file; VHDX images, of
+//! which QEMU reports no blocks; and files so long that QEMU counts their clusters for minutes.
+//!
+//! # Arithmetic
+//! The end of a part that passes 2^64 lies past the end of every disk.
 
 use std::borrow::Cow;
 
 use crate::disk::extent::Extent;
+use crate::disk::observer::SecondAnswer;
+use crate::harness::against::second_opinion::{JudgedDisk, JudgedImage, WalkEnd};
+use crate::harness::engines::image_answers::{parse_map, without_holes};
+use crate::harness::oracles::{OracleResult, violation};
+use crate::processes::ProcessEnd;
+
+use super::answers::{self, ORACLE, QEMU, RecordAnswer, ended, is_long};
+use super::files::ChainInMemory;
+use super::session::{self, fail};
 
 /// A run of guest bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +52,7 @@ const CORRUPT: &str = "qcow2: Image is corrupt";
 ///
 /// # Errors
 /// The first line that is not expected.
-pub(super) fn parse(printed: &str, runs: &mut Vec<AllocationRun>) -> Result<RunsEnd, String> {
+pub(super) fn parse_runs(printed: &str, runs: &mut Vec<AllocationRun>) -> Result<RunsEnd, String> {
     runs.clear();
     let (printed, ending) = without_messages(printed)?;
     let mut from = 0;
@@ -136,6 +151,88 @@ pub(super) fn first_difference(
     None
 }
 
+/// The number of tables of the part of a disk that is mapped: qemu-img visits each table, also a missing one.
+const MAX_VISITED_TABLES: u64 = 4096;
+
+/// Returns the version of qemu-img.
+pub(super) fn version() -> Result<String, String> {
+    session::printed_version("qemu-img")
+}
+
+/// Compares the map of the image in `files`.
+pub(super) fn compare_whole(
+    files: &ChainInMemory,
+    image: &JudgedImage,
+    disk: &JudgedDisk,
+    answered: &mut RecordAnswer<'_>,
+) -> OracleResult {
+    let layers = image.chain.layers();
+    let is_hidden = layers.iter().any(|layer| layer.format.facts().is_all_data_for_qemu);
+    if is_long(image) || is_hidden || disk.extents.is_empty() {
+        return Ok(());
+    }
+    let span_bits = match layers {
+        [_] => image.table_span_bits,
+        // A table of a qcow2 image has as many bytes as a cluster, or more than a subcluster.
+        _ => (2 * image.cell_bytes.ilog2()).saturating_sub(3).min(image.table_span_bits),
+    };
+    let most = MAX_VISITED_TABLES.checked_shl(span_bits).unwrap_or(u64::MAX);
+    let most = most.min(i64::MAX.unsigned_abs() & !0xFFFF);
+    let mut command = format!("qemu-img map --output=json --max-length={most} 'json:");
+    files.write_device(image.chain, &mut command);
+    command.push('\'');
+    let ran = session::run(&command, files.folder())
+        .unwrap_or_else(|what| fail(&format!("qemu-img: {what}")));
+    let (theirs, is_complete) = parse_map(&ran.output);
+    let is_clean = ran.end.process == ProcessEnd::Exit(0);
+    if !is_clean && ran.end.process != ProcessEnd::Exit(1) {
+        return Err(ended(Box::new(ran)).attributed_to("qemu-img"));
+    }
+    if !is_clean && answers::is_named(&ran.end.detail, image) {
+        return Ok(());
+    }
+    let ours = clipped(disk.extents, most);
+    let is_whole = is_clean && is_complete;
+    match (is_whole, disk.walk) {
+        (false, WalkEnd::Complete) if !image.is_any_content => {
+            return violation(ORACLE, "map", ("an error", "an answer"), || ran.end.detail.clone());
+        }
+        (true, WalkEnd::Failed(error)) if disk.size_bytes <= most && !image.is_any_content => {
+            return violation(ORACLE, "map", ("an answer", "an error"), || error.to_string());
+        }
+        _ => {}
+    }
+    let [theirs, ours] = [&theirs, &ours].map(|extents| without_holes(extents, image.chain));
+    let is_compared_whole = is_whole && matches!(disk.walk, WalkEnd::Complete);
+    answered(match is_compared_whole {
+        true => SecondAnswer::SameMap,
+        false => SecondAnswer::SameFailedMap,
+    });
+    // An error may have cut the last extent of each list.
+    let shorter = theirs.len().min(ours.len());
+    let count = if is_compared_whole { shorter } else { shorter.saturating_sub(1) };
+    let different = theirs.iter().zip(&ours).take(count).find(|(theirs, ours)| theirs != ours);
+    if let Some((theirs, ours)) = different {
+        return Err(QEMU.other_extent(theirs, ours));
+    }
+    if is_compared_whole && theirs.len() != ours.len() {
+        return violation(ORACLE, "map", ("QEMU's extents", "another number"), || {
+            format!("QEMU has {} extents, the implementation {}", theirs.len(), ours.len())
+        });
+    }
+    Ok(())
+}
+
+/// Returns the extents before the guest offset `end`.
+fn clipped(extents: &[Extent], end: u64) -> Vec<Extent> {
+    let before = extents.iter().take_while(|extent| extent.start.get() < end);
+    let clip = |extent: &Extent| {
+        let length_bytes = extent.length_bytes.min(end - extent.start.get());
+        Extent { length_bytes, ..*extent }
+    };
+    before.map(clip).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,17 +243,17 @@ mod tests {
                        64 KiB (0x10000) bytes not allocated at offset 0 bytes (0x0)\n\
                        128 KiB (0x20000) bytes     allocated at offset 64 KiB (0x10000)\n";
         let mut runs = Vec::new();
-        assert_eq!(parse(printed, &mut runs), Ok(RunsEnd::Complete));
+        assert_eq!(parse_runs(printed, &mut runs), Ok(RunsEnd::Complete));
         let expected = [(0x10000, false), (0x30000, true)];
         assert_eq!(runs, expected.map(|(end, is_allocated)| AllocationRun { end, is_allocated }));
         let failed =
             format!("{printed}qemu-io: Failed to get allocation status: Input/output error");
-        assert_eq!(parse(&failed, &mut runs), Ok(RunsEnd::Failed));
-        assert_eq!(parse("", &mut runs), Ok(RunsEnd::Complete));
+        assert_eq!(parse_runs(&failed, &mut runs), Ok(RunsEnd::Failed));
+        assert_eq!(parse_runs("", &mut runs), Ok(RunsEnd::Complete));
         assert!(runs.is_empty());
         let gap = "4 KiB (0x1000) bytes not allocated at offset 64 KiB (0x10000)";
-        assert_eq!(parse(gap, &mut runs), Err(gap.to_string()));
-        assert_eq!(parse("read failed", &mut runs), Err("read failed".to_string()));
+        assert_eq!(parse_runs(gap, &mut runs), Err(gap.to_string()));
+        assert_eq!(parse_runs("read failed", &mut runs), Err("read failed".to_string()));
         assert_eq!(parse_sum("512/1024 bytes allocated at offset 64 KiB\n"), Some((512, 1024)));
         assert_eq!(parse_sum("Failed to get allocation status"), None);
     }
@@ -167,7 +264,7 @@ mod tests {
                        qemu-io: Failed to get allocation status: Input/output error\n\
                        512 bytes (0x200) bytes     allocated at offset 0 bytes (0x0)\n";
         let mut runs = Vec::new();
-        assert_eq!(parse(printed, &mut runs), Ok(RunsEnd::Failed));
+        assert_eq!(parse_runs(printed, &mut runs), Ok(RunsEnd::Failed));
         assert_eq!(runs, [AllocationRun { end: 0x200, is_allocated: true }]);
     }
 
@@ -178,7 +275,7 @@ mod tests {
                        00) bytes     allocated at offset 512 bytes (0x200)\n\
                        512 bytes (0x200) bytes not allocated at offset 1 KiB (0x400)\n";
         let mut runs = Vec::new();
-        assert_eq!(parse(printed, &mut runs), Ok(RunsEnd::Complete));
+        assert_eq!(parse_runs(printed, &mut runs), Ok(RunsEnd::Complete));
         assert_eq!(runs.last().map(|run| (run.end, runs.len())), Some((0x600, 3)));
     }
 

@@ -8,9 +8,6 @@ use std::ops::Range;
 
 use crate::disk::extent::{Extent, Window};
 use crate::disk::offsets::GuestOffset;
-use crate::harness::against::second_opinion::findings::{Other, map_field, merged};
-use crate::harness::against::second_opinion::windows::{self, SECTOR_BYTES};
-use crate::harness::against::second_opinion::{JudgedDisk, MAX_JUDGED_STEPS, WalkEnd};
 use crate::harness::engine::info::{CheckCounts, ImageInfo};
 use crate::harness::engine::questions::QuestionKind;
 use crate::harness::engine::tested::TestedDisk;
@@ -20,6 +17,9 @@ use crate::harness::oracles::{
     OracleResult, SetAside, Violation, disagreement, disagreement_with, lookup, model, partition,
     violation,
 };
+
+use super::differences::{self, Other, SECTOR_BYTES, map_field, merged};
+use super::second_opinion::{JudgedDisk, MAX_JUDGED_STEPS, WalkEnd};
 
 /// The number of bytes that are read at once.
 const READ_CHUNK_BYTES: usize = 64 << 10;
@@ -169,7 +169,7 @@ impl DiskSides<'_, '_, '_> {
     ) -> OracleResult {
         let DiskBuffers { windows, bytes, .. } = buffers;
         let size_bytes = self.ours.virtual_size_bytes().min(self.theirs.virtual_size_bytes());
-        windows::plan(size_bytes, extents, |_| false, windows);
+        differences::plan_windows(size_bytes, extents, |_| false, windows);
         let on_disk = |part: &Range<u64>| part.start.min(size_bytes)..part.end.min(size_bytes);
         windows.extend(more.iter().map(on_disk));
         for window in windows.iter() {
