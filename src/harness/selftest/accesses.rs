@@ -9,9 +9,10 @@ use std::sync::Arc;
 use crate::disk::extent::Window;
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::claims::{Claim, Claims};
-use crate::harness::engine::engine_failure;
 use crate::harness::engine::tested::TestedEngine;
-use crate::harness::engine::{AccessFeedback, Answer, Engine, EngineError, Request};
+use crate::harness::engine::{
+    AccessFeedback, Answer, Engine, EngineError, Request, engine_failure,
+};
 use crate::harness::files::chain::Chain;
 use crate::harness::files::meter::{FileAccess, MAX_ACCESSES, Meter};
 use crate::harness::oracles::collector::Collector;

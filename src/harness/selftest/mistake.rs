@@ -1,17 +1,101 @@
-//! Mistakes of adapters, and the probes that find them: an engine that gave a wrong answer is asked again, and its
-//! answers are compared with those that each mistake causes.
+//! The questions of the self-test, the mistakes of adapters, and the probes that find them: an engine that gave a wrong
+//! answer about a plain image is asked again, and its answers are compared with those that each mistake causes.
 
 use std::fmt;
 
 use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::Storage;
+use crate::harness::engine::questions::{QuestionKind, QuestionKinds};
 use crate::harness::engine::{Engine, OpenDisk};
-use crate::harness::model::{PieceState, Visible};
+use crate::harness::files::chain::Chain;
+use crate::harness::model::{Model, PieceState, Visible};
 use crate::harness::oracles::{self, Violation};
+use crate::harness::{Harness, Walker};
 use crate::images::content::{STAMP_BYTES, WriteNumber, stamp};
 
-use super::built::BuiltImage;
-use super::question::SelfTestQuestion;
+/// A question of the self-test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SelfTestQuestion {
+    /// The image opens, and the disk has the right size.
+    Size,
+    /// The data at the edges of each part of the disk.
+    Data,
+    /// All bytes of the last 4 KiB of the disk.
+    End,
+    /// The status of bytes.
+    Status,
+    /// The extents.
+    Map,
+    /// The disk of a snapshot: all of the questions above.
+    Snapshot,
+}
+
+impl SelfTestQuestion {
+    /// The questions about each image, in their order.
+    pub(super) const EACH: [Self; 5] = [Self::Size, Self::Data, Self::End, Self::Status, Self::Map];
+
+    /// Returns the name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Size => "size",
+            Self::Data => "data",
+            Self::End => "end",
+            Self::Status => "status",
+            Self::Map => "map",
+            Self::Snapshot => "snapshot",
+        }
+    }
+
+    /// Returns the kind of the question in the interface; `None` if every engine answers it.
+    pub(super) const fn kind(self) -> Option<QuestionKind> {
+        match self {
+            Self::Size => None,
+            Self::Data | Self::End => Some(QuestionKind::Read),
+            Self::Status => Some(QuestionKind::Status),
+            Self::Map => Some(QuestionKind::Map),
+            Self::Snapshot => Some(QuestionKind::Snapshots),
+        }
+    }
+}
+
+impl SelfTestQuestion {
+    /// Returns the kinds of questions that reach the engine. All questions about a snapshot are one.
+    pub(super) const fn kinds(self) -> QuestionKinds {
+        let open = QuestionKinds::of(&[QuestionKind::Open]);
+        match (self, self.kind()) {
+            (Self::Snapshot, _) => open
+                .with(QuestionKind::Read)
+                .with(QuestionKind::Status)
+                .with(QuestionKind::Map)
+                .with(QuestionKind::Snapshots),
+            (_, Some(kind)) => open.with(kind),
+            (_, None) => open,
+        }
+    }
+}
+
+impl fmt::Display for SelfTestQuestion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A plain image that was built, and its model.
+pub(super) struct BuiltImage {
+    pub(super) chain: Chain,
+    pub(super) model: Model,
+}
+
+impl BuiltImage {
+    /// Builds the image of a program.
+    pub(super) fn new(program: &[u8]) -> Self {
+        let mut harness = Harness::new(Walker::default());
+        harness.build(program);
+        let mut model = Model::new();
+        model.replay(harness.vm().journals());
+        Self { chain: Chain::new(harness.images()), model }
+    }
+}
 
 /// The number of bytes that a probe reads.
 const PROBE_BYTES: u64 = 512;

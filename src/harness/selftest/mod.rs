@@ -4,10 +4,8 @@
 //! The oracles judge the answers. Does not notice an engine that never returns.
 
 mod accesses;
-mod built;
 mod images;
 mod mistake;
-mod question;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -15,10 +13,9 @@ use crate::base::features::{Feature, FeatureSet};
 use crate::disk::offsets::GuestOffset;
 use crate::harness::cases::implementation::no_observer;
 use crate::harness::engine::claims::{Claim, Claims};
-use crate::harness::engine::engine_failure;
 use crate::harness::engine::known::{KnownFinding, KnownFindings};
 use crate::harness::engine::tested::TestedEngine;
-use crate::harness::engine::{Engine, ErrorKind, Facts};
+use crate::harness::engine::{Engine, ErrorKind, Facts, engine_failure};
 use crate::harness::oracles::{self, OracleResult, Violation};
 use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, Harness, Walker};
@@ -26,10 +23,9 @@ use crate::programs::text::assemble;
 
 pub use accesses::{AccessCheck, AccessOrder};
 pub(crate) use images::plain_images;
-pub use mistake::AdapterMistake;
-pub use question::SelfTestQuestion;
+pub use mistake::{AdapterMistake, SelfTestQuestion};
 
-use built::BuiltImage;
+use mistake::BuiltImage;
 
 /// The formats of images. The self-test leaves out images of a format that the engine does not know.
 const FORMATS: FeatureSet = FeatureSet::of_other_formats().with(FeatureSet::of(&[Feature::Qcow2]));

@@ -1,5 +1,9 @@
-//! Judges the files that a cut of the power, or the end of the engine's process, could have left: they open, have all
-//! that was flushed, and need no repair except for leaks.
+//! The oracles `power_cut` and `killed`: files that a cut of the power, or the end of the engine's process, could have
+//! left. They open, have all that the guest has flushed, and need no repair except for leaks. Our walker, the recount
+//! and the engine judge them.
+//!
+//! Does not check: bytes that a request has changed since the flush; if the image has the dirty bit, its counts, its
+//! raw data file and the engine's answers; a write that the end of the process tears.
 
 use crate::formats::qcow2::constants::INCOMPATIBLE_DIRTY;
 use crate::formats::qcow2::header::Header;
@@ -13,7 +17,7 @@ use crate::harness::oracles::written::{self, BeyondEdges, Moment};
 use crate::harness::oracles::{self, OracleResult, SetAside, Violation};
 use crate::programs::CutKind;
 
-use super::cut::Cut;
+use super::guest::Cut;
 use super::judge::WriterJudge;
 use super::steps::FileSteps;
 
@@ -134,8 +138,8 @@ impl WriterJudge {
 /// Returns how findings in the file of a cut are attributed.
 fn attribution(kind: CutKind) -> fn(Box<Violation>) -> Box<Violation> {
     match kind {
-        CutKind::Power => oracles::power_cut::attributed,
-        CutKind::Process => oracles::killed::attributed,
+        CutKind::Power => |found| written::in_file(found).attributed_to("power_cut"),
+        CutKind::Process => |found| written::in_file(found).attributed_to("killed"),
     }
 }
 

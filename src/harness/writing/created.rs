@@ -8,8 +8,7 @@ use crate::harness::cases::verdicts::Verdicts;
 use crate::harness::engine::EngineError;
 use crate::harness::engine::tested::TestedEngine;
 use crate::harness::files::chain::Chain;
-use crate::harness::oracles::written;
-use crate::harness::oracles::{self, OracleResult, SetAside, Violation, observed};
+use crate::harness::oracles::{self, OracleResult, SetAside, Violation, observed, written};
 use crate::programs::NewImage;
 
 use super::judge::WriterJudge;

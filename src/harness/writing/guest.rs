@@ -14,12 +14,11 @@ use crate::harness::files::chain::Chain;
 use crate::harness::model::Model;
 use crate::harness::oracles::data::{self, GuestRead, InCompressed};
 use crate::harness::oracles::written::{ExpectedDisk, LastChange};
-use crate::programs::WriteRequest;
 use crate::programs::request::RequestContent;
+use crate::programs::{CutKind, WriteRequest};
 
 use super::bitmaps::TrackedBitmaps;
-use super::saved::SavedDisks;
-use super::state::{BuiltDisks, DiskState, GuestChange};
+use super::state::{BuiltDisks, DiskState, GuestChange, SavedDisks};
 
 /// The first bytes of a write that show whether a file has it. The bytes of a write occur nowhere else.
 const PROOF_BYTES: usize = 8;
@@ -438,6 +437,14 @@ fn mixed(number: u64) -> u64 {
     let number = (number ^ number >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let number = (number ^ number >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
     number ^ number >> 31
+}
+
+/// The files that a cut could have left, and the disk of the guest at that moment.
+#[derive(Debug)]
+pub(super) struct Cut {
+    pub(super) kind: CutKind,
+    pub(super) files: Chain,
+    pub(super) guest: GuestDisk,
 }
 
 #[cfg(test)]

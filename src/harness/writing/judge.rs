@@ -27,8 +27,7 @@ use crate::images::entropy::Entropy;
 use crate::images::files::{FileNames, Images};
 use crate::programs::{CutKind, WriteRequest};
 
-use super::cut::Cut;
-use super::guest::GuestDisk;
+use super::guest::{Cut, GuestDisk};
 use super::state::BuiltDisks;
 use super::steps::FileSteps;
 

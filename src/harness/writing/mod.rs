@@ -3,18 +3,11 @@
 
 mod after_cut;
 mod bitmaps;
-#[cfg(feature = "fuzzer")]
-mod carried_out;
 mod created;
-mod cut;
-mod data_file;
 mod guest;
 mod judge;
-mod kept;
-mod mapping;
+mod left_files;
 mod requests;
-mod saved;
-mod snapshots;
 mod state;
 mod steps;
 
