@@ -3,9 +3,8 @@
 
 use qcowfuzz::disk::extent::{Visitor, Window};
 use qcowfuzz::disk::offsets::GuestOffset;
-use qcowfuzz::harness::engine::info::{CheckCounts, ImageInfo};
 use qcowfuzz::harness::engine::{
-    Engine, EngineError, Facts, ImageReport, OpenDisk, Opened, ReportKind,
+    CheckCounts, Engine, EngineError, Facts, ImageInfo, ImageReport, OpenDisk, Opened, ReportKind,
 };
 use qcowfuzz::harness::files::chain::Chain;
 use qcowfuzz::harness::{Checks, Harness, Walker};

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::sync::OnceLock;
 
 use crate::harness::cases::implementation::Implementation;
-use crate::harness::engine::engine_failure;
+use crate::harness::engine::failure;
 use crate::harness::engines::command::EngineCommand;
 use crate::harness::engines::image_program::ImageProgram;
 
@@ -69,5 +69,5 @@ pub fn arguments() -> Vec<OsString> {
 
 /// Runs a verb. The failure of an engine is the failure of the verb.
 pub fn caught(verb: impl FnOnce() -> ExitResult) -> ExitResult {
-    engine_failure::catch(verb).unwrap_or_else(|line| Err(CommandError::Message(line)))
+    failure::catch(verb).unwrap_or_else(|line| Err(CommandError::Message(line)))
 }

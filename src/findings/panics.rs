@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 use std::path::Path;
 use std::sync::Mutex;
 
-use crate::harness::engine::engine_failure;
+use crate::harness::engine::failure;
 
 /// The place and the message of a panic.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -257,7 +257,7 @@ impl Drop for PanicNotes {
 pub fn caught<T>(run: impl FnOnce() -> T) -> Result<T, PanicNote> {
     let last = || LAST_PANIC.lock().ok().and_then(|mut last| last.take()).unwrap_or_default();
     catch_unwind(AssertUnwindSafe(run)).map_err(|payload| {
-        engine_failure::pass_on(&*payload);
+        failure::pass_on(&*payload);
         last()
     })
 }

@@ -16,9 +16,7 @@ use std::ops::Range;
 use smallvec::{SmallVec, smallvec};
 
 use crate::base::file_parts::{FilePart, FileParts};
-use crate::disk::clusters::ClusterSize;
-use crate::disk::clusters::GuestCluster;
-use crate::disk::clusters::SUBCLUSTERS;
+use crate::disk::clusters::{ClusterSize, GuestCluster, SUBCLUSTERS};
 use crate::disk::extent::Extent;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::{GuestOffset, HostOffset};

@@ -3,12 +3,11 @@
 use qcowfuzz::disk::extent::{Extent, Mapping, Visitor, Window};
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::harness::cases::implementation::{Implementation, no_observer};
-use qcowfuzz::harness::engine::info::{CheckCounts, ImageInfo};
 use qcowfuzz::harness::engine::questions::{QuestionKind, QuestionKinds};
 use qcowfuzz::harness::engine::status::GuestRun;
 use qcowfuzz::harness::engine::{
-    Answer, Engine, EngineError, Facts, ImageReport, NewImage, OpenDisk, Opened, ReportKind,
-    Request,
+    Answer, CheckCounts, Engine, EngineError, Facts, ImageInfo, ImageReport, NewImage, OpenDisk,
+    Opened, ReportKind, Request,
 };
 use qcowfuzz::harness::files::chain::Chain;
 use qcowfuzz::harness::targets::TargetKind;

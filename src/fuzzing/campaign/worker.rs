@@ -20,7 +20,7 @@ use crate::fuzzing::embedded::{FuzzProgress, FuzzSettings, Fuzzer, SavedFindings
 use crate::fuzzing::feedback::Counter;
 use crate::harness::Checks;
 use crate::harness::cases::implementation::Implementation;
-use crate::harness::engine::engine_failure;
+use crate::harness::engine::failure;
 use crate::harness::targets::TargetKind;
 use crate::processes::RunCounter;
 
@@ -97,7 +97,7 @@ const REPORT: u64 = 100;
 /// Standard output cannot be written.
 pub fn run(implementation: &Implementation, job: &WorkerJob, runs: RunCounter) -> io::Result<()> {
     let messages = Messages::take_stdout()?;
-    match engine_failure::catch(|| work(implementation, job, runs, &messages)) {
+    match failure::catch(|| work(implementation, job, runs, &messages)) {
         Ok(Ok(())) => Ok(()),
         Ok(Err(WorkerStop::Output(error))) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         Ok(Err(WorkerStop::Output(error))) => Err(error),

@@ -8,10 +8,9 @@ use std::ops::Range;
 
 use crate::disk::extent::{Extent, Window};
 use crate::disk::offsets::GuestOffset;
-use crate::harness::engine::info::{CheckCounts, ImageInfo};
 use crate::harness::engine::questions::QuestionKind;
 use crate::harness::engine::tested::TestedDisk;
-use crate::harness::engine::{Answer, EngineError, ErrorKind};
+use crate::harness::engine::{Answer, CheckCounts, EngineError, ErrorKind, ImageInfo};
 use crate::harness::oracles::collector::Collector;
 use crate::harness::oracles::{
     OracleResult, SetAside, Violation, disagreement, disagreement_with, lookup, model, partition,

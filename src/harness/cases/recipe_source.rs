@@ -3,7 +3,7 @@
 use crate::disk::observer::Observer;
 use crate::harness::cases::case::Case;
 use crate::harness::cases::pipeline::{Failure, Outcome};
-use crate::harness::engine::engine_failure;
+use crate::harness::engine::failure;
 use crate::harness::engines::chain_files;
 use crate::harness::oracles::OracleResult;
 use crate::images::damage::Damage;
@@ -73,5 +73,5 @@ impl RecipeSource {
 
 /// Ends the run without a verdict.
 fn not_carried_out(error: &dyn std::fmt::Display) -> ! {
-    engine_failure::fail(format!("a recipe cannot be carried out: {error}"))
+    failure::fail(format!("a recipe cannot be carried out: {error}"))
 }

@@ -20,9 +20,8 @@ use crate::harness::cases::recipe_source::RecipeSource;
 use crate::harness::cases::target::{CaseEnd, CaseRun, Definition, Expectation, Inputs, JudgeCase};
 use crate::harness::cases::verdicts::Verdicts;
 use crate::harness::engine::claims::{Claim, Claims};
-use crate::harness::engine::engine_failure;
 use crate::harness::engine::tested::TestedEngine;
-use crate::harness::engine::{Engine, Facts};
+use crate::harness::engine::{Engine, Facts, failure};
 use crate::harness::files::chain::Chain;
 use crate::harness::files::meter::{FileAccess, Meter};
 use crate::harness::oracles::OracleResult;
@@ -176,7 +175,7 @@ impl Harness {
 
     #[cfg(not(feature = "cli"))]
     fn run_recipe(&mut self, _input: &[u8]) -> Result<Outcome, Box<Failure>> {
-        engine_failure::fail("recipes: built without the feature 'cli', expected it".to_string())
+        failure::fail("recipes: built without the feature 'cli', expected it".to_string())
     }
 
     /// Decodes `input` as a program, runs it without judging anything, and returns the image that it builds. If it
@@ -299,7 +298,7 @@ impl TargetKind {
     ) -> Harness {
         let second = implementation.second_opinion(&observer);
         if second.is_some() && self.definition().expectation == Expectation::NotWalked {
-            engine_failure::fail(format!(
+            failure::fail(format!(
                 "--against: found the target {}, expected one whose images an implementation reads",
                 self.name()
             ));

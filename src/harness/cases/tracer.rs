@@ -12,8 +12,7 @@ use std::rc::Rc;
 use crate::disk::observer::Observer;
 use crate::harness::cases::implementation::{Implementation, no_observer};
 use crate::harness::cases::target::{Expectation, Inputs};
-use crate::harness::engine::AccessFeedback;
-use crate::harness::engine::engine_failure;
+use crate::harness::engine::{AccessFeedback, failure};
 use crate::harness::files::meter::MAX_ACCESSES;
 use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, Harness};
@@ -76,7 +75,7 @@ impl Tracer {
         let ran = catch_unwind(AssertUnwindSafe(|| drop(target.run(input, checks))));
         if let Err(panic) = ran {
             *harness = None;
-            engine_failure::pass_on(&*panic);
+            failure::pass_on(&*panic);
             return None;
         }
         let mut count = 0;

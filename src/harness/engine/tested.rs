@@ -12,12 +12,11 @@ use smallvec::SmallVec;
 use crate::disk::extent::{Visitor, Window};
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::claims::SizePolicy;
-use crate::harness::engine::info::{CheckCounts, ImageInfo};
 use crate::harness::engine::questions::{QuestionKind, QuestionKinds};
 use crate::harness::engine::status::GuestRun;
 use crate::harness::engine::{
-    Answer, Engine, EngineEnd, EngineError, EngineQuestion, Facts, ImageReport, OpenDisk, Opened,
-    ReportKind, Request,
+    Answer, CheckCounts, Engine, EngineEnd, EngineError, EngineQuestion, Facts, ImageInfo,
+    ImageReport, OpenDisk, Opened, ReportKind, Request,
 };
 use crate::harness::files::chain::Chain;
 use crate::harness::model::Model;

@@ -6,7 +6,7 @@ use std::{fs, io};
 
 use tempfile::TempDir;
 
-use crate::harness::engine::{Answer, engine_failure};
+use crate::harness::engine::{Answer, failure};
 use crate::harness::files::chain::{Chain, ChainFolder};
 
 /// The largest number of stored bytes of a chain, all files together.
@@ -37,9 +37,8 @@ impl ChainFiles {
             Some(files) => files,
             none => {
                 // No image is to blame.
-                let files = temporary_folder().unwrap_or_else(|error| {
-                    engine_failure::fail(format!("a temporary folder: {error}"))
-                });
+                let files = temporary_folder()
+                    .unwrap_or_else(|error| failure::fail(format!("a temporary folder: {error}")));
                 none.insert(files)
             }
         };

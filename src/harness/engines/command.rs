@@ -18,7 +18,7 @@ use crate::harness::cases::implementation::Implementation;
 use crate::harness::engine::status::GuestRun;
 use crate::harness::engine::{
     AccessFeedback, Answer, Engine, EngineEnd, EngineError, EngineQuestion, Facts, OpenDisk,
-    Opened, engine_failure,
+    Opened, failure,
 };
 use crate::harness::files::chain::Chain;
 
@@ -392,8 +392,7 @@ impl Session {
         if let Some(first) = self.first.borrow_mut().take() {
             return first;
         }
-        let (process, hello) =
-            started(&self.line).unwrap_or_else(|line| engine_failure::fail(line));
+        let (process, hello) = started(&self.line).unwrap_or_else(|line| failure::fail(line));
         if hello != *self.hello {
             self.fail("expected the first lines of its first process, found others");
         }
@@ -401,7 +400,7 @@ impl Session {
     }
 
     fn fail(&self, what: &str) -> ! {
-        engine_failure::fail(format!("--engine-command: {}: {what}", self.line))
+        failure::fail(format!("--engine-command: {}: {what}", self.line))
     }
 
     fn writes(&self) -> u64 {

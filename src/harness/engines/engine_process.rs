@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::harness::engine::{Answer, EngineEnd, EngineError, engine_failure};
+use crate::harness::engine::{Answer, EngineEnd, EngineError, failure};
 use crate::processes::{
     Bounds, Executable, NoAnswer, PipedProcess, ProcessEnd, TakeAnswers, TimeLimit,
 };
@@ -123,7 +123,7 @@ pub(in crate::harness) struct ImageCommands<'p> {
 impl ImageCommands<'_> {
     /// Runs the program to its end with these arguments. If it cannot be run, no image is to blame.
     pub(in crate::harness) fn run(&self, arguments: &[&str]) -> Ran {
-        self.try_run(arguments).unwrap_or_else(|what| engine_failure::fail(what))
+        self.try_run(arguments).unwrap_or_else(|what| failure::fail(what))
     }
 
     /// Runs the program to its end with these arguments.

@@ -15,8 +15,7 @@ use crate::formats::error::MapError;
 use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::snapshot;
 use crate::harness::against::differences::merged;
-use crate::harness::engine::info::{CheckCounts, ImageInfo};
-use crate::harness::engine::{Answer, EngineError};
+use crate::harness::engine::{Answer, CheckCounts, EngineError, ImageInfo};
 use crate::harness::files::chain::{Chain, ChainFile};
 use crate::processes::ProcessEnd;
 

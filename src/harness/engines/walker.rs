@@ -20,11 +20,11 @@ use crate::disk::observer::Observer;
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Data, Layer, Storage, Stored};
 use crate::harness::engine::claims::Claims;
-use crate::harness::engine::info::{CheckCounts, ImageInfo};
 use crate::harness::engine::questions::QuestionKinds;
 use crate::harness::engine::status::GuestRun;
 use crate::harness::engine::{
-    AccessFeedback, Answer, Engine, EngineError, Facts, ImageReport, OpenDisk, Opened, ReportKind,
+    AccessFeedback, Answer, CheckCounts, Engine, EngineError, Facts, ImageInfo, ImageReport,
+    OpenDisk, Opened, ReportKind,
 };
 use crate::harness::files::chain::{Chain, ChainFile, ChainLayer};
 use crate::walkers::{self, MapError, WalkScratch};

@@ -2,7 +2,6 @@
 //! lets reads fail where a program says so.
 
 pub mod chain;
-mod chain_error;
 pub(crate) mod meter;
 pub mod stream;
 mod top_files;

@@ -18,12 +18,12 @@ use crate::images::damage::{Damage, Refusal};
 
 use self::untouched::Untouched;
 use super::collector::Fuel;
-use super::observed::WalkWork;
+use super::observed::{self, WalkWork};
 use super::raw::{
     Answers, MAX_ASKED, MeasuredChain, WalkReach, judged_walk, read_edges, rewalk, walk,
 };
-use super::refusal::RefusedWalks;
-use super::{Oracle, OracleResult, Violation, model, observed, refusal, unwalked};
+use super::refusal::{self, RefusedWalks};
+use super::{Oracle, OracleResult, Violation, model, unwalked};
 
 const ORACLE: Oracle = Oracle::drawn("hostile");
 

@@ -5,9 +5,8 @@
 
 use crate::base::features::{Feature, FeatureSet};
 use crate::harness::cases::case::Case;
-use crate::harness::engine::info::{CheckCounts, ImageInfo};
 use crate::harness::engine::tested::TestedDisk;
-use crate::harness::engine::{Answer, EngineError};
+use crate::harness::engine::{Answer, CheckCounts, EngineError, ImageInfo};
 use crate::images::files::Images;
 
 use super::{OracleResult, SetAside, Violation, unexpected_error, violation};

@@ -24,13 +24,10 @@ use crate::programs::Question;
 
 use super::collector::{Collector, Fuel};
 use super::hostile::untouched::Untouched;
-use super::observed::WalkWork;
-use super::refusal::RefusedWalks;
-use super::window::WholeWalk;
-use super::{
-    OracleResult, Violation, bounds, flags, lookup, maximal, observed, partition, refusal,
-    unwalked, window,
-};
+use super::observed::{self, WalkWork};
+use super::refusal::{self, RefusedWalks};
+use super::window::{self, WholeWalk};
+use super::{OracleResult, Violation, bounds, flags, lookup, maximal, partition, unwalked};
 
 /// The end of a whole walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,11 +10,10 @@ use crate::harness::model::Model;
 use crate::images::entropy::Entropy;
 
 use super::collector::Collector;
-use super::data::DataBuffers;
 use super::data::inside::{self, Share};
+use super::data::{self, DataBuffers};
 use super::{
-    Oracle, OracleResult, SetAside, Violation, bounds, data, lookup, model, unexpected_error,
-    window,
+    Oracle, OracleResult, SetAside, Violation, bounds, lookup, model, unexpected_error, window,
 };
 
 const ORACLE: Oracle = Oracle::drawn("snapshots");

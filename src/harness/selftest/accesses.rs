@@ -10,9 +10,7 @@ use crate::disk::extent::Window;
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::claims::{Claim, Claims};
 use crate::harness::engine::tested::TestedEngine;
-use crate::harness::engine::{
-    AccessFeedback, Answer, Engine, EngineError, Request, engine_failure,
-};
+use crate::harness::engine::{AccessFeedback, Answer, Engine, EngineError, Request, failure};
 use crate::harness::files::chain::Chain;
 use crate::harness::files::meter::{FileAccess, MAX_ACCESSES, Meter};
 use crate::harness::oracles::collector::Collector;
@@ -85,7 +83,7 @@ pub(super) fn check(create: &dyn Fn() -> Box<dyn Engine>) -> Vec<AccessCheck> {
             let mut engine = TestedEngine::new(create(), facts.clone());
             measure(&mut engine, &images, writing)
         });
-        let measured = catch_unwind(measure).map_err(|panic| engine_failure::pass_on(&*panic)).ok();
+        let measured = catch_unwind(measure).map_err(|panic| failure::pass_on(&*panic)).ok();
         AccessCheck { writing, declared, measured }
     });
     // An engine that does not write has no accesses then.

@@ -15,7 +15,7 @@ use crate::harness::cases::implementation::no_observer;
 use crate::harness::engine::claims::{Claim, Claims};
 use crate::harness::engine::known::{KnownFinding, KnownFindings};
 use crate::harness::engine::tested::TestedEngine;
-use crate::harness::engine::{Engine, ErrorKind, Facts, engine_failure};
+use crate::harness::engine::{Engine, ErrorKind, Facts, failure};
 use crate::harness::oracles::{self, OracleResult, Violation};
 use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, Harness, Walker};
@@ -196,7 +196,7 @@ impl Asked<'_> {
             Ok(Ok(answer)) => return (answer, None),
             Ok(Err(found)) => found,
             Err(panic) => {
-                engine_failure::pass_on(&*panic);
+                failure::pass_on(&*panic);
                 let text = panic.downcast_ref::<String>().map(String::as_str);
                 let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
                 let violation = format!("a panic: {}", text.unwrap_or("without a message"));
@@ -210,7 +210,7 @@ impl Asked<'_> {
         // An engine that panics here has answered the question before.
         let known = AssertUnwindSafe(|| mistake::find(&mut *create(), question, program, &found));
         let mistake = catch_unwind(known).unwrap_or_else(|panic| {
-            engine_failure::pass_on(&*panic);
+            failure::pass_on(&*panic);
             None
         });
         let violation = found.to_string();

@@ -6,8 +6,7 @@ use crate::harness::cases::case::Case;
 use crate::harness::cases::target::{CaseEnd, CaseRun, Definition, Expectation, Inputs, JudgeCase};
 use crate::harness::engine::tested::TestedEngine;
 use crate::harness::model::Model;
-use crate::harness::oracles::hostile;
-use crate::harness::oracles::{OracleResult, Violation};
+use crate::harness::oracles::{OracleResult, Violation, hostile};
 use crate::images::limits::Limits;
 
 /// The constant properties of the target.

@@ -11,13 +11,11 @@ use crate::harness::engine::tested::{TestedDisk, TestedEngine};
 use crate::harness::engine::{AccessFeedback, EngineQuestion, Facts, ReportKind};
 use crate::harness::files::chain::Chain;
 use crate::harness::model::Model;
-use crate::harness::oracles;
 use crate::harness::oracles::collector::Collector;
 use crate::harness::oracles::data::inside;
 use crate::harness::oracles::known::VerifiedParts;
-use crate::harness::oracles::observed;
-use crate::harness::oracles::observed::WalkWork;
-use crate::harness::oracles::{OracleResult, Violation};
+use crate::harness::oracles::observed::{self, WalkWork};
+use crate::harness::oracles::{self, OracleResult, Violation};
 use crate::images::entropy::Entropy;
 use crate::programs::Question;
 

@@ -4,7 +4,7 @@
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use crate::harness::engine::{EngineEnd, engine_failure};
+use crate::harness::engine::{EngineEnd, failure};
 use crate::harness::engines::engine_process::{EngineProcess, Silence, run_to_end};
 
 /// The text that qemu-io prints when it waits for a command.
@@ -145,5 +145,5 @@ pub(super) fn run(command: &str, folder: Option<&Path>) -> Result<QemuEnd, Strin
 
 /// Ends the run without a verdict: QEMU cannot work, and no image is to blame.
 pub(super) fn fail(what: &str) -> ! {
-    engine_failure::fail(format!("qemu: {what}"))
+    failure::fail(format!("qemu: {what}"))
 }

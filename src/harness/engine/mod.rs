@@ -2,28 +2,25 @@
 //! implementation through them, our own walker included. `examples/engine.rs` implements them for a small reader.
 
 pub mod claims;
-pub(crate) mod engine_failure;
-pub mod info;
+pub(crate) mod failure;
 pub(crate) mod known;
 pub mod questions;
 pub mod status;
 pub(crate) mod tested;
 
 use std::borrow::Cow;
-use std::error::Error;
 
 use crate::base::features::FeatureSet;
-use crate::disk::error::StorageError;
 use crate::disk::extent::{Visitor, Window};
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::claims::{Claims, EnginePolicy};
-use crate::harness::engine::info::{CheckCounts, ImageInfo};
 use crate::harness::engine::known::KnownFindings;
 use crate::harness::engine::questions::{QuestionKind, QuestionKinds};
 use crate::harness::engine::status::GuestRun;
 use crate::harness::files::chain::Chain;
-use crate::processes::ProcessEnd;
 pub use crate::programs::{BitmapChange, NewImage};
+
+pub use failure::{EngineEnd, EngineError, ErrorKind};
 
 /// The statement of an implementation about itself. The harness asks for it once, before the first image.
 #[derive(Clone, Debug)]
@@ -299,6 +296,28 @@ pub enum ImageReport {
     Check(CheckCounts),
 }
 
+/// The report of an engine about an image. An oracle judges the fields that the engine states.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ImageInfo {
+    /// The names of the files below the image, as the images name them: the backing file, its backing file, and so on.
+    pub chain: Option<Vec<Vec<u8>>>,
+    /// The name of the external data file; empty if there is none.
+    pub data_file: Option<Vec<u8>>,
+    /// The number of snapshots.
+    pub snapshots: Option<usize>,
+    /// The number of persistent bitmaps.
+    pub bitmaps: Option<usize>,
+}
+
+/// The result of an engine's own check of an image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CheckCounts {
+    /// The number of errors: bytes that contradict each other.
+    pub errors: u64,
+    /// The number of clusters that are allocated and not used.
+    pub leaks: u64,
+}
+
 /// A question to an engine, as [`Engine::prepare`] announces it. The questions that follow an opening are about the
 /// disk that it opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -315,107 +334,6 @@ pub enum EngineQuestion {
     Read(GuestOffset, usize),
     /// [`OpenDisk::report`].
     Report(ReportKind),
-}
-
-/// The end of a process in place of its answers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EngineEnd {
-    /// How the process ended.
-    pub process: ProcessEnd,
-    /// The last lines that the process wrote to standard error.
-    pub detail: String,
-}
-
-/// The reason why an engine did not answer.
-#[derive(Debug, thiserror::Error)]
-pub enum EngineError {
-    /// The engine has no answer to questions of this kind, for any image.
-    #[error("no answer")]
-    NoAnswer,
-    /// The process that should have answered has ended, and the image has ended it. That is a violation, even if no
-    /// oracle finds one.
-    #[error("the process has ended: {}", .0.process.name())]
-    Ended(Box<EngineEnd>),
-    /// The harness could not give the image to the engine: its files are too large for a folder, say. If an opening
-    /// fails in this way, the image is not judged.
-    #[error(transparent)]
-    NotGiven(Box<dyn Error + Send + Sync>),
-    /// The image has a feature that the engine does not support.
-    #[error(transparent)]
-    Unsupported(Box<dyn Error + Send + Sync>),
-    /// A read of the chain's files failed.
-    #[error(transparent)]
-    Storage(#[from] StorageError),
-    /// The same, in the engine's own words.
-    #[error(transparent)]
-    Io(Box<dyn Error + Send + Sync>),
-    /// The bytes lie past the end of the disk.
-    #[error("guest offset {guest} lies past the end of the disk at {virtual_size}")]
-    PastEnd {
-        /// The requested guest offset.
-        guest: GuestOffset,
-        /// The disk's size in bytes.
-        virtual_size: u64,
-    },
-    /// The image is malformed, or the question cannot be answered.
-    #[error(transparent)]
-    Failed(Box<dyn Error + Send + Sync>),
-    /// An error whose kind the engine does not report.
-    #[error(transparent)]
-    Untyped(Box<dyn Error + Send + Sync>),
-}
-
-/// The kind of an [`EngineError`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ErrorKind {
-    /// The engine has no answer to questions of this kind.
-    NoAnswer,
-    /// The engine does not support a feature.
-    Unsupported,
-    /// A read of the chain's files failed.
-    Io,
-    /// The image is malformed, or the question cannot be answered.
-    Failed,
-    /// The engine does not report the kind.
-    Untyped,
-}
-
-impl EngineError {
-    /// Creates an error that says which feature the engine does not support.
-    pub fn unsupported(feature: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self::Unsupported(feature.into())
-    }
-
-    /// Creates an error whose kind the engine does not report.
-    pub fn untyped(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self::Untyped(error.into())
-    }
-
-    /// Creates the answer to a question about a byte past the end of the disk.
-    pub fn past_end(guest: GuestOffset, virtual_size: u64) -> Self {
-        Self::PastEnd { guest, virtual_size }
-    }
-
-    /// Returns the kind.
-    pub fn kind(&self) -> ErrorKind {
-        match self {
-            Self::NoAnswer | Self::NotGiven(_) => ErrorKind::NoAnswer,
-            Self::Unsupported(_) => ErrorKind::Unsupported,
-            Self::Storage(_) | Self::Io(_) => ErrorKind::Io,
-            Self::PastEnd { .. } | Self::Failed(_) => ErrorKind::Failed,
-            Self::Untyped(_) | Self::Ended(_) => ErrorKind::Untyped,
-        }
-    }
-}
-
-/// Takes the kind from that of the error. Only `Unsupported` says more than that something failed.
-impl From<std::io::Error> for EngineError {
-    fn from(error: std::io::Error) -> Self {
-        match error.kind() {
-            std::io::ErrorKind::Unsupported => Self::Unsupported(error.into()),
-            _ => Self::Untyped(error.into()),
-        }
-    }
 }
 
 impl EngineQuestion {
