@@ -13,7 +13,7 @@ use crate::disk::offsets::GuestOffset;
 use crate::base::features::FeatureSet;
 use crate::formats::qcow2::header::Header;
 use crate::harness::cases::case::Case;
-use crate::harness::cases::verdicts::Verdicts;
+use crate::harness::cases::case::Verdicts;
 use crate::harness::engine::claims::SizePolicy;
 use crate::harness::engine::questions::QuestionKinds;
 use crate::harness::engine::tested::{TestedDisk, TestedEngine};

@@ -4,11 +4,9 @@ pub(crate) mod accesses;
 pub(crate) mod case;
 pub(crate) mod file_input;
 pub mod implementation;
-mod origins;
 pub(crate) mod pipeline;
 #[cfg(feature = "cli")]
 mod recipe_source;
 pub(crate) mod run;
 pub mod target;
 pub mod tracer;
-pub(crate) mod verdicts;

@@ -12,13 +12,12 @@ use crate::disk::observer::Observer;
 use crate::harness::against::qemu_io::{self, CostlyComparisons};
 use crate::harness::against::second_opinion::{Opinion, SecondOpinion};
 use crate::harness::cases::accesses::AccessReport;
-use crate::harness::cases::case::Case;
+use crate::harness::cases::case::{Case, Verdicts};
 use crate::harness::cases::file_input;
 use crate::harness::cases::implementation::{Implementation, no_observer};
 #[cfg(feature = "cli")]
 use crate::harness::cases::recipe_source::RecipeSource;
 use crate::harness::cases::target::{CaseEnd, CaseRun, Definition, Expectation, Inputs, JudgeCase};
-use crate::harness::cases::verdicts::Verdicts;
 use crate::harness::engine::claims::{Claim, Claims};
 use crate::harness::engine::tested::TestedEngine;
 use crate::harness::engine::{Engine, Facts, failure};

@@ -6,8 +6,7 @@ use crate::disk::extent::Extent;
 use crate::disk::observer::Observer;
 use crate::harness::against::second_opinion::Opinion;
 use crate::harness::cases::accesses::AccessReport;
-use crate::harness::cases::case::Case;
-use crate::harness::cases::verdicts::Verdicts;
+use crate::harness::cases::case::{Case, Verdicts};
 use crate::harness::engine::claims::Claims;
 use crate::harness::engine::tested::TestedEngine;
 use crate::harness::engine::{AccessFeedback, Facts};
@@ -88,7 +87,7 @@ pub(crate) trait JudgeCase {
         case: &Case,
     ) -> Result<CaseEnd, Box<Violation>>;
 
-    /// Has a second opinion judge the engine's answers about the same case, too.
+    /// Has a second opinion judge the engine's answers about the same case, too. By default, no extents are expected.
     ///
     /// # Errors
     /// As for [`JudgeCase::judge`].
@@ -99,8 +98,7 @@ pub(crate) trait JudgeCase {
         run: &mut CaseRun,
         case: &Case,
     ) -> OracleResult {
-        let _ = (opinion, engine, run, case);
-        Ok(())
+        opinion.judge(engine, case, None, run.verdicts)
     }
 
     /// Returns the extents that the model expected of the last image, and those that the engine emitted.

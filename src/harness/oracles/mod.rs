@@ -10,8 +10,6 @@ pub mod flags;
 pub mod hostile;
 pub mod info;
 pub mod io;
-pub mod known;
-pub(super) mod known_bytes;
 pub mod layout;
 pub mod lookup;
 pub mod maximal;

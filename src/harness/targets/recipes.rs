@@ -1,16 +1,19 @@
-//! The target `recipes`: disks that QEMU makes and changes.
+//! The target `recipes`: disks that QEMU makes and changes. Its oracle `known_bytes` judges the bytes that commands of
+//! QEMU have written: an engine reads them. Does not check other bytes, nor those behind the end of the disk, because
+//! some formats round its size.
 
-use crate::harness::against::second_opinion::Opinion;
+use crate::base::ranges::KnownBytes;
+use crate::disk::offsets::GuestOffset;
 use crate::harness::cases::case::Case;
 use crate::harness::cases::target::{CaseEnd, CaseRun, Definition, Expectation, Inputs, JudgeCase};
-use crate::harness::engine::tested::TestedEngine;
+use crate::harness::engine::tested::{TestedDisk, TestedEngine};
 use crate::harness::files::chain::Chain;
 use crate::harness::oracles::raw::RawJudge;
-use crate::harness::oracles::{OracleResult, Violation, known_bytes};
+use crate::harness::oracles::{OracleResult, Violation, violation};
 use crate::images::limits::Limits;
 
 /// The constant properties of the target.
-pub(super) const DEFINITION: Definition = Definition {
+pub(super) const RECIPES: Definition = Definition {
     name: "recipes",
     about: "Choices of commands by which the installed QEMU makes a disk: the engine's answers about it, and QEMU's",
     inputs: Inputs::Recipes,
@@ -23,14 +26,9 @@ pub(super) const DEFINITION: Definition = Definition {
     judges_memory: false,
 };
 
-/// Creates the judge.
-pub(super) fn judge() -> Box<dyn JudgeCase> {
-    Box::<MadeDiskJudge>::default()
-}
-
 /// Judges how an engine reads the disks of recipes.
 #[derive(Debug, Default)]
-struct MadeDiskJudge {
+pub(super) struct MadeDiskJudge {
     judge: RawJudge,
     buffer: Vec<u8>,
 }
@@ -48,19 +46,50 @@ impl JudgeCase for MadeDiskJudge {
             let chain = Chain::metered(case.images, run.meter);
             // The walk before has opened it.
             if let Ok(mut disk) = engine.open(&chain) {
-                run.verdicts.judge(known_bytes::check(&mut disk, case.known, buffer))?;
+                run.verdicts.judge(check_known_bytes(&mut disk, case.known, buffer))?;
             }
         }
         Ok(end)
     }
+}
 
-    fn compare(
-        &mut self,
-        opinion: &mut Opinion,
-        engine: &mut TestedEngine,
-        run: &mut CaseRun,
-        case: &Case,
-    ) -> OracleResult {
-        opinion.judge(engine, case, None, run.verdicts)
+const ORACLE: &str = "known_bytes";
+
+/// Reads the places of `known` that lie on the disk.
+pub(in crate::harness) fn check_known_bytes(
+    disk: &mut TestedDisk,
+    known: &[KnownBytes],
+    buffer: &mut Vec<u8>,
+) -> OracleResult {
+    let size_bytes = disk.virtual_size_bytes();
+    for KnownBytes { guest, bytes } in known {
+        let there = size_bytes.saturating_sub(guest.get()).min(bytes.len() as u64) as usize;
+        buffer.clear();
+        buffer.resize(there, 0);
+        if there == 0 {
+            continue;
+        }
+        if disk.read(*guest, buffer).is_err() {
+            // The oracle `data` and the second opinion judge errors.
+            continue;
+        }
+        let pairs = bytes.iter().zip(buffer.iter());
+        if let Some((at, (wanted, read))) = (0..).zip(pairs).find(|(_, (one, other))| one != other)
+        {
+            return different(*guest + at, *wanted, *read);
+        }
     }
+    Ok(())
+}
+
+/// Returns the violation for a byte.
+fn different(guest: GuestOffset, wanted: u8, read: u8) -> OracleResult {
+    let kinds = match (wanted, read) {
+        (0, _) => ("zeros", "data"),
+        (_, 0) => ("data", "zeros"),
+        _ => ("data", "other data"),
+    };
+    violation(ORACLE, "byte", kinds, || {
+        format!("guest offset {guest}: expected {wanted:#04x}, the engine reads {read:#04x}")
+    })
 }

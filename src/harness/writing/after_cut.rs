@@ -8,7 +8,7 @@
 use crate::formats::qcow2::constants::INCOMPATIBLE_DIRTY;
 use crate::formats::qcow2::header::Header;
 use crate::harness::Walker;
-use crate::harness::cases::verdicts::Verdicts;
+use crate::harness::cases::case::Verdicts;
 use crate::harness::engine::ErrorKind;
 use crate::harness::engine::tested::TestedEngine;
 use crate::harness::files::chain::Chain;

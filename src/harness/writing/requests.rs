@@ -6,7 +6,7 @@ use crate::base::features::{Feature, FeatureSet};
 use crate::disk::observer::{Event, Observer, State};
 #[cfg(feature = "fuzzer")]
 use crate::harness::cases::case::Case;
-use crate::harness::cases::verdicts::Verdicts;
+use crate::harness::cases::case::Verdicts;
 use crate::harness::engine::questions::QuestionKind;
 use crate::harness::engine::tested::TestedDisk;
 #[cfg(feature = "fuzzer")]

@@ -1,6 +1,6 @@
 //! The steps in which a file is judged: a known finding of one step does not hide those of the next.
 
-use crate::harness::cases::verdicts::Verdicts;
+use crate::harness::cases::case::Verdicts;
 use crate::harness::oracles::qcow2::refcounts;
 use crate::harness::oracles::{OracleResult, SetAside, Violation};
 
