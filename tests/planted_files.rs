@@ -15,18 +15,15 @@ use planted::{Fault, Faulty, LookUp};
 use qcowfuzz::base::features::FeatureSet;
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::formats::qcow2::entry::ClusterKind;
-use qcowfuzz::formats::qcow2::entry::L2Entry;
+use qcowfuzz::formats::qcow2::entry::{ClusterKind, L2Entry};
 use qcowfuzz::harness::engine::{Engine, EngineError};
 use qcowfuzz::harness::files::chain::Chain;
 use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::images::{Image, Images};
 use qcowfuzz::internal::harness::cases::case::Case;
-use qcowfuzz::internal::harness::model::Model;
-use qcowfuzz::internal::harness::model::PieceState;
+use qcowfuzz::internal::harness::model::{Model, PieceState};
 use qcowfuzz::internal::harness::oracles::qcow2::recount::Recount;
-use qcowfuzz::internal::harness::oracles::qcow2::structures::Structures;
-use qcowfuzz::internal::harness::oracles::qcow2::{raw_data_file, refcounts};
+use qcowfuzz::internal::harness::oracles::qcow2::{self, Structures, refcounts};
 use qcowfuzz::internal::harness::oracles::{OracleResult, data};
 use qcowfuzz::internal::images::damage::Damage;
 use qcowfuzz::internal::images::files::LayerFiles;
@@ -159,7 +156,7 @@ fn a_raw_data_file_that_differs_from_the_disk_is_found() {
     let mut model = Model::new();
     model.replay(harness.vm().journals());
     let file = harness.images().raw_data_file().unwrap();
-    assert!(raw_data_file::check(file, &model).is_ok());
+    assert!(qcow2::check_raw_data_file(file, &model).is_ok());
     let length = file.length_bytes();
     let shorter = cut(file, length - 512);
     let mut lost = cut(file, length - 512);
@@ -177,7 +174,7 @@ fn a_raw_data_file_that_differs_from_the_disk_is_found() {
         ),
     ];
     for (name, file, fingerprint) in faults {
-        let violation = raw_data_file::check(&file, &model).unwrap_err();
+        let violation = qcow2::check_raw_data_file(&file, &model).unwrap_err();
         assert_eq!(violation.fingerprint(), fingerprint, "{name}");
     }
 }

@@ -17,7 +17,7 @@ use crate::formats::anatomy::Anatomy;
 use crate::harness::engine::Engine;
 use crate::harness::files::chain::Chain;
 use crate::harness::model::Model;
-use crate::harness::oracles::collector::Collector;
+use crate::harness::oracles::bounds::Collector;
 use crate::images::damage::Damage;
 use crate::images::files::{FileNames, Images};
 use crate::images::image::Image;

@@ -11,10 +11,10 @@ use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::questions::QuestionKind;
 use crate::harness::engine::tested::TestedDisk;
 use crate::harness::engine::{Answer, CheckCounts, EngineError, ErrorKind, ImageInfo};
-use crate::harness::oracles::collector::Collector;
+use crate::harness::oracles::bounds::Collector;
+use crate::harness::oracles::extents::{self, lookup, model};
 use crate::harness::oracles::{
-    OracleResult, SetAside, Violation, disagreement, disagreement_with, lookup, model, partition,
-    violation,
+    OracleResult, SetAside, Violation, disagreement, disagreement_with, violation,
 };
 
 use super::differences::{self, Other, SECTOR_BYTES, map_field, merged};
@@ -82,7 +82,7 @@ impl DiskSides<'_, '_, '_> {
         set_aside: &mut SetAside,
     ) -> OracleResult {
         let DiskBuffers { theirs, merged: [meant, found], clipped, .. } = buffers;
-        let tiles = |extents: &[Extent], size| partition::prefix(extents, &(0..size));
+        let tiles = |extents: &[Extent], size| extents::check_prefix(extents, &(0..size));
         // An oracle has found extents that do not tile.
         let is_tiled = tiles(judged.extents, judged.size_bytes).is_ok();
         let maps = self.ours.answers(QuestionKind::Map);

@@ -18,7 +18,7 @@ use crate::harness::engine::questions::{QuestionKind, QuestionKinds};
 use crate::harness::engine::tested::{TestedDisk, TestedEngine};
 use crate::harness::engine::{EngineError, ErrorKind};
 use crate::harness::files::chain::Chain;
-use crate::harness::oracles::collector::Collector;
+use crate::harness::oracles::bounds::Collector;
 use crate::harness::oracles::{OracleResult, SetAside, Violation, disagreement_with, process_end};
 use crate::harness::writing::WriterJudge;
 

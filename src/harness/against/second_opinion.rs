@@ -12,15 +12,14 @@ use crate::disk::offsets::GuestOffset;
 
 use crate::base::features::FeatureSet;
 use crate::formats::qcow2::header::Header;
-use crate::harness::cases::case::Case;
-use crate::harness::cases::case::Verdicts;
+use crate::harness::cases::case::{Case, Verdicts};
 use crate::harness::engine::claims::SizePolicy;
 use crate::harness::engine::questions::QuestionKinds;
 use crate::harness::engine::tested::{TestedDisk, TestedEngine};
 use crate::harness::engine::{EngineError, ErrorKind};
 use crate::harness::files::chain::Chain;
 use crate::harness::files::meter::Meter;
-use crate::harness::oracles::collector::Collector;
+use crate::harness::oracles::bounds::Collector;
 use crate::harness::oracles::{OracleResult, SetAside, Violation};
 
 /// The highest number of steps of a walk whose extents are compared. A longer walk is compared up to there.

@@ -22,7 +22,7 @@ use crate::harness::engine::{
     Opened, ReportKind,
 };
 use crate::harness::files::chain::{Chain, ChainFolder};
-use crate::harness::oracles::model;
+use crate::harness::oracles::extents::model;
 use crate::harness::{ChainFiles, Walker};
 use crate::processes::ProcessEnd;
 

@@ -1,9 +1,20 @@
-//! The cost of a walk is bounded by its tables: bytes read, steps and extents. Does not check the memory of a walk: a
-//! test with a counting allocator does (`tests/memory.rs`).
+//! The work of an engine is bounded.
+//!
+//! `bounds`: the cost of a walk is bounded by its tables: bytes read, steps and extents. The collector counts the
+//! steps, and ends the walk. Does not check the memory of a walk: `memory` does, and a test with a counting allocator
+//!
+//! `memory`: opening, walking and reading allocate no more bytes at a time than the policy of the engine allows. The
+//! process counts them if [`PeakAlloc`] is its global allocator; otherwise, this oracle is idle. The buffers of the
+//! harness, which are small and reused, are included. Does not check memory that no allocator of Rust counts.
+
+use std::ops::ControlFlow;
+
+use peak_alloc::PeakAlloc;
 
 use crate::base::limits::{FUEL_BASE, FUEL_PER_UNIT};
-use crate::disk::extent::Extent;
+use crate::disk::extent::{Extent, Visitor};
 use crate::disk::image_format::ImageFormat;
+use crate::harness::engine::claims::MemoryPolicy;
 use crate::images::list::drawer;
 
 use super::{OracleResult, violation};
@@ -81,6 +92,106 @@ pub fn check_steps(exhausted: bool, fuel: u64) -> OracleResult {
         return Ok(());
     }
     violation(ORACLE, "steps", ("an end", "out of fuel"), || format!("{fuel} steps were made"))
+}
+
+const MEMORY: &str = "memory";
+const MIB_BYTES: u64 = 1 << 20;
+
+/// The memory of this process when an engine begins to work.
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryMeter {
+    before: usize,
+}
+
+impl MemoryMeter {
+    /// Begins to measure.
+    pub fn begin() -> Self {
+        PeakAlloc.reset_peak_usage();
+        Self { before: PeakAlloc.current_usage() }
+    }
+
+    /// Checks the highest number of bytes that were allocated at a time since the beginning.
+    pub fn check(self, policy: MemoryPolicy) -> OracleResult {
+        let MemoryPolicy::AtMost(allowed) = policy else { return Ok(()) };
+        let allocated = PeakAlloc.peak_usage().saturating_sub(self.before) as u64;
+        if allocated <= allowed {
+            return Ok(());
+        }
+        violation(MEMORY, "peak", ("within bounds", "more"), || {
+            // Whole units: two runs of one input differ by some bytes, and must report the same.
+            let [allocated, allowed] = [allocated, allowed].map(|bytes| bytes.div_ceil(MIB_BYTES));
+            format!("{allocated} MiB were allocated at a time, {allowed} MiB allowed")
+        })
+    }
+}
+
+/// The bound on the steps of a walk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fuel {
+    /// The number of steps.
+    pub(super) steps: u64,
+    /// A walk that takes more steps is a violation. If false, the oracle stops it and goes on.
+    pub(super) enough: bool,
+}
+
+/// Collects the extents of one walk.
+#[derive(Debug)]
+pub struct Collector<'e> {
+    extents: &'e mut Vec<Extent>,
+    /// The number of extents after which the collector stops the walk.
+    stop_after: usize,
+    fuel: u64,
+}
+
+impl<'e> Collector<'e> {
+    /// Creates a collector that empties `extents`, collects into it, and stops the walk after `fuel` steps.
+    pub fn new(extents: &'e mut Vec<Extent>, fuel: u64) -> Self {
+        extents.clear();
+        Self { extents, stop_after: usize::MAX, fuel }
+    }
+
+    /// Stops the walk after `extents` extents, at least 1.
+    pub fn stopping_after(self, extents: usize) -> Self {
+        Self { stop_after: extents, ..self }
+    }
+
+    /// Returns the number of steps that the walk may still take.
+    pub fn fuel_left(&self) -> u64 {
+        self.fuel
+    }
+
+    /// Reports whether the collector stopped the walk because it took too many steps.
+    pub fn exhausted(&self) -> bool {
+        self.fuel == 0
+    }
+
+    /// Reports whether the collector has asked the walk to stop.
+    pub fn is_stopped(&self) -> bool {
+        self.exhausted() || self.extents.len() >= self.stop_after
+    }
+
+    #[inline]
+    fn burn(&mut self) -> ControlFlow<()> {
+        // Fuel that has run out stays so: an engine may go on calling.
+        self.fuel = self.fuel.saturating_sub(1);
+        if self.fuel == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+impl Visitor for Collector<'_> {
+    #[inline]
+    fn extent(&mut self, extent: Extent) -> ControlFlow<()> {
+        self.extents.push(extent);
+        if self.extents.len() >= self.stop_after {
+            return ControlFlow::Break(());
+        }
+        self.burn()
+    }
+
+    #[inline]
+    fn step(&mut self) -> ControlFlow<()> {
+        self.burn()
+    }
 }
 
 #[cfg(test)]

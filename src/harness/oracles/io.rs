@@ -8,8 +8,8 @@ use crate::harness::files::chain::Chain;
 use crate::harness::files::meter::Meter;
 use crate::harness::model::Model;
 
-use super::collector::Collector;
-use super::{Oracle, OracleResult, Violation, data, partition, unexpected_error, violation};
+use super::bounds::Collector;
+use super::{Oracle, OracleResult, Violation, data, extents, unexpected_error, violation};
 
 const ORACLE: Oracle = Oracle::drawn("io");
 
@@ -77,7 +77,7 @@ fn check_answer(
     }
     let size = whole.last().and_then(Extent::end).map_or(0, |end| end.get());
     // The number of the failing read is drawn, so a violation of `partition` is drawn here, too.
-    partition::prefix(emitted, &(0..size)).map_err(Violation::into_drawn)?;
+    extents::check_prefix(emitted, &(0..size)).map_err(Violation::into_drawn)?;
     for (index, (part, whole)) in emitted.iter().zip(whole).enumerate() {
         let last = index + 1 == emitted.len();
         let fits = if last {

@@ -9,12 +9,11 @@ use crate::harness::files::chain::Chain;
 use crate::harness::model::Model;
 use crate::images::entropy::Entropy;
 
-use super::collector::Collector;
+use super::bounds::{self, Collector};
 use super::data::inside::{self, Share};
 use super::data::{self, DataBuffers};
-use super::{
-    Oracle, OracleResult, SetAside, Violation, bounds, lookup, model, unexpected_error, window,
-};
+use super::extents::{lookup, model, window};
+use super::{Oracle, OracleResult, SetAside, Violation, unexpected_error};
 
 const ORACLE: Oracle = Oracle::drawn("snapshots");
 

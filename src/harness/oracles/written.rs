@@ -29,9 +29,8 @@ use crate::harness::model::Model;
 use crate::images::entropy::Entropy;
 
 use super::data::{GuestRead, InCompressed};
-use super::{
-    OracleResult, POISON, SetAside, Violation, disagreement, model, unexpected_error, violation,
-};
+use super::extents::model;
+use super::{OracleResult, POISON, SetAside, Violation, disagreement, unexpected_error, violation};
 
 const ORACLE: &str = "written";
 

@@ -13,7 +13,7 @@ use crate::harness::engine::tested::TestedEngine;
 use crate::harness::engine::{AccessFeedback, Answer, Engine, EngineError, Request, failure};
 use crate::harness::files::chain::Chain;
 use crate::harness::files::meter::{FileAccess, MAX_ACCESSES, Meter};
-use crate::harness::oracles::collector::Collector;
+use crate::harness::oracles::bounds::Collector;
 use crate::harness::{Harness, Walker};
 use crate::images::files::Images;
 use crate::programs::generate::generate_any;

@@ -16,10 +16,10 @@ use crate::harness::engine::claims::Claims;
 use crate::harness::engine::tested::TestedEngine;
 use crate::harness::files::chain::Chain;
 use crate::harness::model::Model;
+use crate::harness::oracles::damaged::raw::RawJudge;
 use crate::harness::oracles::qcow2::recount::Recount;
 use crate::harness::oracles::qcow2::refcounts;
-use crate::harness::oracles::raw::RawJudge;
-use crate::harness::oracles::{OracleResult, Violation, hostile};
+use crate::harness::oracles::{OracleResult, Violation, damaged};
 use crate::harness::writing::WriterJudge;
 use crate::images::limits::Limits;
 
@@ -192,7 +192,7 @@ struct HostileJudge {
     model: Model,
     /// The extents of the disk without the damage.
     expected: Vec<Extent>,
-    buffers: hostile::HostileBuffers,
+    buffers: damaged::HostileBuffers,
 }
 
 impl JudgeCase for HostileJudge {
@@ -207,7 +207,7 @@ impl JudgeCase for HostileJudge {
         model.extents(expected);
         let feedback = engine.facts().reads;
         run.begin_accesses(feedback);
-        let judged = hostile::check(engine, (case, model, expected), run, buffers);
+        let judged = damaged::check(engine, (case, model, expected), run, buffers);
         run.end_accesses(feedback, case);
         judged
     }

@@ -13,7 +13,7 @@ use crate::harness::engine::tested::{TestedDisk, TestedEngine};
 use crate::harness::engine::{AccessFeedback, EngineQuestion, Facts, ReportKind};
 use crate::harness::files::chain::Chain;
 use crate::harness::model::{Model, Visible};
-use crate::harness::oracles::collector::Collector;
+use crate::harness::oracles::bounds::Collector;
 use crate::harness::oracles::data::inside;
 use crate::harness::oracles::observed::{self, WalkWork};
 use crate::harness::oracles::{self, OracleResult, Violation};
@@ -121,10 +121,10 @@ impl ReadingJudge {
         plan.extend([EngineQuestion::Open, EngineQuestion::Map(Window::ALL)]);
         if maps && case.in_full && !expected.is_empty() {
             let stop_after = drawn_stop(expected, entropy);
-            let rest = oracles::window::rest_behind(expected, stop_after);
+            let rest = oracles::extents::window::rest_behind(expected, stop_after);
             plan.extend([Window::ALL].into_iter().chain(rest).map(EngineQuestion::Map));
         }
-        let statuses = oracles::lookup::edges(expected, known.new_extents());
+        let statuses = oracles::extents::lookup::edges(expected, known.new_extents());
         plan.extend(statuses.map(|(guest, _)| EngineQuestion::Status(guest)));
         oracles::data::edges::plan(model, known.new_visible(), plan);
         let share = if maps { inside::Share::Drawn } else { inside::Share::All };
@@ -203,8 +203,10 @@ impl ReadingJudge {
         let opened = opened.map_err(|error| oracles::unexpected_error("open", "image", &error));
         let Some(mut disk) = run.verdicts.judge(opened)? else { return Ok(None) };
         let disk = &mut disk;
-        let sized =
-            oracles::model::check_size(self.model.virtual_size_bytes(), disk.virtual_size_bytes());
+        let sized = oracles::extents::model::check_size(
+            self.model.virtual_size_bytes(),
+            disk.virtual_size_bytes(),
+        );
         run.verdicts.judge(sized)?;
         let walk = self.judge_walk(disk, run, context)?;
         let Self { model, expected, whole, other, known, is_walked, .. } = self;
@@ -213,11 +215,12 @@ impl ReadingJudge {
             whole.clone_from(expected);
         } else if case.in_full && !whole.is_empty() {
             let stop_after = drawn_stop(whole, run.entropy);
-            run.verdicts
-                .judge(oracles::window::check_resumed(disk, stop_after, whole, fuel, other))?;
+            run.verdicts.judge(oracles::extents::window::check_resumed(
+                disk, stop_after, whole, fuel, other,
+            ))?;
         }
         let set_aside = &mut |found| run.verdicts.set_aside(found);
-        oracles::lookup::check(disk, whole, known.new_extents(), set_aside)?;
+        oracles::extents::lookup::check(disk, whole, known.new_extents(), set_aside)?;
         let read = &mut |at, into: &mut [u8]| disk.read(at, into);
         oracles::data::edges::check(read, model, known.new_visible(), set_aside)?;
         if case.in_full {
@@ -261,11 +264,11 @@ impl ReadingJudge {
             let judged = match *question {
                 Question::Walk(window) if *is_walked => {
                     run.observer.event(State::Check, Event::Walk);
-                    oracles::window::check(disk, window, whole, context.fuel, other)
+                    oracles::extents::window::check(disk, window, whole, context.fuel, other)
                 }
                 Question::Lookup(guest) if disk.answers(QuestionKind::Status) => {
                     run.observer.event(State::Check, Event::Lookup);
-                    oracles::lookup::check_point(disk, guest, whole)
+                    oracles::extents::lookup::check_point(disk, guest, whole)
                 }
                 Question::Read { start, length_bytes } if disk.answers(QuestionKind::Read) => {
                     let length = usize::from(length_bytes);
@@ -309,15 +312,15 @@ impl ReadingJudge {
         run.verdicts.judge(oracles::bounds::check(&cost, whole, size, case.cell_bytes))?;
         let walked = walked.map_err(|error| oracles::unexpected_error("walk", "image", &error));
         if run.verdicts.judge_answer(walked)?.is_none()
-            || run.verdicts.judge(oracles::partition::check(whole, &(0..size)))?.is_none()
+            || run.verdicts.judge(oracles::extents::check_partition(whole, &(0..size)))?.is_none()
         {
             return Ok(None);
         }
         let set_aside = &mut |found| run.verdicts.set_aside(found);
-        oracles::flags::check(whole, set_aside)?;
+        oracles::extents::check_flags(whole, set_aside)?;
         // This oracle runs before the model, which would report a missed merge only as a wrong length.
-        oracles::maximal::check(whole, &case.file_edges(), set_aside)?;
-        oracles::model::check_all(expected, whole, clipped, set_aside)?;
+        oracles::extents::check_maximal(whole, &case.file_edges(), set_aside)?;
+        oracles::extents::model::check_all(expected, whole, clipped, set_aside)?;
         let (bytes, table_bytes) = (open_bytes + read_bytes, tables.active);
         let work = WalkWork { reads, bytes, extents: whole.len(), table_bytes };
         observed::work(&work, run.observer);

@@ -8,7 +8,7 @@ use crate::harness::cases::case::Case;
 use crate::harness::cases::target::{CaseEnd, CaseRun, Definition, Expectation, Inputs, JudgeCase};
 use crate::harness::engine::tested::{TestedDisk, TestedEngine};
 use crate::harness::files::chain::Chain;
-use crate::harness::oracles::raw::RawJudge;
+use crate::harness::oracles::damaged::raw::RawJudge;
 use crate::harness::oracles::{OracleResult, Violation, violation};
 use crate::images::limits::Limits;
 

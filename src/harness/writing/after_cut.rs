@@ -93,7 +93,7 @@ impl WriterJudge {
         let walked = self.walked(reader, &cut.files, |size_bytes| {
             match cut.guest.may_have_size(size_bytes) {
                 true => Ok(()),
-                false => oracles::model::check_size(cut.guest.size_bytes(), size_bytes),
+                false => oracles::extents::model::check_size(cut.guest.size_bytes(), size_bytes),
             }
         });
         let Some(mut disk) = steps.judge(walked)? else { return Ok(None) };

@@ -3,8 +3,7 @@
 use crate::disk::observer::Observer;
 use crate::formats::qcow2::geometry::{Compression, Version};
 use crate::formats::qcow2::header::Header;
-use crate::harness::cases::case::Case;
-use crate::harness::cases::case::Verdicts;
+use crate::harness::cases::case::{Case, Verdicts};
 use crate::harness::engine::EngineError;
 use crate::harness::engine::tested::TestedEngine;
 use crate::harness::files::chain::Chain;

@@ -9,15 +9,14 @@ use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Event, Observer, State, Vital};
 use crate::harness::Walker;
 use crate::harness::cases::accesses::AccessReport;
-use crate::harness::cases::case::Case;
-use crate::harness::cases::case::Verdicts;
+use crate::harness::cases::case::{Case, Verdicts};
 use crate::harness::cases::target::CaseRun;
 use crate::harness::engine::claims::SizePolicy;
 use crate::harness::engine::tested::{TestedDisk, TestedEngine};
 use crate::harness::engine::{AccessFeedback, Engine, EngineError, OpenDisk};
 use crate::harness::files::chain::Chain;
 use crate::harness::files::meter::Meter;
-use crate::harness::oracles::collector::Collector;
+use crate::harness::oracles::bounds::Collector;
 use crate::harness::oracles::data::GuestRead;
 use crate::harness::oracles::qcow2::recount::Recount;
 use crate::harness::oracles::qcow2::refcounts;
@@ -267,7 +266,7 @@ impl WriterJudge {
             || Some(actual_bytes) == stored.checked_next_multiple_of(SECTOR_BYTES);
         match policy == SizePolicy::Near && has_first_size && is_near {
             true => Ok(()),
-            false => oracles::model::check_size(expected_bytes, actual_bytes),
+            false => oracles::extents::model::check_size(expected_bytes, actual_bytes),
         }
     }
 
@@ -319,10 +318,10 @@ impl WriterJudge {
     ) -> Result<Option<bool>, Box<oracles::Violation>> {
         let expected_bytes = self.guest.size_bytes();
         let walked = self.walked(reader, chain, |size_bytes| {
-            oracles::model::check_size(expected_bytes, size_bytes)
+            oracles::extents::model::check_size(expected_bytes, size_bytes)
         });
         let Some(mut disk) = steps.judge(walked)? else { return Ok(None) };
-        steps.each(|set_aside| oracles::flags::check(&self.extents, set_aside))?;
+        steps.each(|set_aside| oracles::extents::check_flags(&self.extents, set_aside))?;
         let read = &mut |at, into: &mut [u8]| disk.read(at, into);
         let has_disk = steps.each(|set_aside| self.compare(Moment::Closed, read, set_aside))?;
         drop(disk);
@@ -348,7 +347,7 @@ impl WriterJudge {
         let walked = disk.map(Window::ALL, &mut collector);
         oracles::bounds::check_steps(collector.exhausted(), MAX_WALK_STEPS)?;
         walked.map_err(refused)?;
-        oracles::partition::check(&self.extents, &(0..size_bytes))?;
+        oracles::extents::check_partition(&self.extents, &(0..size_bytes))?;
         Ok(disk)
     }
 
@@ -392,12 +391,12 @@ impl WriterJudge {
             Err(EngineError::NoAnswer) => return Ok(()),
             walked => walked.map_err(|error| oracles::unexpected_error("walk", "image", &error))?,
         }
-        oracles::partition::check(again, &(0..size_bytes))?;
-        oracles::model::check(extents, again)?;
+        oracles::extents::check_partition(again, &(0..size_bytes))?;
+        oracles::extents::model::check(extents, again)?;
         // A stream of its own, so that the choices of the other oracles stay as they are.
         let mut own = Entropy::new(entropy.state().rotate_left(16));
         let stop_after = own.below(extents.len() as u64) as usize + 1;
-        oracles::window::check_resumed(disk, stop_after, extents, MAX_WALK_STEPS, again)
+        oracles::extents::window::check_resumed(disk, stop_after, extents, MAX_WALK_STEPS, again)
     }
 
     /// Judges whether the engine has tried to write to files that are open for reading only.

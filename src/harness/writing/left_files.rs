@@ -11,7 +11,7 @@ use crate::formats::qcow2::header::Header;
 use crate::harness::Walker;
 use crate::harness::engine::{Engine, EngineError};
 use crate::harness::files::chain::{Chain, ChainFile};
-use crate::harness::oracles::qcow2::{kept, raw_data_file};
+use crate::harness::oracles::qcow2::{self, kept};
 use crate::harness::oracles::written::{self, BeyondEdges, Moment, WrittenBuffers};
 use crate::harness::oracles::{self, OracleResult, SetAside, Violation};
 use crate::images::entropy::Entropy;
@@ -61,8 +61,8 @@ impl WriterJudge {
         let Self { built, guest, bytes, .. } = self;
         let size_bytes = guest.size_bytes();
         let most_bytes = cluster_size.saturating_bytes(cluster_size.clusters_for(size_bytes));
-        raw_data_file::check_length(file, size_bytes..=most_bytes).or_else(&mut *set_aside)?;
-        raw_data_file::check_written(file, &guest.over(built), Moment::Closed, bytes, set_aside)
+        qcow2::check_raw_length(file, size_bytes..=most_bytes).or_else(&mut *set_aside)?;
+        qcow2::check_written_raw(file, &guest.over(built), Moment::Closed, bytes, set_aside)
     }
 
     /// Judges the data file after a cut that has left a disk of `size_bytes`.
@@ -74,7 +74,7 @@ impl WriterJudge {
     ) -> OracleResult {
         let Some(RawDataFile { file, .. }) = raw_data_file_of(&cut.files) else { return Ok(()) };
         let expected = cut.guest.flushed_over(&self.built, size_bytes);
-        raw_data_file::check_written(file, &expected, Moment::Cut, &mut self.bytes, set_aside)
+        qcow2::check_written_raw(file, &expected, Moment::Cut, &mut self.bytes, set_aside)
     }
 
     /// Judges the snapshots of a closed file.
@@ -239,7 +239,7 @@ impl SnapshotReader<'_> {
         let Self { reader, chain, built, active, bytes, entropy, is_cut } = self;
         let opened = reader.open_snapshot(chain, index);
         let mut disk = opened.map_err(|error| oracles::unexpected_error("open", "", &error))?;
-        oracles::model::check_size(state.size_bytes, disk.virtual_size_bytes())?;
+        oracles::extents::model::check_size(state.size_bytes, disk.virtual_size_bytes())?;
         let read = &mut |at, into: &mut [u8]| disk.read(at, into);
         let beyond = BeyondEdges::Drawn(entropy);
         let disk = ChangedDisk::new(state, built).beside(active);

@@ -5,7 +5,6 @@
 mod reading;
 mod vhdx;
 mod vmdk;
-mod vmdk_extents;
 mod vpc;
 
 use std::fmt;
@@ -56,11 +55,11 @@ impl LayoutJudge {
         files: &LayerFiles,
         below: Option<&LayerFiles>,
     ) -> Result<u64, Box<Violation>> {
-        let lines = vmdk_extents::check_descriptor(files, below)?;
+        let lines = vmdk::check_stated_extents(files, below)?;
         let mut table_bytes = 0;
         for (line, image) in lines.iter().zip(files.extents.all()) {
             self.places.clear();
-            table_bytes += vmdk_extents::check(line, image, &mut self.places)?;
+            table_bytes += vmdk::check_extents(line, image, &mut self.places)?;
             self.check_places(image.length_bytes())?;
         }
         Ok(table_bytes)

@@ -5,8 +5,7 @@ use std::ops::Range;
 
 use crate::disk::extent::{Extent, Mapping};
 use crate::disk::offsets::GuestOffset;
-
-use super::{OracleResult, SetAside, differing_field, violation};
+use crate::harness::oracles::{OracleResult, SetAside, differing_field, violation};
 
 const ORACLE: &str = "model";
 
@@ -173,8 +172,9 @@ pub fn check_size(expected: u64, actual: u64) -> OracleResult {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::disk::offsets::HostOffset;
+
+    use super::*;
 
     fn normal(start: u64, length_bytes: u64, host: u64) -> Extent {
         let data = Mapping { present: true, zero: false, data: true, ..Mapping::HOLE };

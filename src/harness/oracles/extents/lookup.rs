@@ -1,6 +1,6 @@
 //! The status of guest bytes, at both edges of every extent, agrees with the extent, and so does the run that begins
-//! there. A coarse status must not contradict. Does not check that the extents are right, nor more than some extents
-//! of a long run.
+//! there. A coarse status must not contradict. Does not check that the extents are right, nor more than some extents of
+//! a long run.
 
 use std::ops::ControlFlow;
 
@@ -8,8 +8,9 @@ use crate::disk::extent::Extent;
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::status::{GuestRun, GuestStatus};
 use crate::harness::engine::tested::TestedDisk;
-
-use super::{OracleResult, SetAside, differing_field, go_on, unexpected_error, violation};
+use crate::harness::oracles::{
+    OracleResult, SetAside, differing_field, go_on, unexpected_error, violation,
+};
 
 const ORACLE: &str = "lookup";
 

@@ -1,10 +1,11 @@
-//! Damaged images: after any damage, opening, walking, looking up and reading end within bounds. Answers tile the
-//! disk, are possible, and agree with each other. Ranges that no damage can have touched are mapped as the model
-//! says. While bytes change during a read, or reads fail, answers only have to tile the disk. If QEMU does not open the
-//! image, the oracle `refusal` judges the answers instead. Does not check the mapping of damaged entries, nor the data
-//! that they map; [`untouched`] judges the rest.
+//! Damaged images: after any damage, opening, walking, looking up and reading end within bounds. Answers tile the disk,
+//! are possible, and agree with each other. Ranges that no damage can have touched are mapped as the model says. While
+//! bytes change during a read, or reads fail, answers only have to tile the disk. If QEMU does not open the image, the
+//! oracle `refusal` judges the answers instead. Does not check the mapping of damaged entries, nor the data that they
+//! map; [`Untouched`] judges the rest.
 
-pub(super) mod untouched;
+mod parts;
+pub mod raw;
 
 use crate::disk::extent::{Extent, Window};
 use crate::disk::observer::{Event, State};
@@ -16,14 +17,12 @@ use crate::harness::files::chain::Chain;
 use crate::harness::model::Model;
 use crate::images::damage::{Damage, Refusal};
 
-use self::untouched::Untouched;
-use super::collector::Fuel;
+use super::bounds::Fuel;
+use super::extents::model;
 use super::observed::{self, WalkWork};
-use super::raw::{
-    Answers, MAX_ASKED, MeasuredChain, WalkReach, judged_walk, read_edges, rewalk, walk,
-};
-use super::refusal::{self, RefusedWalks};
-use super::{Oracle, OracleResult, Violation, model, unwalked};
+use super::{Oracle, OracleResult, Violation};
+use parts::{RefusedWalks, Untouched};
+use raw::{Answers, MAX_ASKED, MeasuredChain, WalkReach, judged_walk, read_edges, rewalk, walk};
 
 const ORACLE: Oracle = Oracle::drawn("hostile");
 
@@ -120,7 +119,7 @@ fn check_snapshot(
     run.observer.event(State::Check, Event::Snapshot);
     let judged = walk(&mut disk, walked, fuel, run.observer).map_err(Violation::into_drawn);
     match run.verdicts.judge_answer(judged)? {
-        None => unwalked::read(&mut disk, (expected, &[]), run.entropy, run.observer),
+        None => observed::read_places(&mut disk, (expected, &[]), run.entropy, run.observer),
         Some((_, reach)) if !damage.is_unsteady() && !damage.may_split_grains() => {
             let again = rewalk(&mut disk, (walked, reach), fuel, run.entropy, other);
             run.verdicts.judge(again)?;
@@ -151,7 +150,9 @@ impl Answers<'_> {
         observed::work(&WalkWork { reads, bytes, extents, table_bytes }, run.observer);
         observed::extents(whole, span_bits, run.observer);
         match whole.is_empty() && reach != WalkReach::Complete {
-            true => unwalked::read(&mut disk, (expected, questions), run.entropy, run.observer),
+            true => {
+                observed::read_places(&mut disk, (expected, questions), run.entropy, run.observer)
+            }
             false => {
                 let asked = &whole[..whole.len().min(MAX_ASKED)];
                 let _ = read_edges(&mut disk, asked, false, run.observer);
@@ -184,7 +185,7 @@ impl Refusals<'_> {
             return Ok(Some(CaseEnd::Refused));
         };
         for place in refusals {
-            let held = refusal::check(&mut disk, place, damage, expected, walks);
+            let held = parts::check_refused(&mut disk, place, damage, expected, walks);
             run.verdicts.judge(held)?;
         }
         Ok(refusals.iter().any(Refusal::is_of_image).then_some(CaseEnd::Failed))

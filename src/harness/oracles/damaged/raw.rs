@@ -1,6 +1,6 @@
-//! Files that no program built: for any content, opening, walking, looking up and reading end within bounds.
-//! Answers tile the disk, are possible, and agree with each other. If QEMU does not open a file, the oracle `refusal`
-//! judges the answers instead. Does not check that answers are right: no model exists for such a file.
+//! Files that no program built: for any content, opening, walking, looking up and reading end within bounds. Answers
+//! tile the disk, are possible, and agree with each other. If QEMU does not open a file, the oracle `refusal` judges
+//! the answers instead. Does not check that answers are right: no model exists for such a file.
 //!
 //! # Arithmetic
 //! Numbers of steps saturate, because a bound of 2^64 steps is none. The extents that are read end on the disk
@@ -17,17 +17,17 @@ use crate::harness::engine::questions::QuestionKind;
 use crate::harness::engine::tested::{TestedDisk, TestedEngine};
 use crate::harness::engine::{EngineError, EngineQuestion, ErrorKind};
 use crate::harness::files::chain::Chain;
+use crate::harness::oracles::bounds::{self, Collector, Fuel};
+use crate::harness::oracles::extents::window::{self, WholeWalk};
+use crate::harness::oracles::extents::{self, lookup};
+use crate::harness::oracles::observed::{self, WalkWork};
+use crate::harness::oracles::{OracleResult, Violation, unexpected_error};
 use crate::images::damage::BrokenRule;
 use crate::images::entropy::Entropy;
 use crate::images::list::drawer;
 use crate::programs::Question;
 
-use super::collector::{Collector, Fuel};
-use super::hostile::untouched::Untouched;
-use super::observed::{self, WalkWork};
-use super::refusal::{self, RefusedWalks};
-use super::window::{self, WholeWalk};
-use super::{OracleResult, Violation, bounds, flags, lookup, maximal, partition, unwalked};
+use super::parts::{self, RefusedWalks, Untouched};
 
 /// The end of a whole walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,7 +187,7 @@ impl Answers<'_> {
         };
         let whole_disk = 0..disk.virtual_size_bytes();
         let mut walks = RefusedWalks { fuel: self.fuel, extents: self.other, tiled: Ok(()) };
-        let answered = refusal::check_piece(&mut disk, rule, whole_disk, &mut walks);
+        let answered = parts::check_piece(&mut disk, rule, whole_disk, &mut walks);
         run.verdicts.judge(answered)?;
         run.verdicts.judge(walks.tiled)?;
         Ok(CaseEnd::Failed)
@@ -223,17 +223,17 @@ impl Answers<'_> {
         let (reads, bytes, extents) = (run.meter.reads(), run.meter.bytes(), whole.len());
         observed::work(&WalkWork { reads, bytes, extents, table_bytes }, observer);
         let set_aside = &mut |found| run.verdicts.set_aside(found);
-        flags::check(whole, set_aside)?;
+        extents::check_flags(whole, set_aside)?;
         // Damage may change the place where the next file begins.
         if chain.layers().iter().all(|layer| layer.extents.is_empty()) {
-            maximal::check(whole, &[], set_aside)?;
+            extents::check_maximal(whole, &[], set_aside)?;
         }
         observed::extents(whole, span_bits, observer);
         let is_walked = !whole.is_empty() || complete;
         let set_aside = &mut |found| run.verdicts.set_aside(found);
         untouched.map_or(Ok(()), |it| it.check(&mut disk, is_walked, set_aside))?;
         if !is_walked {
-            unwalked::read(&mut disk, (expected, questions), run.entropy, observer);
+            observed::read_places(&mut disk, (expected, questions), run.entropy, observer);
             return Ok(outcome);
         }
         let asked = &whole[..whole.len().min(MAX_ASKED)];
@@ -263,14 +263,14 @@ impl Answers<'_> {
     }
 }
 
-/// Adds the questions of [`unwalked::read`] to `plan`, for a disk with the extents `expected`.
+/// Adds the questions of [`observed::read_places`] to `plan`, for a disk with the extents `expected`.
 fn plan_unwalked(
     (expected, questions): (&[Extent], &[Question]),
     entropy: &Entropy,
     plan: &mut Vec<EngineQuestion>,
 ) {
     let size = expected.last().and_then(Extent::end).map_or(0, |end| end.get());
-    unwalked::each_place(size, (expected, questions), &mut entropy.clone(), |start, length| {
+    observed::each_place(size, (expected, questions), &mut entropy.clone(), |start, length| {
         plan.push(EngineQuestion::Read(start, length.into()));
     });
 }
@@ -325,7 +325,7 @@ fn ask(
             }
             Question::Read { start, length_bytes } => {
                 observer.event(State::Check, Event::Read);
-                unwalked::read_any(disk, start, length_bytes, observer);
+                observed::read_any(disk, start, length_bytes, observer);
                 continue;
             }
         };
@@ -366,7 +366,7 @@ pub(super) fn walk(
     if let Err(error) = &walked
         && error.kind() == ErrorKind::NoAnswer
     {
-        return Err(super::unexpected_error("walk", "image", error));
+        return Err(unexpected_error("walk", "image", error));
     }
     bounds::check_steps(exhausted && fuel.enough, fuel.steps)?;
     if let Err(error) = &walked {
@@ -378,10 +378,10 @@ pub(super) fn walk(
         false => WalkReach::Beginning,
     };
     if reach == WalkReach::Complete {
-        partition::check(whole, &(0..size))?;
+        extents::check_partition(whole, &(0..size))?;
     } else {
         observer.event(State::Check, Event::Stopped);
-        partition::prefix(whole, &(0..size))?;
+        extents::check_prefix(whole, &(0..size))?;
     }
     Ok((if walked.is_ok() { CaseEnd::Judged } else { CaseEnd::Failed }, reach))
 }
@@ -403,7 +403,7 @@ pub(super) fn read_edges(
             let answer: Result<(), EngineError> = disk.read(start, &mut bytes[..length]);
             match answer {
                 Err(error) if !extent.mapping.compressed => {
-                    return Err(super::unexpected_error("data", "range", &error));
+                    return Err(unexpected_error("data", "range", &error));
                 }
                 Err(error) => observed::error(&error, observer),
                 Ok(()) => {}

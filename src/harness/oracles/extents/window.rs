@@ -1,6 +1,6 @@
-//! The extents of any window are the clipped extents of the whole walk. A walk that stops and resumes at the end of
-//! an extent emits the same extents, and so does a second walk. If the whole walk ended early, with an error or at a
-//! bound of the harness, the same holds as far as it came. Does not check that the whole walk is right.
+//! The extents of any window are the clipped extents of the whole walk. A walk that stops and resumes at the end of an
+//! extent emits the same extents, and so does a second walk. If the whole walk ended early, with an error or at a bound
+//! of the harness, the same holds as far as it came. Does not check that the whole walk is right.
 
 use std::ops::Range;
 
@@ -8,10 +8,9 @@ use crate::disk::extent::{Extent, Window};
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::ErrorKind;
 use crate::harness::engine::tested::TestedDisk;
-
-use super::collector::Collector;
-use super::{
-    Oracle, OracleResult, Violation, differing_field, partition, unexpected_error, violation,
+use crate::harness::oracles::bounds::Collector;
+use crate::harness::oracles::{
+    Oracle, OracleResult, Violation, differing_field, extents, unexpected_error, violation,
 };
 
 const ORACLE: Oracle = Oracle::drawn("window");
@@ -137,8 +136,8 @@ impl WholeWalk<'_> {
 /// Checks that the extents tile `range`, or its beginning if the walk ended early.
 fn check_tiling(extents: &[Extent], range: &Range<u64>, ended_early: bool) -> OracleResult {
     let tiled = match ended_early {
-        true => partition::prefix(extents, range).map(|_| ()),
-        false => partition::check(extents, range),
+        true => extents::check_prefix(extents, range).map(|_| ()),
+        false => extents::check_partition(extents, range),
     };
     tiled.map_err(Violation::into_drawn)
 }
@@ -180,13 +179,14 @@ fn left_after(extent: &Extent, start: GuestOffset) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::disk::extent::{Mapping, Visitor};
     use crate::disk::offsets::HostOffset;
     use crate::harness::engine::tested::TestedEngine;
     use crate::harness::engine::{Answer, Engine, Facts, OpenDisk, Opened};
     use crate::harness::files::chain::Chain;
     use crate::images::image::Image;
+
+    use super::*;
 
     /// A disk of 12 bytes whose walks emit these extents in turn, for any window.
     #[derive(Clone)]
