@@ -226,12 +226,7 @@ fn is_decoding_in_drawer(own: &str, other: &str) -> bool {
     let is_in_any = |module: &str, modules: &[String]| {
         modules.iter().any(|outer| is_in(module, &[outer.as_str()]))
     };
-    let values = [
-        "formats::qcow2::geometry",
-        "formats::anatomy::part",
-        "formats::anatomy::seal",
-        "formats::structure_field",
-    ];
+    let values = ["formats::qcow2::geometry", "formats::anatomy::fields", "formats::anatomy::seal"];
     is_in_any(own, &of_each("images", ""))
         && is_in(other, &["formats"])
         && !is_in_any(other, &of_each("formats", "::constants"))

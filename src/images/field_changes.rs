@@ -1,7 +1,7 @@
 //! Shorthands for the changes of which attacks of known meaning consist.
 
 use crate::formats::anatomy::Part;
-use crate::formats::structure_field::StructureField;
+use crate::formats::anatomy::StructureField;
 use crate::images::damage::{FieldChange, Transform};
 
 /// Returns the change that sets an element to `value`.

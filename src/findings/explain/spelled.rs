@@ -3,13 +3,12 @@
 use crate::disk::clusters::SUBCLUSTERS;
 use crate::disk::image_format::ImageFormat;
 use crate::formats;
-use crate::formats::anatomy::{Anatomy, Part};
+use crate::formats::anatomy::{Anatomy, Part, feature_names, with_reserved};
 use crate::formats::qcow2::constants::{COPIED, OFFSET_MASK};
 use crate::formats::qcow2::entry;
 use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
 use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::vmdk::tables::Tables;
-use crate::formats::words::{features, with_reserved};
 
 /// Names of the header's feature bits, from bit 0 on (specification, "Header").
 const FEATURE_BITS: [(&str, &[&str]); 3] = [
@@ -73,7 +72,7 @@ fn qcow2(part: Part, name: &str, value: u64, geometry: Option<&Geometry>) -> Str
             (at, _) => format!("bits at {at:#x}"),
         },
         Part::Header => match FEATURE_BITS.iter().find(|(field, _)| *field == name) {
-            Some((_, names)) => features(value, names),
+            Some((_, names)) => feature_names(value, names),
             None => value.to_string(),
         },
         _ => value.to_string(),

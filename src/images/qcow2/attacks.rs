@@ -1,8 +1,8 @@
 //! The attacks of known meaning on qcow2 images.
 
 use crate::formats::anatomy::Part;
+use crate::formats::anatomy::StructureField;
 use crate::formats::qcow2::constants::header;
-use crate::formats::structure_field::StructureField;
 use crate::images::damage::{FieldChange, Transform};
 use crate::images::field_changes::declared;
 

@@ -5,13 +5,13 @@
 
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
+use crate::formats::anatomy::StructureField;
 use crate::formats::qcow2::constants::{
     AUTOCLEAR_BITMAPS, AUTOCLEAR_RAW_DATA_FILE, BITMAPS_EXTENSION_BYTES, EXTENSION_BACKING_FORMAT,
     EXTENSION_BITMAPS, EXTENSION_CRYPTO, EXTENSION_END, INCOMPATIBLE_COMPRESSION,
     INCOMPATIBLE_DATA_FILE, INCOMPATIBLE_EXTENDED_L2, MAGIC, MAX_FILE_BYTES, SNAPSHOT_FIXED_BYTES,
     bitmaps_extension, header, snapshot_entry,
 };
-use crate::formats::structure_field::StructureField;
 use crate::images::image::Image;
 
 use crate::images::rule::BrokenRule;

@@ -1,6 +1,6 @@
 //! The attacks of known meaning on VDI images.
 
-use crate::formats::structure_field::StructureField;
+use crate::formats::anatomy::StructureField;
 use crate::formats::vdi::constants::header;
 use crate::images::damage::{FieldChange, Transform};
 use crate::images::field_changes::declared;

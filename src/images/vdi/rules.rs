@@ -1,7 +1,7 @@
 //! The rules about images, in the order of QEMU's checks (`block/vdi.c`, `vdi_open`). QEMU accepts any entry of the
 //! block map.
 
-use crate::formats::structure_field::StructureField;
+use crate::formats::anatomy::StructureField;
 use crate::formats::vdi::constants::{
     MAX_VDI_BLOCKS, VDI_BLOCK_BYTES, VDI_SECTOR_BYTES, VDI_SIGNATURE, VDI_VERSION, header,
 };

@@ -11,12 +11,14 @@ use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Layer, PIECE_BYTES, Storage};
 use crate::formats::anatomy::{Anatomy, Part};
 use crate::formats::error::{Flow, MapError};
-use crate::formats::probe::ProbedBytes;
 pub(crate) use crate::formats::vmdk::tables::Tables as ExtentTables;
 
 /// The number of bytes of a table that an open reads at once. Its buffer is new at each open, so that it is smaller
 /// than those of a walk.
 pub(crate) const OPEN_PIECE_BYTES: usize = 8 << 10;
+
+/// The bytes that probing reads (QEMU `include/block/block_int-common.h`, `BLOCK_PROBE_BUF_SIZE`).
+pub(crate) type ProbedBytes = [u8; 512];
 
 /// The reference of a layer to the one below: `None` without a backing file, `Some(None)` if the layer does not state
 /// the backing file's format.

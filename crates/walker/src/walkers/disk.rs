@@ -1,4 +1,4 @@
-//! Opens an image, and the images below it.
+//! Opens an image, and the images below it; and the buffers of their walks.
 
 use smallvec::SmallVec;
 
@@ -9,7 +9,7 @@ use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::{Layer, Storage};
 use crate::formats::error::MapError;
 use crate::formats::qcow2::header::Header;
-use crate::formats::{Named, OpenLayer, probe};
+use crate::formats::{Buffers, Named, OpenLayer, TablePieces, probe};
 
 /// The number of layers of which a chain consists without an allocation.
 const INLINE_LAYERS: usize = 4;
@@ -206,5 +206,33 @@ impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
     #[inline]
     pub(super) fn size_below(&self, depth: usize) -> Option<u64> {
         self.below.get(depth).map(OpenLayer::size_bytes)
+    }
+}
+
+/// The buffers of a walk, which can be reused from walk to walk.
+#[derive(Debug, Default)]
+pub struct WalkScratch {
+    layers: Vec<TablePieces>,
+    pub(super) buffers: Buffers,
+}
+
+impl WalkScratch {
+    /// Creates empty buffers. They grow with the layers of the disks that are walked, and with the compressed clusters
+    /// that are read.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Forgets the last compressed clusters that were read. No answer depends on them; inflating them again only takes
+    /// time. A fuzzer calls this between inputs, so that the coverage of a run depends on its input alone.
+    pub fn forget(&mut self) {
+        self.buffers.forget();
+    }
+
+    pub(super) fn for_layers(&mut self, count: usize) -> &mut [TablePieces] {
+        if self.layers.len() < count {
+            self.layers.resize_with(count, TablePieces::default);
+        }
+        &mut self.layers
     }
 }

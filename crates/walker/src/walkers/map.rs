@@ -10,9 +10,8 @@ use crate::disk::storage::Storage;
 use crate::formats::error::{Flow, MapError};
 use crate::formats::{Cover, HoldingFile, TablePieces, at_depth, go_on};
 
-use super::disk::Disk;
+use super::disk::{Disk, WalkScratch};
 use super::host_holes::HostRun;
-use super::scratch::WalkScratch;
 
 /// Calls `visitor` with every extent of `window`, in order. Extents are maximal within the window, which is clipped to
 /// the disk; an empty window has none.

@@ -15,9 +15,8 @@ use crate::formats::qcow2::constants::{BITMAP_FIXED_BYTES, MAX_L1_ENTRIES};
 use crate::formats::qcow2::entry::Layout;
 use crate::formats::qcow2::geometry::{Geometry, Version};
 
-use super::disk::Disk;
+use super::disk::{Disk, WalkScratch};
 use super::map::map_extents;
-use super::scratch::WalkScratch;
 
 /// The length of an entry of an L1 table, a refcount table or a bitmap table.
 const POINTER_BYTES: u64 = 8;

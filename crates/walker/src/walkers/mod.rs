@@ -10,11 +10,9 @@
 pub mod chain;
 mod disk;
 mod host_holes;
-mod lookup;
 mod map;
 mod measure;
 mod read;
-mod scratch;
 
 pub use crate::formats::error::MapError;
 pub use crate::formats::qcow2::check::{
@@ -22,9 +20,8 @@ pub use crate::formats::qcow2::check::{
 };
 pub use crate::formats::vmdk::{ExtentFacts, VmdkFacts, vmdk_facts};
 pub use crate::formats::{Declared, check, declared};
-pub use disk::Disk;
-pub use lookup::lookup;
+pub use disk::{Disk, WalkScratch};
+
 pub use map::map_extents;
 pub use measure::{MeasureError, Measurement, PlannedImage, PlannedQcow2};
-pub use read::read;
-pub use scratch::WalkScratch;
+pub use read::{lookup, read};

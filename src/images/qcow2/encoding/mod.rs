@@ -5,7 +5,7 @@
 //! mistake in it would cancel out, and no oracle would see it. `tests/qemu_headers.rs` compares the fields with those
 //! that qemu-img reads.
 
-use crate::formats::structure_field::StructureField;
+use crate::formats::anatomy::StructureField;
 
 pub(super) mod bitmaps;
 pub(super) mod entries;

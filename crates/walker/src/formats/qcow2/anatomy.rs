@@ -4,6 +4,7 @@ use std::ops::{ControlFlow, Range};
 
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
+use crate::formats::anatomy::StructureField;
 use crate::formats::anatomy::{
     Anatomy, ByteOrder, EVERYTHING, Element, FieldGroup, NOTHING, OffsetUnit, Part,
 };
@@ -18,7 +19,6 @@ use crate::formats::qcow2::head::{Head, HeaderExtension, each_extension};
 use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::table::{HostTable, TableEntry};
 use crate::formats::qcow2::{bitmap, entry, snapshot};
-use crate::formats::structure_field::StructureField;
 
 impl Anatomy {
     /// Takes a qcow2 image apart.

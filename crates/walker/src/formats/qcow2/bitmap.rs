@@ -11,6 +11,7 @@ use std::ops::{ControlFlow, RangeInclusive};
 use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{PIECE_BYTES, Storage, read_array};
+use crate::formats::anatomy::StructureField;
 use crate::formats::entries::{Entries, each_entries};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::qcow2::constants::{
@@ -20,7 +21,6 @@ use crate::formats::qcow2::constants::{
 };
 use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::header::Header;
-use crate::formats::structure_field::StructureField;
 
 /// The largest number of bitmaps that QEMU opens (`QCOW2_MAX_BITMAPS`).
 pub const MAX_BITMAPS: u32 = 65_535;

@@ -4,7 +4,7 @@
 /// The fields of the header (specification, "Header"). The last six belong to version 3; a header may end before the
 /// last one.
 pub mod header {
-    use crate::formats::structure_field::fields;
+    use crate::formats::anatomy::fields;
 
     fields! {
         MAGIC = "magic" at 0, 4 bytes, maps;
@@ -31,7 +31,7 @@ pub mod header {
 
 /// The fields of a snapshot table entry (specification, "Snapshots"): the fixed part, and the known extra data.
 pub mod snapshot_entry {
-    use crate::formats::structure_field::fields;
+    use crate::formats::anatomy::fields;
 
     fields! {
         L1_TABLE_OFFSET = "l1_table_offset" at 0, 8 bytes;
@@ -51,7 +51,7 @@ pub mod snapshot_entry {
 
 /// The fields of the bitmaps extension (specification, "Bitmaps extension").
 pub mod bitmaps_extension {
-    use crate::formats::structure_field::fields;
+    use crate::formats::anatomy::fields;
 
     fields! {
         NB_BITMAPS = "nb_bitmaps" at 0, 4 bytes;
@@ -63,7 +63,7 @@ pub mod bitmaps_extension {
 
 /// The fields of a bitmap directory entry (specification, "Bitmap directory").
 pub mod bitmap_entry {
-    use crate::formats::structure_field::fields;
+    use crate::formats::anatomy::fields;
 
     fields! {
         BITMAP_TABLE_OFFSET = "bitmap_table_offset" at 0, 8 bytes;

@@ -12,8 +12,8 @@ use super::geometry::{Compression, Geometry, Version};
 use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Storage, read_array};
+use crate::formats::anatomy::StructureField;
 use crate::formats::error::MapError;
-use crate::formats::structure_field::StructureField;
 
 /// The fields of a header that a reader needs, checked as QEMU checks them at open.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,13 +4,13 @@
 use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
+use crate::formats::anatomy::StructureField;
 use crate::formats::error::MapError;
 use crate::formats::qcow2::constants::{
     MAX_FILE_BYTES, MAX_L1_ENTRIES, SNAPSHOT_FIXED_BYTES, SNAPSHOT_KNOWN_EXTRA_BYTES,
     snapshot_entry,
 };
 use crate::formats::qcow2::header::Header;
-use crate::formats::structure_field::StructureField;
 
 /// The largest `extra_data_size` that QEMU opens (`QCOW_MAX_SNAPSHOT_EXTRA_DATA`).
 pub const MAX_EXTRA_BYTES: u32 = 1024;

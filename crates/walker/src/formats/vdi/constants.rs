@@ -2,7 +2,7 @@
 
 /// The fields of the header.
 pub mod header {
-    use crate::formats::structure_field::fields;
+    use crate::formats::anatomy::fields;
 
     fields! {
         TEXT = "text" at 0, 8 bytes;

@@ -16,21 +16,21 @@ use crate::disk::extent::Mapping;
 use crate::disk::observer::{Event, Observer, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Layer, Storage, read_array};
-use crate::formats::anatomy::{Anatomy, ByteOrder, Element, FieldGroup, OffsetUnit, Part};
-use crate::formats::blocks::{BLOCK_ENTRY_BYTES, Blocks, mapping_of, read_block};
-use crate::formats::entries::{EntryRun, each_entries};
+use crate::formats::anatomy::{
+    Anatomy, ByteOrder, Element, FieldGroup, OffsetUnit, Part, StructureField, field_in_words,
+};
+use crate::formats::entries::{
+    BLOCK_ENTRY_BYTES, Blocks, EntryRun, each_entries, mapping_of, read_block,
+};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::layer::{
-    Cover, ExtentTables, FormatLayer, Named, OPEN_PIECE_BYTES, TablePieces, WalkStates,
-    whole_sectors,
+    Cover, ExtentTables, FormatLayer, Named, OPEN_PIECE_BYTES, ProbedBytes, TablePieces,
+    WalkStates, whole_sectors,
 };
-use crate::formats::probe::ProbedBytes;
-use crate::formats::structure_field::StructureField;
 use crate::formats::vdi::constants::{
     MAX_VDI_BLOCKS, TYPE_STATIC, VDI_BLOCK_BYTES, VDI_DISCARDED, VDI_HEADER_BYTES,
     VDI_SECTOR_BYTES, VDI_SIGNATURE, VDI_VERSION, header,
 };
-use crate::formats::words::field;
 
 /// The fields of a header that a reader needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,7 +204,7 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vdi<'s, S> {
             (_, "version") => format!("{}.{}", value >> 16, value & 0xffff),
             (_, "signature" | "image_flags") => format!("{value:#x}"),
             _ if name.starts_with("uuid") => format!("{value:#x}"),
-            _ => field(name, value, ByteOrder::LittleEndian),
+            _ => field_in_words(name, value, ByteOrder::LittleEndian),
         }
     }
 

@@ -7,7 +7,8 @@ use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Storage, read_array};
 use crate::formats::anatomy::{
-    Anatomy, ByteOrder, Element, FieldGroup, FieldLayout, NOTHING, OffsetUnit, Part, Seal, SealKind,
+    Anatomy, ByteOrder, Element, FieldGroup, FieldLayout, NOTHING, OffsetUnit, Part, Seal,
+    SealKind, feature_names, field_in_words, with_reserved,
 };
 use crate::formats::entries::{Entries, each_entries};
 use crate::formats::error::{Flow, MapError};
@@ -22,7 +23,6 @@ use crate::formats::vhdx::constants::{
 use crate::formats::vhdx::header::VhdxHeader;
 use crate::formats::vhdx::metadata::{Metadata, MetadataTable};
 use crate::formats::vhdx::region_table::{Region, RegionTable};
-use crate::formats::words::{features, field, with_reserved};
 
 /// The number of bytes of the file identifier: the signature, and the name of the creator.
 const IDENTIFIER_BYTES: u64 = 8 + 512;
@@ -268,9 +268,9 @@ pub(super) fn spelled(part: Part, name: &str, value: u64) -> String {
         (Part::Directory, "required") => {
             if value & 1 != 0 { "readers must know the region" } else { "optional" }.to_string()
         }
-        (Part::Metadata, "flags") => features(value, &["user", "virtual disk", "required"]),
-        (Part::Metadata, "file_parameters") => features(value, &["fixed", "has a parent"]),
-        _ => field(name, value, ByteOrder::LittleEndian),
+        (Part::Metadata, "flags") => feature_names(value, &["user", "virtual disk", "required"]),
+        (Part::Metadata, "file_parameters") => feature_names(value, &["fixed", "has a parent"]),
+        _ => field_in_words(name, value, ByteOrder::LittleEndian),
     }
 }
 

@@ -20,14 +20,12 @@ use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Layer, Storage, read_array};
 use crate::formats::anatomy::{Anatomy, Part};
-use crate::formats::blocks::{mapping_of, read_block};
-use crate::formats::entries::{EntryRun, each_entries};
+use crate::formats::entries::{EntryRun, each_entries, mapping_of, read_block};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::layer::{
-    Cover, ExtentTables, FormatLayer, Named, OPEN_PIECE_BYTES, TablePieces, WalkStates, entries_of,
-    go_on,
+    Cover, ExtentTables, FormatLayer, Named, OPEN_PIECE_BYTES, ProbedBytes, TablePieces,
+    WalkStates, entries_of, go_on,
 };
-use crate::formats::probe::ProbedBytes;
 use crate::formats::vhdx::anatomy::spelled;
 use crate::formats::vhdx::block_table::{
     BlockState, BlockTable, STATE_MASK, STATE_UNDEFINED, STATE_UNMAPPED, each_fault,

@@ -7,7 +7,7 @@
 
 use crate::disk::offsets::HostOffset;
 use crate::formats::error::MapError;
-use crate::formats::probe::ProbedBytes;
+use crate::formats::layer::ProbedBytes;
 use crate::formats::vmdk::constants::{MAX_DESCRIPTOR_EXTENTS, SECTOR_BYTES};
 use crate::formats::vmdk::tables::offset_of;
 

@@ -36,9 +36,8 @@ use crate::disk::storage::{Layer, Storage};
 use crate::formats::anatomy::{Anatomy, Part};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::layer::{
-    Cover, Declared, FormatLayer, Named, ReadBuffers, TablePieces, WalkStates,
+    Cover, Declared, FormatLayer, Named, ProbedBytes, ReadBuffers, TablePieces, WalkStates,
 };
-use crate::formats::probe::ProbedBytes;
 use crate::formats::vmdk::anatomy::spelled;
 use crate::formats::vmdk::check::check;
 use crate::formats::vmdk::constants::{COWD_MAGIC, SPARSE_MAGIC};

@@ -4,7 +4,8 @@ use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::anatomy::{
-    Anatomy, ByteOrder, Element, FieldGroup, FieldLayout, NOTHING, OffsetUnit, Part, Seal, SealKind,
+    Anatomy, ByteOrder, Element, FieldGroup, FieldLayout, NOTHING, OffsetUnit, Part, Seal,
+    SealKind, field_in_words,
 };
 use crate::formats::error::MapError;
 use crate::formats::vpc::constants::{
@@ -12,7 +13,6 @@ use crate::formats::vpc::constants::{
     TYPE_FIXED, UNALLOCATED,
 };
 use crate::formats::vpc::headers::{DynamicHeader, Footer};
-use crate::formats::words::field;
 
 /// The fields of a footer.
 const FOOTER_FIELDS: &[FieldLayout] = &[
@@ -157,7 +157,7 @@ pub(super) fn spelled(part: Part, name: &str, value: u64) -> String {
             4 => "with a parent".to_string(),
             _ => format!("{value}: no meaning"),
         },
-        _ => field(name, value, ByteOrder::BigEndian),
+        _ => field_in_words(name, value, ByteOrder::BigEndian),
     }
 }
 

@@ -17,14 +17,12 @@ use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Layer, Storage};
 use crate::formats::anatomy::{Anatomy, Part};
-use crate::formats::blocks::{Blocks, mapping_of, read_block};
-use crate::formats::entries::each_entries;
+use crate::formats::entries::{Blocks, each_entries, mapping_of, read_block};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::layer::{
-    Cover, ExtentTables, FormatLayer, Named, OPEN_PIECE_BYTES, TablePieces, WalkStates, go_on,
-    in_place, whole_sectors,
+    Cover, ExtentTables, FormatLayer, Named, OPEN_PIECE_BYTES, ProbedBytes, TablePieces,
+    WalkStates, go_on, in_place, whole_sectors,
 };
-use crate::formats::probe::ProbedBytes;
 use crate::formats::vpc::anatomy::spelled;
 use crate::formats::vpc::constants::{
     COOKIE, DYNAMIC_HEADER_BYTES, FOOTER_BYTES, SECTOR_BYTES, TYPE_FIXED, UNALLOCATED,

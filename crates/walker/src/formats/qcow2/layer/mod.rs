@@ -13,9 +13,8 @@ use crate::disk::storage::{Layer, Storage};
 use crate::formats::anatomy::{Anatomy, Part};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::layer::{
-    Cover, Declared, FormatLayer, Named, ReadBuffers, TablePieces, WalkStates,
+    Cover, Declared, FormatLayer, Named, ProbedBytes, ReadBuffers, TablePieces, WalkStates,
 };
-use crate::formats::probe::ProbedBytes;
 use crate::formats::qcow2::constants::MAGIC;
 use crate::formats::qcow2::entry::{ClusterKind, Layout};
 use crate::formats::qcow2::head::{Field, Head};

@@ -13,7 +13,8 @@ use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::anatomy::{
-    Anatomy, ByteOrder, EVERYTHING, Element, FieldLayout, NOTHING, Part,
+    Anatomy, ByteOrder, EVERYTHING, Element, FieldLayout, NOTHING, Part, feature_names,
+    field_in_words, text_in_words,
 };
 use crate::formats::error::MapError;
 use crate::formats::vmdk::anatomy::tables::{
@@ -29,7 +30,6 @@ use crate::formats::vmdk::headers::{
     ConstHeader, CowdHeader, SparseHeader, footer_header, no_footer,
 };
 use crate::formats::vmdk::tables::{Grain, Tables, offset_of};
-use crate::formats::words::{features, field, text};
 
 impl Anatomy {
     /// Takes a VMDK image apart: a sparse extent, or a descriptor.
@@ -289,7 +289,7 @@ pub(super) fn spelled(part: Part, name: &str, value: u64, tables: Option<&Tables
     match (part, name) {
         (Part::Directory, _) => directory_entry(value, tables),
         (Part::Table, _) => grain(value, tables),
-        (Part::Metadata, _) => text(value, ByteOrder::LittleEndian),
+        (Part::Metadata, _) => text_in_words(value, ByteOrder::LittleEndian),
         (_, "gd_offset") if value == DIRECTORY_AT_END => "stated by the footer".to_string(),
         (_, "flags") => vmdk_flags(value),
         (_, "compress_algorithm") => match value {
@@ -309,7 +309,7 @@ pub(super) fn spelled(part: Part, name: &str, value: u64, tables: Option<&Tables
         }
         // Text in all extents but seSparse.
         (_, "magic") if value >> 16 == SESPARSE_MAGICS => format!("{value:#x}"),
-        _ => field(name, value, ByteOrder::LittleEndian),
+        _ => field_in_words(name, value, ByteOrder::LittleEndian),
     }
 }
 
@@ -338,11 +338,11 @@ fn grain(value: u64, tables: Option<&Tables>) -> String {
 
 fn vmdk_flags(value: u64) -> String {
     // Bits 3 to 15 have no name.
-    let low = features(value & 0xffff, &["newlines", "redundant directory", "zero grains"]);
+    let low = feature_names(value & 0xffff, &["newlines", "redundant directory", "zero grains"]);
     match (value & 0xffff, value >> 16) {
         (_, 0) => low,
-        (0, high) => features(high, &["compressed grains", "markers"]),
-        (_, high) => format!("{low}, {}", features(high, &["compressed grains", "markers"])),
+        (0, high) => feature_names(high, &["compressed grains", "markers"]),
+        (_, high) => format!("{low}, {}", feature_names(high, &["compressed grains", "markers"])),
     }
 }
 
