@@ -9,8 +9,8 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use crate::formats::anatomy::{Anatomy, ByteOrder, Element, Part};
-use crate::harness::cases::file_input;
 use crate::harness::cases::tracer::{AccessedRange, TraceRun};
+use crate::harness::files;
 use crate::images::entropy::Entropy;
 
 /// log2 of the length of the longest range.
@@ -263,7 +263,7 @@ fn ranges(accessed: &[AccessedRange], length: usize) -> Vec<Range<usize>> {
 
 /// Returns the bytes of the elements of the file that lie in these ranges, part by part.
 fn elements(file: &[u8], ranges: &[Range<usize>]) -> Vec<(Part, Range<usize>, ByteOrder)> {
-    let format = file_input::format_of_any(file);
+    let format = files::format_of_any(file);
     let mut anatomy = Anatomy::default();
     // The structures of a malformed file are those before the damage.
     let _ = anatomy.read(format, file);

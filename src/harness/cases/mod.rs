@@ -2,7 +2,6 @@
 
 pub(crate) mod accesses;
 pub(crate) mod case;
-pub(crate) mod file_input;
 pub mod implementation;
 pub(crate) mod pipeline;
 #[cfg(feature = "cli")]

@@ -13,7 +13,6 @@ use crate::harness::against::qemu_io::{self, CostlyComparisons};
 use crate::harness::against::second_opinion::{Opinion, SecondOpinion};
 use crate::harness::cases::accesses::AccessReport;
 use crate::harness::cases::case::{Case, Verdicts};
-use crate::harness::cases::file_input;
 use crate::harness::cases::implementation::{Implementation, no_observer};
 #[cfg(feature = "cli")]
 use crate::harness::cases::recipe_source::RecipeSource;
@@ -21,6 +20,7 @@ use crate::harness::cases::target::{CaseEnd, CaseRun, Definition, Expectation, I
 use crate::harness::engine::claims::{Claim, Claims};
 use crate::harness::engine::tested::TestedEngine;
 use crate::harness::engine::{Engine, Facts, failure};
+use crate::harness::files;
 use crate::harness::files::chain::Chain;
 use crate::harness::files::meter::{FileAccess, Meter};
 use crate::harness::oracles::OracleResult;
@@ -148,7 +148,7 @@ impl Harness {
         let Self { definition, observer, file, no_damage, judging, .. } = self;
         let claims = (definition.claims)(judging.engine.facts());
         judging.begin_run(crc32fast::hash(input));
-        let (format, extents) = file_input::format_of(input, &claims);
+        let (format, extents) = files::format_of(input, &claims);
         file.become_file(format, input, extents);
         let judged =
             judging.case(&Case::of_file(file, no_damage), definition, &Claims::ALL, &**observer);

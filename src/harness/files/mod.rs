@@ -1,9 +1,91 @@
 //! The files of an image chain, as an engine gets them: in memory. The harness counts the accesses, logs writes, and
-//! lets reads fail where a program says so.
+//! lets reads fail where a program says so. A file of any content is an input by itself: here is the format in which an
+//! engine gets it, and the files beside it.
 
 pub mod chain;
 pub(crate) mod meter;
 pub mod stream;
-mod top_files;
 mod write_log;
 mod written_file;
+
+use crate::disk::image_format::ImageFormat;
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::Storage;
+use crate::formats::probe;
+use crate::formats::vmdk::constants::SPARSE_MAGIC;
+use crate::formats::vmdk::head::ImageLayout;
+use crate::formats::vpc::constants::{COOKIE, FOOTER_BYTES};
+use crate::harness::engine::claims::Claims;
+use crate::images::files::LayerFiles;
+use crate::images::image::Image;
+
+/// One of the files that an engine writes: the image at the top of a chain and, if it has one, its external data file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TopFile {
+    Image,
+    DataFile,
+}
+
+/// The bytes of the files that an engine writes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TopFiles {
+    pub(crate) image: Image,
+    /// Empty if the image has no data file.
+    pub(crate) data_file: Image,
+}
+
+impl TopFiles {
+    /// Returns the bytes of a file.
+    pub(crate) fn get(&self, file: TopFile) -> &Image {
+        match file {
+            TopFile::Image => &self.image,
+            TopFile::DataFile => &self.data_file,
+        }
+    }
+
+    /// Returns the bytes of a file, to change them.
+    pub(crate) fn get_mut(&mut self, file: TopFile) -> &mut Image {
+        match file {
+            TopFile::Image => &mut self.image,
+            TopFile::DataFile => &mut self.data_file,
+        }
+    }
+}
+
+/// Returns the format of a file among those that the engine opens, and the number of files beside it, which have the
+/// same bytes: a VMDK descriptor stands for the file of each extent. A file of any other format is given to the engine
+/// as a qcow2 image, which it must refuse.
+pub(crate) fn format_of(file: &[u8], claims: &Claims) -> (ImageFormat, usize) {
+    let format = format_of_any(file);
+    match claims.knows(format) {
+        true if format == ImageFormat::Vmdk => {
+            let layout = ImageLayout::read(file);
+            (format, layout.map_or(0, |layout| layout.extents().len()))
+        }
+        true => (format, 0),
+        false => (ImageFormat::Qcow2, 0),
+    }
+}
+
+/// Returns the format of a file, for an engine that opens all of them.
+pub(crate) fn format_of_any(file: &[u8]) -> ImageFormat {
+    match probe(file) {
+        // Every file is a raw image. A fixed VHD disk has a mark only at its end.
+        Ok(ImageFormat::Raw) if ends_like_vhd(file) => ImageFormat::Vpc,
+        Ok(format) if format != ImageFormat::Raw => format,
+        _ => ImageFormat::Qcow2,
+    }
+}
+
+/// Reports whether the files beside a file of any content may be sparse extents, which may end inside a grain. Such a
+/// file is a sparse extent only if it also begins like one.
+pub(crate) fn may_split_grains(files: &LayerFiles) -> bool {
+    let mut magic = [0; SPARSE_MAGIC.len()];
+    let begins_sparse = files.image.read_at(HostOffset::ZERO, &mut magic).is_ok();
+    !files.extents.all().is_empty() && begins_sparse && magic == SPARSE_MAGIC
+}
+
+fn ends_like_vhd(file: &[u8]) -> bool {
+    let last = file.len().checked_sub(FOOTER_BYTES).and_then(|at| file.get(at..));
+    last.is_some_and(|footer| footer.starts_with(&COOKIE))
+}

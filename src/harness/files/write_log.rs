@@ -14,7 +14,7 @@
 
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
-use crate::harness::files::top_files::{TopFile, TopFiles};
+use crate::harness::files::{TopFile, TopFiles};
 use crate::images::entropy::Entropy;
 use crate::images::image::Image;
 use crate::programs::CutKind;

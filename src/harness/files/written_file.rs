@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::disk::error::StorageError;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Data, GRAIN_BYTES, Storage, read_widened};
-use crate::harness::files::top_files::{TopFile, TopFiles};
 use crate::harness::files::write_log::WriteLog;
+use crate::harness::files::{TopFile, TopFiles};
 use crate::images::image::Image;
 use crate::programs::CutKind;
 

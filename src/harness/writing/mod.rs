@@ -1,14 +1,463 @@
-//! Judges an engine that writes: carries out requests through it, and compares the bytes that a guest then reads, and
-//! the image that the engine leaves, with a simple model. A program can cut the power, or kill the engine's process.
+//! Judges an engine that writes: carries out the requests of a program through it, and compares the bytes that a guest
+//! then reads, and the image that the engine leaves, with a simple model. A program can cut the power, or kill the
+//! engine's process.
 
-mod after_cut;
 mod bitmaps;
-mod created;
 mod guest;
-mod judge;
 mod left_files;
 mod requests;
 mod state;
 mod steps;
 
-pub(crate) use judge::WriterJudge;
+use std::sync::Arc;
+
+use crate::base::features::{Feature, FeatureSet};
+use crate::disk::extent::{Extent, Window};
+use crate::disk::image_format::ImageFormat;
+use crate::disk::observer::{Event, Observer, State, Vital};
+use crate::images::entropy::Entropy;
+use crate::images::files::{FileNames, Images};
+use crate::programs::{CutKind, WriteRequest};
+
+use super::Walker;
+use super::cases::accesses::AccessReport;
+use super::cases::case::{Case, Verdicts};
+use super::cases::target::CaseRun;
+use super::engine::claims::SizePolicy;
+use super::engine::tested::{TestedDisk, TestedEngine};
+use super::engine::{AccessFeedback, Engine, EngineError, OpenDisk};
+use super::files::chain::Chain;
+use super::files::meter::Meter;
+use super::oracles::bounds::Collector;
+use super::oracles::data::GuestRead;
+use super::oracles::qcow2::recount::Recount;
+use super::oracles::qcow2::refcounts;
+use super::oracles::written::{self, BeyondEdges, Moment};
+use super::oracles::{self, OracleResult, SetAside};
+
+use guest::{Cut, GuestDisk};
+use state::BuiltDisks;
+use steps::FileSteps;
+
+/// Bytes that an engine handles for a request besides the request's own: a part of a table and of a refcount block.
+const REQUEST_BYTES: u64 = 1024;
+/// The unit of QEMU's sizes.
+const SECTOR_BYTES: u64 = 512;
+/// The most steps of the walk of a written image.
+const MAX_WALK_STEPS: u64 = 1 << 20;
+
+/// Judges how engines write, with buffers that are reused.
+#[derive(Debug, Default)]
+pub(crate) struct WriterJudge {
+    /// The disk before the first request, and its snapshots.
+    built: BuiltDisks,
+    guest: GuestDisk,
+    meter: Arc<Meter>,
+    reader: Walker,
+    recount: Recount,
+    extents: Vec<Extent>,
+    /// The extents that the engine emits when it has opened the written image again.
+    again: Vec<Extent>,
+    /// The image before the first request. There is none if the engine has created the image.
+    before: Option<Chain>,
+    bytes: written::WrittenBuffers,
+    /// Selects the bytes that are compared.
+    entropy: Entropy,
+    payload: Vec<u8>,
+    /// The cuts of a session, which are judged when the image is closed.
+    cuts: Vec<Cut>,
+    /// The files that the engine left, or those of the cut in which an oracle found a new violation.
+    written: Option<Chain>,
+    /// The first files with a known finding. They take the place of `written` if there is no new finding.
+    of_known_finding: Option<Chain>,
+}
+
+impl WriterJudge {
+    /// Begins a run. `checksum` is that of its program, and decides what is compared.
+    pub fn begin_run(&mut self, checksum: u32) {
+        self.entropy = Entropy::new(u64::from(checksum));
+        self.reader.begin_run();
+    }
+
+    /// Opens the images of `case` through `engine`, carries out its requests, and judges the result. The image that the
+    /// engine writes is a copy. The engine need not answer all requests: `verdicts` records the kinds that it lacks.
+    ///
+    /// # Errors
+    /// The first violation.
+    pub(in crate::harness) fn judge_requests(
+        &mut self,
+        engine: &mut TestedEngine,
+        run: &mut CaseRun,
+        case: &Case,
+    ) -> OracleResult {
+        let (observer, verdicts) = (run.observer, &mut *run.verdicts);
+        self.meter = Arc::clone(run.meter);
+        self.cuts.clear();
+        self.built.replay(case.journals.iter().copied());
+        let has_bitmaps = case.features.meets(FeatureSet::of(&[Feature::Bitmaps]));
+        self.guest.begin(&self.built, has_bitmaps.then(|| Chain::new(case.images)));
+        let has_cuts = case.requests.iter().any(WriteRequest::is_cut);
+        self.meter.take_refused_writes();
+        let created = self.create(engine, case, has_cuts, observer, verdicts)?;
+        self.before = created.is_none().then(|| Chain::new(case.images));
+        let images = created.as_ref().filter(|_| observer.observes()).map(images_of);
+        let chain = match created {
+            Some(chain) => chain,
+            None => Chain::writable(case.images, has_cuts, &self.meter),
+        };
+        let feedback = engine.facts().writes();
+        AccessReport::begin(feedback, &self.meter, observer);
+        let ran = self.sessions(engine, case, &chain, observer, verdicts);
+        // Nothing is known about the origin of data in an image that the engine has created.
+        let files = match &images {
+            Some(images) => (images, &[][..]),
+            None => (case.images, &case.journals[..]),
+        };
+        let accesses = run.accesses.end(feedback, files, &self.meter, observer);
+        if feedback == AccessFeedback::Ordered {
+            observer.ratio(Vital::RequestAccesses, accesses, case.requests.len() as u64);
+        }
+        if observer.observes() {
+            observer.handled_bytes(handled_bytes(files.0, case.requests));
+        }
+        let written = chain.into_written();
+        let judged = match ran {
+            Ok(true) => {
+                self.closed(&written, verdicts).and_then(|file| match file.has_disk {
+                    true => {
+                        let read = self.read_again(engine, &written, verdicts);
+                        self.check_read_only("image opened again", verdicts)?;
+                        read
+                    }
+                    // The engine would hardly find more in the file.
+                    false => Ok(()),
+                })
+            }
+            Ok(false) => Ok(()),
+            Err(found) => Err(found),
+        };
+        self.guest.bitmaps.forget();
+        self.before = None;
+        let of_known_finding = self.of_known_finding.take().filter(|_| judged.is_ok());
+        // The file of a cut in which there was a new finding comes first.
+        self.written.get_or_insert_with(|| of_known_finding.unwrap_or(written));
+        judged
+    }
+
+    /// Carries out all requests. A session ends where the engine closes the image; the file is judged after each
+    /// session but the last. Returns false if the caller must not judge the file: the engine does not open images for
+    /// writing, or one of these files has a known finding that is more than a leak.
+    fn sessions(
+        &mut self,
+        engine: &mut TestedEngine,
+        case: &Case,
+        chain: &Chain,
+        observer: &dyn Observer,
+        verdicts: &mut Verdicts,
+    ) -> Result<bool, Box<oracles::Violation>> {
+        let mut sessions =
+            case.requests.split(|request| *request == WriteRequest::Reopen).peekable();
+        while let Some(session) = sessions.next() {
+            let ended = self.session(engine, chain, session, observer, verdicts);
+            let was_traced = self.meter.interrupt_trace();
+            let is_last = sessions.peek().is_none();
+            let goes_on = self.judge_session(engine, chain, (ended, is_last), verdicts);
+            self.meter.resume_trace(was_traced);
+            if !goes_on? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Judges the files that a session leaves. The caller judges the one that the last session closes. Returns false if
+    /// the engine has not opened the image, or if there is a known finding that is more than a leak: later ones could
+    /// follow from it.
+    fn judge_session(
+        &mut self,
+        engine: &mut TestedEngine,
+        chain: &Chain,
+        (ended, is_last): (Result<bool, Box<oracles::Violation>>, bool),
+        verdicts: &mut Verdicts,
+    ) -> Result<bool, Box<oracles::Violation>> {
+        self.check_read_only("layer below", verdicts)?;
+        // The cuts before an error have left their files all the same, even if the error is known.
+        self.judge_cuts(engine, verdicts)?;
+        if !ended? {
+            return Ok(false);
+        }
+        chain.note_closed();
+        self.guest.settle();
+        Ok(is_last || !self.closed(&chain.as_written(), verdicts)?.has_harm)
+    }
+
+    /// Forgets the files of the last case.
+    pub fn forget(&mut self) {
+        self.written = None;
+        self.of_known_finding = None;
+    }
+
+    /// Returns the files of the last case, as the engine left them.
+    pub fn written(&self) -> Option<&Chain> {
+        self.written.as_ref()
+    }
+
+    /// Opens the image, carries out requests, reads the disk, and closes the image. Returns false if the engine does
+    /// not open images for writing.
+    fn session(
+        &mut self,
+        engine: &mut TestedEngine,
+        chain: &Chain,
+        requests: &[WriteRequest],
+        observer: &dyn Observer,
+        verdicts: &mut Verdicts,
+    ) -> Result<bool, Box<oracles::Violation>> {
+        // Bitmaps are in use while an image is open.
+        let is_compared = requests.is_empty() && !self.guest.bitmaps.were_there();
+        let before = is_compared.then(|| (chain.written_version(), chain.as_written()));
+        let size = engine.facts().policy.size;
+        let refused = |error| oracles::unexpected_error("open", "image", &error);
+        let opened = match engine.open_to_write(chain) {
+            // The engine is not to blame: the caller counts the run among those that were not judged.
+            Err(error @ EngineError::NotGiven(_)) => return Err(refused(error)),
+            opened => opened.map_err(refused),
+        };
+        let Some(mut disk) = verdicts.judge_answer(opened)? else {
+            return Ok(false);
+        };
+        self.check_open_size(size, disk.virtual_size_bytes())?;
+        for request in requests {
+            // The program expects all requests before to be carried out. The engine may lack one.
+            if self.guest.fits(request) {
+                self.carry_out((chain, &mut disk), request, observer, verdicts)?;
+            }
+        }
+        self.check_open_size(size, disk.virtual_size_bytes())?;
+        let read = &mut |at, into: &mut [u8]| disk.read(at, into);
+        let compared = self.compare(Moment::Open, read, &mut |found| verdicts.set_aside(found));
+        verdicts.judge_answer(compared)?;
+        let written = chain.written_changes();
+        disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))?;
+        if let Some(WriteRequest::Cut { kind, choice }) = requests.last() {
+            self.cut_while_closing(chain, written, *kind, *choice);
+        }
+        if let Some((version, before)) = before
+            && version != chain.written_version()
+        {
+            self.unchanged(&before, &chain.as_written())?;
+        }
+        observer.event(State::Write, Event::Checkpoint);
+        Ok(true)
+    }
+
+    /// Keeps files that a cut could have left while the engine closed the image. Keeps none if the engine changed
+    /// nothing then. Closing is no promise to the guest: only the last guest flush decides what must survive.
+    fn cut_while_closing(&mut self, chain: &Chain, written: usize, kind: CutKind, choice: u16) {
+        let files = chain.after_cut_since(written, kind, choice);
+        let cut = files.map(|files| Cut { kind, files, guest: self.guest.clone() });
+        self.cuts.extend(cut);
+    }
+
+    fn check_open_size(&self, policy: SizePolicy, actual_bytes: u64) -> OracleResult {
+        let has_first_size = self.guest.has_first_size();
+        self.check_size(policy, has_first_size, (self.guest.size_bytes(), actual_bytes))
+    }
+
+    /// Checks the size of an open disk. The policy may excuse a last sector that is not whole.
+    fn check_size(
+        &self,
+        policy: SizePolicy,
+        has_first_size: bool,
+        (expected_bytes, actual_bytes): (u64, u64),
+    ) -> OracleResult {
+        let stored = self.built.active().stored_size_bytes();
+        let is_near = actual_bytes == stored
+            || Some(actual_bytes) == stored.checked_next_multiple_of(SECTOR_BYTES);
+        match policy == SizePolicy::Near && has_first_size && is_near {
+            true => Ok(()),
+            false => oracles::extents::model::check_size(expected_bytes, actual_bytes),
+        }
+    }
+
+    /// Judges the file that the engine has left, step by step.
+    ///
+    /// # Errors
+    /// The first violation whose finding is new.
+    fn closed(
+        &mut self,
+        chain: &Chain,
+        verdicts: &mut Verdicts,
+    ) -> Result<ClosedFile, Box<oracles::Violation>> {
+        let mut steps = FileSteps::new(verdicts, written::in_file);
+        let are_dropped = self.guest.bitmaps.note_dropped(chain);
+        steps.judge(self.guest.bitmaps.check_kept())?;
+        steps.each(|set_aside| match are_dropped {
+            true => self.count_without_bitmaps(chain, set_aside),
+            false => refcounts::check(&mut self.recount, chain.image(), &[], set_aside),
+        })?;
+        let mut reader = std::mem::take(&mut self.reader);
+        let walked = self.walk(&mut reader, chain, &mut steps);
+        self.reader = reader;
+        let Some(has_disk) = walked? else {
+            return Ok(ClosedFile { has_harm: true, has_disk: false });
+        };
+        steps.each(|set_aside| self.kept_bits(chain, set_aside))?;
+        steps.each(|set_aside| self.kept(chain, set_aside))?;
+        steps.each(|set_aside| self.guest.bitmaps.check(chain, set_aside))?;
+        steps.each(|set_aside| self.raw_data_file(chain, set_aside))?;
+        Ok(ClosedFile { has_harm: steps.has_harm(), has_disk })
+    }
+
+    /// Recounts the file of an engine that has dropped the bitmaps. Nothing but a repair frees their clusters.
+    fn count_without_bitmaps(&mut self, chain: &Chain, set_aside: &mut SetAside) -> OracleResult {
+        let of_bitmaps = match self.guest.bitmaps.built() {
+            Some(built) => refcounts::clusters_of_bitmaps(&mut self.recount, built)?,
+            None => Vec::new(),
+        };
+        refcounts::check_with_leaks(&mut self.recount, chain.image(), &of_bitmaps, set_aside)
+    }
+
+    /// Walks and reads the file and its snapshots with our own walker. Returns true if the disk has the guest's bytes,
+    /// false if a known finding says otherwise, and `None` if a known finding prevents the comparison.
+    fn walk(
+        &mut self,
+        reader: &mut Walker,
+        chain: &Chain,
+        steps: &mut FileSteps,
+    ) -> Result<Option<bool>, Box<oracles::Violation>> {
+        let expected_bytes = self.guest.size_bytes();
+        let walked = self.walked(reader, chain, |size_bytes| {
+            oracles::extents::model::check_size(expected_bytes, size_bytes)
+        });
+        let Some(mut disk) = steps.judge(walked)? else { return Ok(None) };
+        steps.each(|set_aside| oracles::extents::check_flags(&self.extents, set_aside))?;
+        let read = &mut |at, into: &mut [u8]| disk.read(at, into);
+        let has_disk = steps.each(|set_aside| self.compare(Moment::Closed, read, set_aside))?;
+        drop(disk);
+        if has_disk {
+            steps.each(|set_aside| self.mapping(set_aside))?;
+        }
+        steps.each(|set_aside| self.snapshots(reader, chain, set_aside))?;
+        Ok(Some(has_disk))
+    }
+
+    /// Opens the file with our own walker, checks the size of its disk, and walks it. The extents stay in `extents`.
+    fn walked<'d>(
+        &mut self,
+        reader: &'d mut Walker,
+        chain: &'d Chain,
+        check_size: impl FnOnce(u64) -> OracleResult,
+    ) -> Result<Box<dyn OpenDisk + 'd>, Box<oracles::Violation>> {
+        let refused = |error| oracles::unexpected_error("written", "image", &error);
+        let mut disk = reader.open(chain).map_err(refused)?;
+        let size_bytes = disk.virtual_size_bytes();
+        check_size(size_bytes)?;
+        let mut collector = Collector::new(&mut self.extents, MAX_WALK_STEPS);
+        let walked = disk.map(Window::ALL, &mut collector);
+        oracles::bounds::check_steps(collector.exhausted(), MAX_WALK_STEPS)?;
+        walked.map_err(refused)?;
+        oracles::extents::check_partition(&self.extents, &(0..size_bytes))?;
+        Ok(disk)
+    }
+
+    /// Opens the image for reading only, and reads it. It must not be written.
+    fn read_again(
+        &mut self,
+        engine: &mut TestedEngine,
+        chain: &Chain,
+        verdicts: &mut Verdicts,
+    ) -> OracleResult {
+        let engine_size = engine.facts().policy.size;
+        let refused = |error| oracles::unexpected_error("open", "written image", &error);
+        let mut disk = match engine.open(chain) {
+            // The engine is not to blame, as in a session.
+            Err(error @ EngineError::NotGiven(_)) => return Err(refused(error)),
+            opened => opened.map_err(|error| written::in_file(refused(error)))?,
+        };
+        let sized = self.check_open_size(engine_size, disk.virtual_size_bytes());
+        if verdicts.judge(sized)?.is_none() {
+            return Ok(());
+        }
+        let read = &mut |at, into: &mut [u8]| disk.read(at, into);
+        let compared = self.compare(Moment::Reopened, read, &mut |it| verdicts.set_aside(it));
+        verdicts.judge_answer(compared)?;
+        verdicts.judge(self.walk_again(&mut disk))?;
+        disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))
+    }
+
+    /// Has the engine walk the image that it has written: as a whole, up to a stop, and from there on. The extents must
+    /// be those of our walker. An engine that emits no extents, or rounds the size of the disk, is judged by its reads.
+    fn walk_again(&mut self, disk: &mut TestedDisk) -> OracleResult {
+        let Self { guest, extents, again, entropy, .. } = self;
+        let size_bytes = disk.virtual_size_bytes();
+        if size_bytes != guest.size_bytes() {
+            return Ok(());
+        }
+        let mut collector = Collector::new(again, MAX_WALK_STEPS);
+        let walked = disk.map(Window::ALL, &mut collector);
+        oracles::bounds::check_steps(collector.exhausted(), MAX_WALK_STEPS)?;
+        match walked {
+            Err(EngineError::NoAnswer) => return Ok(()),
+            walked => walked.map_err(|error| oracles::unexpected_error("walk", "image", &error))?,
+        }
+        oracles::extents::check_partition(again, &(0..size_bytes))?;
+        oracles::extents::model::check(extents, again)?;
+        // A stream of its own, so that the choices of the other oracles stay as they are.
+        let mut own = Entropy::new(entropy.state().rotate_left(16));
+        let stop_after = own.below(extents.len() as u64) as usize + 1;
+        oracles::extents::window::check_resumed(disk, stop_after, extents, MAX_WALK_STEPS, again)
+    }
+
+    /// Judges whether the engine has tried to write to files that are open for reading only.
+    fn check_read_only(&self, files: &'static str, verdicts: &mut Verdicts) -> OracleResult {
+        let checked = written::check_read_only(files, self.meter.take_refused_writes());
+        verdicts.judge(checked).map(|_| ())
+    }
+
+    fn compare(
+        &mut self,
+        moment: Moment,
+        read: &mut GuestRead,
+        set_aside: &mut SetAside,
+    ) -> OracleResult {
+        let Self { built, guest, bytes, entropy, .. } = self;
+        // Our walker has read more of the file before the engine opens it again.
+        let beyond = match moment {
+            Moment::Reopened => BeyondEdges::Nothing,
+            _ => BeyondEdges::Drawn(entropy),
+        };
+        written::check(read, &guest.over(built), moment, beyond, bytes, set_aside)
+    }
+}
+
+/// Returns how many bytes the engine and the harness handle for requests to `images`, as far as the program says: those
+/// of the requests, and those of the images for each opening and each cut.
+fn handled_bytes(images: &Images, requests: &[WriteRequest]) -> u64 {
+    let image_bytes = images.written_bytes();
+    requests.iter().fold(image_bytes, |sum, request| {
+        let bytes = match request {
+            WriteRequest::Write { length_bytes, .. } => u64::from(*length_bytes) + REQUEST_BYTES,
+            WriteRequest::Cut { .. } | WriteRequest::Reopen => image_bytes,
+            _ => REQUEST_BYTES,
+        };
+        sum.saturating_add(bytes)
+    })
+}
+
+/// The result of the oracles on the file that an engine has closed.
+struct ClosedFile {
+    /// An oracle met a known finding that is more than a leak.
+    has_harm: bool,
+    /// The file has the disk of the guest.
+    has_disk: bool,
+}
+
+/// Returns the files of a chain with a new image, as those of a case.
+fn images_of(chain: &Chain) -> Images {
+    let mut images = Images::default();
+    images.resize(1);
+    let top = images.layer_mut(0);
+    top.set_names(&FileNames::default(), 0, ImageFormat::Qcow2);
+    top.image = chain.as_written().image().built().clone();
+    images
+}

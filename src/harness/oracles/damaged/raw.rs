@@ -11,11 +11,11 @@ use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Event, Observer, State, Vital};
 use crate::disk::offsets::GuestOffset;
 use crate::harness::cases::case::Case;
-use crate::harness::cases::file_input;
 use crate::harness::cases::target::{CaseEnd, CaseRun};
 use crate::harness::engine::questions::QuestionKind;
 use crate::harness::engine::tested::{TestedDisk, TestedEngine};
 use crate::harness::engine::{EngineError, EngineQuestion, ErrorKind};
+use crate::harness::files;
 use crate::harness::files::chain::Chain;
 use crate::harness::oracles::bounds::{self, Collector, Fuel};
 use crate::harness::oracles::extents::window::{self, WholeWalk};
@@ -104,7 +104,7 @@ impl RawJudge {
             },
             may_fail_to_read: may_change_identities(&chain),
             untouched: None,
-            may_split_grains: file_input::may_split_grains(files),
+            may_split_grains: files::may_split_grains(files),
         };
         match drawer(files.format).broken_at_open(&files.image) {
             Some(rule) => answers.judge_refused(engine, run, &chain, rule),

@@ -8,8 +8,7 @@
 //! The build chooses host offsets that fit into an entry, 56 bits, and a disk ends before 2^63: no offset of a piece
 //! saturates.
 
-mod piece;
-mod visible;
+mod pieces;
 
 use std::ops::Range;
 
@@ -24,8 +23,7 @@ use crate::images::content::{CompressedContent, SubclusterChange};
 use crate::images::unstamped::UnstampedData;
 use crate::programs::journal::{Journal, JournalRecord};
 
-pub use piece::{ModelPiece, PieceState};
-pub use visible::Visible;
+pub use pieces::{ModelPiece, PieceState, Visible};
 
 /// An earlier state of a layer.
 #[derive(Debug, Default)]
