@@ -4,10 +4,10 @@
 #[cfg(feature = "cli")]
 pub mod cli {
     pub mod info {
-        pub use crate::cli::info::*;
+        pub use crate::cli::images::info::*;
     }
     pub mod measure {
-        pub use crate::cli::measure::*;
+        pub use crate::cli::images::measure::*;
     }
 }
 #[cfg(feature = "cli")]

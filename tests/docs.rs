@@ -198,7 +198,7 @@ fn feedback_is_listed() {
     assert!(document.contains(&format!("INFO: {OWN_COUNTERS} Extra Counters")));
 }
 
-/// README shows the first line that `state show` prints for the committed seeds. Each has a text; a fuzzer's finds in
+/// README shows the first line that `corpus show` prints for the committed seeds. Each has a text; a fuzzer's finds in
 /// the same folder have none.
 #[test]
 fn readme_counts_the_seeds() {

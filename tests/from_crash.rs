@@ -126,7 +126,7 @@ fn finds_with_a_violation_are_not_merged(dir: &Path, crash: &[u8]) {
         fs::create_dir(dir.join(folder)).unwrap();
         fs::write(dir.join(folder).join(name), crash).unwrap();
         let mut merge = Command::new(dir.join("bin/qcowfuzz"));
-        merge.args(["state", "merge", folder, "-o", "merged"]).current_dir(dir);
+        merge.args(["corpus", "merge", folder, "-o", "merged"]).current_dir(dir);
         let merged = merge.output().unwrap();
         assert_eq!(merged.status.code(), Some(1));
         let printed = String::from_utf8(merged.stdout).unwrap();

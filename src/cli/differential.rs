@@ -25,9 +25,8 @@ use crate::harness::KnownFindings;
 use crate::recipes::perform::{QemuTools, ToolError};
 use crate::recipes::recipe::DiskOperation;
 
-use super::exit::{CommandError, Exit, ExitResult};
 use super::fuzz::stop_on_ctrl_c;
-use super::print::{print, say};
+use super::output::{CommandError, Exit, ExitResult, print, say};
 
 /// The default number of iterations in parallel, for each core: QEMU often waits for the disk.
 const JOBS_PER_CORE: usize = 2;

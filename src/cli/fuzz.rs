@@ -1,7 +1,5 @@
 //! `fuzz`: runs the embedded loop in worker processes, so that no crash ends the campaign.
 
-pub mod worker;
-
 use std::io::{self, Write};
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -11,19 +9,18 @@ use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use crate::disk::observer::Rare;
+use crate::fuzzing::campaign::worker::{self, WorkerJob};
 use crate::fuzzing::campaign::{
     Campaign, CampaignError, CampaignPlan, CampaignSummary, FoundBug, KnownBug, Places, Status,
     UnansweredQuestion, build_name,
 };
 use crate::harness::Checks;
+use crate::harness::cases::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 
-use super::against::Against;
-use super::exit::{CommandError, Exit, ExitResult};
-use super::limits::MemoryArgument;
-use super::print::{print, spinner};
-use super::target;
-use super::under_test::UnderTest;
+use super::options::{self, LimitArguments, MemoryArgument};
+use super::output::{CommandError, Exit, ExitResult, print, spinner};
+use super::under_test::{Against, UnderTest};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -57,7 +54,7 @@ Examples: qcowfuzz fuzz --seconds 60
           qcowfuzz fuzz --target hostile --runs 100000 --jobs 1 --dir /tmp/campaign")]
 pub struct Arguments {
     /// The fuzz target to run
-    #[arg(long, value_parser = target::parser(), default_value = target::DEFAULT)]
+    #[arg(long, value_parser = options::target_parser(), default_value = options::DEFAULT_TARGET)]
     target: TargetKind,
     /// End after N seconds
     #[arg(long, value_name = "N", conflicts_with = "runs")]
@@ -106,9 +103,9 @@ pub struct Arguments {
 /// Runs a campaign.
 pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
     let Arguments { target, dir, .. } = arguments;
-    target::reject_reader(*target, &under_test.implementation)?;
+    options::reject_reader(*target, &under_test.implementation)?;
     if arguments.check_each {
-        target::reject_files(*target, "--check-each")?;
+        options::reject_files(*target, "--check-each")?;
     }
     let jobs = match arguments.jobs {
         Some(jobs) => usize::from(jobs),
@@ -261,4 +258,73 @@ fn known_lines(known: &[KnownBug], out: &mut impl Write) -> io::Result<()> {
 
 fn often(times: u64) -> String {
     if times == 1 { "once".to_string() } else { format!("{times} times") }
+}
+
+#[derive(Debug, clap::Args)]
+pub struct WorkerArguments {
+    #[arg(long, value_parser = options::target_parser())]
+    target: TargetKind,
+    #[arg(long)]
+    dir: PathBuf,
+    /// The folder of inputs, if it is not under --dir
+    #[arg(long)]
+    corpus: Option<PathBuf>,
+    /// The number of this job, from 0
+    #[arg(long)]
+    job: usize,
+    #[arg(long)]
+    jobs: usize,
+    /// The seed of this job, if it has no saved state
+    #[arg(long)]
+    rng_seed: u64,
+    #[arg(long)]
+    max_operations: usize,
+    /// The name of the build under test
+    #[arg(long)]
+    build: String,
+    /// End when this job has made N runs, counting those of earlier campaigns
+    #[arg(long)]
+    until: Option<u64>,
+    #[arg(long)]
+    milliseconds: Option<u64>,
+    /// Start a campaign: read the inputs that came to the corpus since the state was saved, and discard the
+    /// violations of the previous campaign
+    #[arg(long)]
+    begins: bool,
+    /// Run generated programs instead of mutations of the corpus
+    #[arg(long)]
+    generated: bool,
+    /// Verify the image after every operation of a program
+    #[arg(long)]
+    check_each: bool,
+    #[command(flatten)]
+    limits: LimitArguments,
+}
+
+/// Runs a job to its end.
+pub fn work(implementation: &Implementation, arguments: &WorkerArguments) -> ExitResult {
+    // The end of a service or of a container reaches all of its processes; the supervisor handles it.
+    let _ = ctrlc::set_handler(|| {});
+    let runs = arguments.limits.enforce()?;
+    worker::run(implementation, &job(arguments), runs)
+        .map(|()| Exit::Nothing)
+        .map_err(|error| CommandError::output(&error))
+}
+
+fn job(arguments: &WorkerArguments) -> WorkerJob {
+    WorkerJob {
+        target: arguments.target,
+        dir: arguments.dir.clone(),
+        shared: arguments.corpus.clone(),
+        number: arguments.job,
+        jobs: arguments.jobs,
+        rng_seed: arguments.rng_seed,
+        max_operations: arguments.max_operations,
+        build: arguments.build.clone(),
+        until: arguments.until,
+        limit: arguments.milliseconds.map(Duration::from_millis),
+        generated: arguments.generated,
+        checks: Checks::after_each_if(arguments.check_each),
+        begins: arguments.begins,
+    }
 }

@@ -1,38 +1,16 @@
-//! The command line. Each verb has a file, which parses its arguments, calls the library, prints the result, and
-//! returns an exit code.
+//! The command line. Each verb parses its arguments, calls the library, prints the result, and returns an exit code.
+//! Verbs about images are in `images`, verbs about inputs of fuzz targets in `inputs`.
 
-mod against;
-mod asm;
-mod bundle;
-mod check;
-mod command;
-mod convert;
+mod corpus;
 mod differential;
-mod disasm;
-mod engine;
-mod exit;
-mod export;
 mod fuzz;
-pub(crate) mod info;
-mod input;
-mod limits;
-mod map;
-pub(crate) mod measure;
-mod minimize;
+pub(crate) mod images;
+mod inputs;
 mod new_engine;
-mod opening;
-mod print;
-mod regress;
-mod replay;
-mod report;
-mod run_inputs;
-mod save;
+mod options;
+mod output;
+mod programs;
 mod selftest;
-mod size;
-mod state;
-mod target;
-mod terminal;
-mod triage;
 mod under_test;
 
 use std::process::ExitCode;
@@ -42,11 +20,10 @@ use clap::{Parser, Subcommand};
 use crate::harness::against::qemu_io::CostlyComparisons;
 use crate::harness::cases::implementation::Implementation;
 
-use against::AgainstOption;
-use engine::EngineOption;
-use exit::{CommandError, Exit, ExitResult};
-use terminal::complain;
-use under_test::{UnderTest, UnderTestOptions};
+use images::{check, convert, info, map, measure};
+use inputs::{evidence, minimize, replay, triage};
+use output::{CommandError, Exit, ExitResult, complain};
+use under_test::{AgainstOption, EngineOption, UnderTest, UnderTestOptions};
 
 /// A structure-aware fuzz harness for code that reads or writes disk images.
 #[derive(Debug, Parser)]
@@ -83,34 +60,35 @@ enum Verb {
     Differential(differential::Arguments),
     /// Run one job of a campaign; 'fuzz' starts this command
     #[command(hide = true)]
-    FuzzWorker(fuzz::worker::Arguments),
+    FuzzWorker(fuzz::WorkerArguments),
     /// Group artifacts by fingerprint, and print which bugs are new and which inputs show them
     Triage(triage::Arguments),
     /// Run the inputs that standard input brings; other commands start this one
     #[command(hide = true)]
-    RunInputs(run_inputs::Arguments),
+    RunInputs(inputs::Arguments),
     /// Shrink an input while it shows the same bug: the same fingerprint, fewer and simpler operations
     Minimize(minimize::Arguments),
     /// Run inputs of a fuzz target and print the verdict, the fingerprint, the program and the first difference
     Replay(replay::Arguments),
     /// Write a page for a browser that explains what an input of a fuzz target does
-    Report(report::Arguments),
+    Report(evidence::ReportArguments),
     /// Print an input as a regression test: Rust code, or a file for tests/regressions/
-    Regress(regress::Arguments),
+    Regress(evidence::RegressArguments),
     /// Pack an input and its evidence into an archive for a bug report
-    Bundle(bundle::Arguments),
+    Bundle(evidence::BundleArguments),
     /// Print the coverage of a corpus; compare, prune and merge corpora
-    State(state::Arguments),
+    #[command(alias = "state")]
+    Corpus(corpus::Arguments),
     /// Ask the implementation about plain images, to find mistakes of its adapter
     Selftest(selftest::Arguments),
     /// Write a crate that fuzzes your implementation: the engine to fill in, fuzz targets, seeds
     NewEngine(new_engine::Arguments),
     /// Print a program as text, which 'qcowfuzz asm' assembles again
-    Disasm(disasm::Arguments),
+    Disasm(programs::DisasmArguments),
     /// Assemble a program from its text
-    Asm(asm::Arguments),
+    Asm(programs::AsmArguments),
     /// Write the image that a program builds to a file, for qemu-img and other readers
-    Export(export::Arguments),
+    Export(programs::ExportArguments),
 }
 
 const EXIT_CODES: &str = "\
@@ -137,13 +115,13 @@ Commands that write output from a crash (minimize, report, regress, bundle) exit
 /// [`command!`](crate::command) defines that `main`. With `--engine-command` or `--engine-qemu-img`, the implementation
 /// behind that command takes the place of yours.
 ///
-/// The verbs `fuzz`, `replay`, `minimize`, `report`, `regress`, `triage`, `bundle` and `state` run inputs with your
+/// The verbs `fuzz`, `replay`, `minimize`, `report`, `regress`, `triage`, `bundle` and `corpus` run inputs with your
 /// implementation, and `selftest` asks it about plain images. They start this executable again for work in other
 /// processes, so the call must be all that the executable does.
 pub fn main_with(implementation: impl Into<Implementation>) -> ExitCode {
     let arguments = Arguments::parse();
     let own = implementation.into();
-    let outcome = engine::caught(|| {
+    let outcome = under_test::caught(|| {
         let implementation = arguments.engine.start()?.unwrap_or_else(|| own.clone());
         run(implementation, own, &arguments)
     });
@@ -205,19 +183,40 @@ fn run(
         Verb::Measure(arguments) => measure::run(arguments),
         Verb::Differential(arguments) => differential::run(arguments, options.known()?),
         Verb::Fuzz(arguments) => fuzz::run(under_test, arguments),
-        Verb::FuzzWorker(arguments) => fuzz::worker::run(implementation, arguments),
+        Verb::FuzzWorker(arguments) => fuzz::work(implementation, arguments),
         Verb::Triage(arguments) => triage::run(under_test, arguments),
-        Verb::RunInputs(arguments) => run_inputs::run(implementation, arguments),
+        Verb::RunInputs(arguments) => inputs::run(implementation, arguments),
         Verb::Minimize(arguments) => minimize::run(under_test, arguments),
         Verb::Replay(arguments) => replay::run(implementation, arguments),
-        Verb::Report(arguments) => report::run(under_test, arguments),
-        Verb::Regress(arguments) => regress::run(under_test, arguments),
-        Verb::Bundle(arguments) => bundle::run(under_test, arguments),
-        Verb::State(arguments) => state::run(implementation, arguments),
+        Verb::Report(arguments) => evidence::report(under_test, arguments),
+        Verb::Regress(arguments) => evidence::regress(under_test, arguments),
+        Verb::Bundle(arguments) => evidence::bundle_input(under_test, arguments),
+        Verb::Corpus(arguments) => corpus::run(implementation, arguments),
         Verb::Selftest(arguments) => selftest::run(implementation, arguments),
         Verb::NewEngine(arguments) => new_engine::run(arguments),
-        Verb::Disasm(arguments) => disasm::run(arguments),
-        Verb::Asm(arguments) => asm::run(arguments),
-        Verb::Export(arguments) => export::run(arguments),
+        Verb::Disasm(arguments) => programs::disasm(arguments),
+        Verb::Asm(arguments) => programs::asm(arguments),
+        Verb::Export(arguments) => programs::export_image(arguments),
     }
+}
+
+/// Defines the `main` of a program that is the whole command, with your implementation under test:
+///
+/// ```ignore
+/// qcowfuzz::command!(MyEngine::default());
+/// ```
+///
+/// It calls [`cli::main_with`](crate::cli::main_with), and makes [`PeakAlloc`](crate::harness::PeakAlloc) the global
+/// allocator, which the oracle `memory` needs. A program with another allocator calls `main_with` itself.
+#[macro_export]
+macro_rules! command {
+    ($implementation:expr) => {
+        /// Counts the allocated bytes, for the oracle `memory`.
+        #[global_allocator]
+        static ALLOCATOR: $crate::harness::PeakAlloc = $crate::harness::PeakAlloc;
+
+        fn main() -> ::std::process::ExitCode {
+            $crate::cli::main_with($implementation)
+        }
+    };
 }

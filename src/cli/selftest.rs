@@ -6,8 +6,7 @@ use crate::findings::PanicNotes;
 use crate::harness::cases::implementation::{Implementation, no_observer};
 use crate::harness::selftest::{SelfTest, SelfTestAnswer, SelfTestRow, self_test};
 
-use super::exit::{Exit, ExitResult};
-use super::print::{counted, print};
+use super::output::{Exit, ExitResult, counted, print};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

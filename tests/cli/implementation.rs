@@ -67,7 +67,7 @@ fn every_verb_runs_inputs_with_the_implementation() {
     );
     let packed = small(dir, &["bundle", "small", "-o", "bug.tar.gz"]);
     assert!(packed.status.success(), "{}", text(&packed.stderr));
-    let state = small(dir, &["state", "show", "corpus/map_extents"]);
+    let state = small(dir, &["corpus", "show", "corpus/map_extents"]);
     assert!(printed(&state, 0).contains("inputs"));
 }
 
@@ -296,9 +296,9 @@ fn an_implementation_that_does_not_write_is_refused_by_the_target_that_writes() 
         &["regress", input],
         &["bundle", input, "-o", "bug.tar"],
         &["triage", "corpus/writes"],
-        &["state", "show", "corpus/writes"],
-        &["state", "diff", "corpus/writes", "corpus/writes"],
-        &["state", "prune", "corpus/writes", "-o", "smaller"],
+        &["corpus", "show", "corpus/writes"],
+        &["corpus", "diff", "corpus/writes", "corpus/writes"],
+        &["corpus", "prune", "corpus/writes", "-o", "smaller"],
     ];
     for verb in verbs {
         let ran = qcowfuzz(dir, &[verb, &["--target", "writes"]].concat());
@@ -312,7 +312,7 @@ fn an_implementation_that_does_not_write_is_refused_by_the_target_that_writes() 
     let written = small_writer(dir, &["replay", "--brief", "--target", "writes", input]);
     assert!(printed(&written, 0).contains(": ok"), "{}", text(&written.stdout));
     // The report about a campaign runs nothing.
-    let report = qcowfuzz(dir, &["state", "campaign", "--target", "writes"]);
+    let report = qcowfuzz(dir, &["corpus", "campaign", "--target", "writes"]);
     assert!(!text(&report.stderr).contains("does not write"), "{}", text(&report.stderr));
 }
 

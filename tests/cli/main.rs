@@ -10,6 +10,7 @@ mod campaigns;
 mod chains;
 mod check;
 mod convert;
+mod corpus;
 mod differential;
 mod engine_command;
 mod engine_qemu_img;
@@ -30,7 +31,6 @@ mod report_in_browser;
 mod shared;
 #[path = "../skipped/mod.rs"]
 mod skipped;
-mod state;
 mod support;
 mod triage;
 mod verbs;

@@ -1,4 +1,4 @@
-//! `state merge` makes one folder from several. It loses no file that a person named, and a kill leaves whole files.
+//! `corpus merge` makes one folder from several. It loses no file that a person named, and a kill leaves whole files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -35,14 +35,14 @@ fn write_finds(dir: &Path, rng_seeds: std::ops::Range<u64>) {
 }
 
 fn merge(dir: &Path, arguments: &[&str]) -> serde_json::Value {
-    let ran = qcowfuzz(dir, &[&["state", "merge", "--json"], arguments].concat());
+    let ran = qcowfuzz(dir, &[&["corpus", "merge", "--json"], arguments].concat());
     assert_eq!(ran.status.code(), Some(0), "{}{}", text(&ran.stdout), text(&ran.stderr));
     serde_json::from_slice(&ran.stdout).unwrap()
 }
 
 /// Returns the counters that `one` covers and `other` does not.
 fn only(dir: &Path, one: &str, other: &str) -> serde_json::Value {
-    let ran = qcowfuzz(dir, &["state", "diff", "--json", one, other]);
+    let ran = qcowfuzz(dir, &["corpus", "diff", "--json", one, other]);
     let printed: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
     printed["only_one"].clone()
 }
@@ -108,17 +108,17 @@ fn no_existing_file_is_removed_or_replaced() {
     assert_eq!(after.get(&corpus::name(&theirs)), Some(&theirs), "{merged}");
     assert_eq!(after.len(), before.len() + 1);
     assert_eq!(merged["renamed"], serde_json::json!(["from/seed"]));
-    let ran = qcowfuzz(dir.path(), &["state", "merge", "from", "-o", "all"]);
+    let ran = qcowfuzz(dir.path(), &["corpus", "merge", "from", "-o", "all"]);
     assert!(text(&ran.stdout).starts_with("all: 4 inputs before\nadded: 0 seeds"), "{ran:?}");
     for refused in [&["nowhere", "-o", "new"][..], &["from", "-o", "from/seed"], &["-o", "new"]] {
-        let ran = qcowfuzz(dir.path(), &[&["state", "merge"], refused].concat());
+        let ran = qcowfuzz(dir.path(), &[&["corpus", "merge"], refused].concat());
         assert_eq!(ran.status.code(), Some(2), "{refused:?}");
     }
-    let ran = qcowfuzz(dir.path(), &["state", "merge", "nowhere", "-o", "new"]);
+    let ran = qcowfuzz(dir.path(), &["corpus", "merge", "nowhere", "-o", "new"]);
     assert!(error_line(&ran).starts_with("nowhere: No such file"), "{}", error_line(&ran));
     // A folder has the name of the seed.
     std::fs::create_dir_all(at("taken/seed")).unwrap();
-    let ran = qcowfuzz(dir.path(), &["state", "merge", "from", "-o", "taken"]);
+    let ran = qcowfuzz(dir.path(), &["corpus", "merge", "from", "-o", "taken"]);
     let expected = "taken/seed: another file or folder has this name, expected none";
     assert_eq!((error_line(&ran), ran.status.code()), (expected, Some(2)));
 }
@@ -151,7 +151,7 @@ fn a_killed_merge_leaves_whole_files_and_is_completed() {
     let mut interrupted = 0;
     for _ in 0..20 {
         let mut command = Command::new(env!("CARGO_BIN_EXE_qcowfuzz"));
-        command.args(["state", "merge", "from", "-o", "all"]).current_dir(dir.path());
+        command.args(["corpus", "merge", "from", "-o", "all"]).current_dir(dir.path());
         let mut running = command.stdout(Stdio::null()).spawn().unwrap();
         let before = contents(&at("all")).len();
         while running.try_wait().unwrap().is_none() && contents(&at("all")).len() < before + 5 {

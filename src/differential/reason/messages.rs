@@ -114,17 +114,17 @@ pub(super) const fn family(
 pub(super) const OUR_MESSAGES: &[MessageFamily] = &[
     // The command line and the output.
     family("For more information, try '--help'", Usage, "clap"),
-    family("is not supported, expected one of", Usage, "cli::opening::named_format"),
-    family("the image with --no-follow: it needs", Usage, "cli::map, cli::opening"),
-    family("is the input file, expected another file", Output, "cli::save"),
+    family("is not supported, expected one of", Usage, "cli::images::named_format"),
+    family("the image with --no-follow: it needs", Usage, "cli::images, cli::images::map"),
+    family("is the input file, expected another file", Output, "cli::output::not_the_input"),
     family("the file exists, expected a new one", Output, "base::error::Error::Exists"),
     family("is no regular file, expected a new one", Output, "base::error::Error::Output"),
     family("cannot be written: permission denied", UnusableFile, "base::files::write_whole"),
     family("cannot be written: ", Output, "base::files::write_whole"),
     family("No space left on device", Output, "base::error::Error::File"),
-    family("standard output: ", Output, "cli::exit::CommandError::output"),
-    family("has no checks", NoChecks, "cli::check"),
-    family("in the human format, expected", NoHostOffset, "cli::map::without_offset"),
+    family("standard output: ", Output, "cli::output::CommandError::output"),
+    family("has no checks", NoChecks, "cli::images::check"),
+    family("in the human format, expected", NoHostOffset, "cli::images::map::without_offset"),
     // Chains.
     family("is a file above it in the chain", EndlessChain, "ChainError::Loop"),
     family("images in the chain", EndlessChain, "ChainError::TooDeep, MapError::TooLarge"),
@@ -132,7 +132,7 @@ pub(super) const OUR_MESSAGES: &[MessageFamily] = &[
     family("named by the image, and not at hand", MissingFile, "MapError::Missing"),
     // Failed reads, and payloads.
     family("reading at host offset ", Read, "StorageError"),
-    family(" refcounts cannot be read", Read, "cli::check"),
+    family(" refcounts cannot be read", Read, "cli::images::check"),
     family("compressed cluster at guest offset ", Payload, "MapError::Compressed"),
     family(": the zlib stream ", Payload, "MapError::Grain, formats::vmdk::inflate"),
     family(": the length in its marker is ", Payload, "MapError::Grain, formats::vmdk::inflate"),

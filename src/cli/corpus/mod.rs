@@ -1,0 +1,286 @@
+//! `corpus`: prints the coverage of a corpus by name and the state of a campaign, compares and prunes corpora, and
+//! merges folders of inputs.
+
+mod show;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::base::error::Error;
+use crate::base::files::Existing;
+use crate::cli::options;
+use crate::cli::output::{Exit, ExitResult, counted, print};
+use crate::findings::PanicNotes;
+use crate::fuzzing::campaign::Places;
+use crate::fuzzing::corpus::inputs::{Corpus, Pruned};
+use crate::fuzzing::corpus::merge::Merged;
+use crate::fuzzing::embedded::breeder::MutationWorth;
+use crate::fuzzing::embedded::state::{JobReport, ParentReport};
+use crate::harness::cases::implementation::Implementation;
+use crate::harness::targets::TargetKind;
+
+use show::Show;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Every file of a corpus folder is an input, in the order of the names; subfolders are ignored. \
+docs/feedback.md lists the edges, events and vitals that a corpus can cover.
+
+Exit codes: 0 nothing was found; 1 an input shows a violation, which 'qcowfuzz replay' prints; 2 a \
+folder or an input could not be read, or an output could not be written.
+
+Examples: qcowfuzz corpus show corpus/map_extents
+          qcowfuzz corpus campaign --target hostile
+          qcowfuzz corpus prune corpus/hostile -o smaller --target hostile
+          qcowfuzz corpus merge corpus/map_extents elsewhere/map_extents -o smaller")]
+pub struct Arguments {
+    #[command(subcommand)]
+    what: What,
+    /// The fuzz target of the inputs
+    #[arg(long, value_parser = options::target_parser(), default_value = options::DEFAULT_TARGET, global = true)]
+    target: TargetKind,
+    /// Print the result as one JSON object
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Print the edges, rare events and vitals that a corpus covers, those that it misses, and its rarest edges
+    Show {
+        /// The corpus folder
+        dir: PathBuf,
+        /// Print at most N of the rarest edges
+        #[arg(long, value_name = "N", default_value_t = 20)]
+        rarest: usize,
+    },
+    /// Print the parents of a campaign's inputs, and what each mutation is worth
+    ///
+    /// An input is chosen as a parent by its weight. Its children are the inputs that were bred from it: 'kept' counts
+    /// those that were kept, and 'barren' those since the last one that was kept. A mutation is chosen by its own
+    /// weight times its credit, which grows if its children are kept. Older children count less. The campaign may be
+    /// running.
+    Campaign {
+        /// The folder of the campaign, which 'qcowfuzz fuzz --dir' names
+        #[arg(default_value = ".")]
+        dir: PathBuf,
+        /// Print at most N of the inputs of each job, those first that are chosen most often
+        #[arg(long, value_name = "N", default_value_t = 20)]
+        most: usize,
+    },
+    /// Print what each of two corpora covers and the other does not
+    Diff {
+        /// The first corpus folder
+        one: PathBuf,
+        /// The second corpus folder
+        other: PathBuf,
+    },
+    /// Copy a subset of the inputs that has the same coverage; the corpus itself does not change
+    Prune {
+        /// The corpus folder
+        dir: PathBuf,
+        /// Copy the inputs to this folder; create it if needed
+        #[arg(short, long, value_name = "DIR")]
+        output: PathBuf,
+        /// Replace existing files
+        #[arg(long)]
+        force: bool,
+    },
+    /// Add the inputs of other folders to a folder: all named seeds, and the finds that add coverage
+    ///
+    /// A find is an input that a fuzzer named by its content, with 40 hexadecimal digits. All other inputs are seeds,
+    /// which are always copied. The command removes and replaces no file in any of the folders. If the name of a seed
+    /// is taken by a file with other content, the copy is named by its content. Finds that show a violation are not
+    /// copied, because libFuzzer does not start with them. Hidden files are ignored. Each file is written as a whole or
+    /// not at all; after a kill, the same command completes the work. Campaigns may run in all of these folders at
+    /// the same time.
+    Merge {
+        /// Read the inputs of these folders
+        #[arg(required = true, value_name = "DIR")]
+        dirs: Vec<PathBuf>,
+        /// Add the inputs to this folder; create it if needed
+        #[arg(short, long, value_name = "DIR")]
+        output: PathBuf,
+    },
+}
+
+/// Runs the subcommand.
+pub fn run(implementation: &Implementation, arguments: &Arguments) -> ExitResult {
+    let _silence = PanicNotes::take_over();
+    let target = arguments.target;
+    // The report about a campaign runs no input.
+    if !matches!(arguments.what, What::Campaign { .. }) {
+        options::reject_reader(target, implementation)?;
+    }
+    let read = |dir: &Path| Corpus::read(implementation, dir, target);
+    let (summary, violations) = match &arguments.what {
+        What::Show { dir, rarest } => {
+            let corpus = read(dir)?;
+            (
+                CorpusSummary::Show(Box::new(Show::of(implementation, &corpus, *rarest)?)),
+                corpus.violations,
+            )
+        }
+        What::Campaign { dir, most } => {
+            (CorpusSummary::Campaign(CampaignReport::of(dir, target, *most)?), 0)
+        }
+        What::Diff { one, other } => {
+            let (one, other) = (read(one)?, read(other)?);
+            let violations = one.violations + other.violations;
+            (CorpusSummary::Diff(Diff::of(&one, &other)), violations)
+        }
+        What::Prune { dir, output, force } => {
+            let corpus = read(dir)?;
+            let pruned = corpus.pruned_into(output, Existing::forced(*force))?;
+            (CorpusSummary::Prune(pruned), corpus.violations)
+        }
+        What::Merge { dirs, output } => {
+            let merged = Merged::of(implementation, dirs, output, target)?;
+            let violations = merged.violations();
+            (CorpusSummary::Merge(merged), violations)
+        }
+    };
+    print(&summary, arguments.json, |summary, out| summary.print(out))?;
+    Ok(Exit::after(violations))
+}
+
+/// The result of a subcommand.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum CorpusSummary {
+    Show(Box<Show>),
+    Campaign(CampaignReport),
+    Diff(Diff),
+    Prune(Pruned),
+    Merge(Merged),
+}
+
+impl CorpusSummary {
+    fn print(&self, out: &mut impl Write) -> io::Result<()> {
+        match self {
+            Self::Show(show) => show.print(out),
+            Self::Campaign(campaign) => campaign.print(out),
+            Self::Diff(diff) => diff.print(out),
+            Self::Prune(pruned) => print_pruned(pruned, out),
+            Self::Merge(merged) => print_merged(merged, out),
+        }
+    }
+}
+
+/// The comparison of two corpora: the number of counters that both reach, and the counters that only one reaches.
+#[derive(Serialize)]
+struct Diff {
+    one: String,
+    other: String,
+    both: usize,
+    only_one: Vec<String>,
+    only_other: Vec<String>,
+}
+
+impl Diff {
+    fn of(one: &Corpus, other: &Corpus) -> Self {
+        let only = |one: &Corpus, other: &Corpus| -> Vec<String> {
+            let counters = one.coverage.counters().map(|(counter, _)| counter);
+            let missing = counters.filter(|counter| !other.coverage.reaches(*counter));
+            missing.map(|counter| counter.to_string()).collect()
+        };
+        let (only_one, only_other) = (only(one, other), only(other, one));
+        let both = one.coverage.counters().count() - only_one.len();
+        Self { one: one.dir.clone(), other: other.dir.clone(), both, only_one, only_other }
+    }
+
+    fn print(&self, out: &mut impl Write) -> io::Result<()> {
+        writeln!(out, "both: {}", self.both)?;
+        for (name, only) in [(&self.one, &self.only_one), (&self.other, &self.only_other)] {
+            writeln!(out, "\nonly {name}: {}", only.len())?;
+            only.iter().try_for_each(|counter| writeln!(out, "  {counter}"))?;
+        }
+        Ok(())
+    }
+}
+
+fn print_pruned(pruned: &Pruned, out: &mut impl Write) -> io::Result<()> {
+    let Pruned { corpus, output, inputs, bytes, kept, kept_bytes } = pruned;
+    writeln!(out, "{corpus}: {}, {bytes} bytes", counted(*inputs, "input"))?;
+    let kept = counted(kept.len(), "input");
+    writeln!(out, "{output}: {kept}, {kept_bytes} bytes, with the same coverage")
+}
+
+fn print_merged(merged: &Merged, out: &mut impl Write) -> io::Result<()> {
+    let Merged { into, before, seeds, finds, bytes, left_out, .. } = merged;
+    writeln!(out, "{into}: {} before", counted(*before, "input"))?;
+    let (seeds, finds) = (seeds.len(), finds.len());
+    writeln!(out, "added: {seeds} seeds by name, {finds} finds, {bytes} bytes")?;
+    writeln!(
+        out,
+        "skipped: {}, which were there before or add no coverage",
+        counted(*left_out, "input")
+    )?;
+    for (what, paths) in [
+        ("copied under the hash of its content, because its name is taken", &merged.renamed),
+        ("torn: the content does not match the hash in the name", &merged.torn),
+        ("shows a violation", &merged.with_violation),
+    ] {
+        paths.iter().try_for_each(|path| writeln!(out, "{}: {what}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// The saved state of a campaign, job by job.
+#[derive(Serialize)]
+struct CampaignReport {
+    jobs: Vec<JobReport>,
+}
+
+impl CampaignReport {
+    /// Reads the state of a campaign under `dir`, and keeps the `most` inputs of each job that are chosen most often.
+    pub fn of(dir: &Path, target: TargetKind, most: usize) -> Result<Self, Error> {
+        let states = Places::saved_states(dir, target)?;
+        let inputs = target.definition().inputs;
+        let mut jobs: Vec<_> = states.iter().map(|state| JobReport::of(state, inputs)).collect();
+        jobs.iter_mut().for_each(|job| job.parents.truncate(most));
+        Ok(Self { jobs })
+    }
+
+    /// Prints the report as text.
+    pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
+        self.jobs.iter().enumerate().try_for_each(|(number, job)| print_job(number, job, out))
+    }
+}
+
+fn print_job(number: usize, job: &JobReport, out: &mut impl Write) -> io::Result<()> {
+    let JobReport { runs, inputs, without_parent, greatest_depth, parents, mutations } = job;
+    let inputs = counted(*inputs, "input");
+    writeln!(out, "job {number}: {runs} runs")?;
+    writeln!(
+        out,
+        "{inputs}, {without_parent} without a parent; at most {greatest_depth} ancestors"
+    )?;
+    writeln!(
+        out,
+        "\n{:>8} {:>9} {:>6} {:>7} {:>10} {:>8} {:>10}  {:40}  parent",
+        "chosen", "children", "kept", "barren", "ancestors", "work", "complexity", "input"
+    )?;
+    for one in parents {
+        let ParentReport { input, parent, depth, chosen_percent, children, kept, .. } = one;
+        let ParentReport { barren, work, complexity, changes, .. } = one;
+        let parent = parent.as_deref().unwrap_or("none");
+        writeln!(
+            out,
+            "{chosen_percent:>7.2}% {children:>9} {kept:>6} {barren:>7} {depth:>10} {work:>8} {complexity:>10}  {input:40}  {parent}"
+        )?;
+        if !changes.is_empty() {
+            writeln!(out, "{:>9}{}", "", changes.join(", "))?;
+        }
+    }
+    writeln!(out, "\n{:>8} {:>9} {:>8} {:>8}  mutation", "chosen", "children", "kept", "credit")?;
+    for MutationWorth { mutation, chosen_percent, children, kept, credit } in mutations {
+        writeln!(
+            out,
+            "{chosen_percent:>7.2}% {children:>9} {kept:>8.1} {credit:>6.2} ×  {mutation}"
+        )?;
+    }
+    writeln!(out)
+}

@@ -1,0 +1,153 @@
+//! `convert`: writes the guest's bytes of an image to a raw file.
+
+use std::fs::File;
+use std::io;
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use crate::base::files;
+use crate::cli::output::{self, CommandError, Exit, ExitResult};
+use crate::disk::extent::{Extent, Window};
+use crate::disk::offsets::GuestOffset;
+use crate::disk::storage::FileStorage;
+use crate::walkers::{Disk, MapError, WalkScratch, map_extents, read};
+
+use super::{at_layer, open_chain, open_disk};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The command opens the backing files and data files that the image names, as 'map' does. Blocks of 4 KiB \
+that contain only zeros become holes of the output. If the command fails, there is no output.
+
+Exit codes (those of 'qemu-img convert'): 0 the output was written; 1 the image could not be read, or the \
+output could not be written.
+
+Example: qcowfuzz convert -O raw disk.qcow2 disk.raw")]
+pub struct Arguments {
+    /// The image file
+    image: PathBuf,
+    /// The raw file
+    output: PathBuf,
+    /// The format of the image, such as qcow2, vmdk or vpc [default: by its first bytes, as in qemu-img]
+    #[arg(short, long, value_name = "FMT")]
+    format: Option<String>,
+    /// The format of the output
+    #[arg(short = 'O', long, value_name = "FMT", default_value = "raw", value_parser = ["raw"])]
+    output_format: String,
+    /// Replace an existing file
+    #[arg(long)]
+    force: bool,
+}
+
+/// The number of bytes that are read at once.
+const COPIED_BYTES: usize = 1 << 20;
+/// Zeros of this length become a hole, as in qemu-img (its option `-S`).
+const HOLE_BYTES: usize = 4 << 10;
+/// A block of zeros.
+static ZEROS: [u8; HOLE_BYTES] = [0; HOLE_BYTES];
+
+/// Writes the raw file.
+pub fn run(arguments: &Arguments) -> ExitResult {
+    convert(arguments).map_err(CommandError::with_exit_code_of_qemu_img)
+}
+
+fn convert(arguments: &Arguments) -> ExitResult {
+    let Arguments { image, output, .. } = arguments;
+    let existing = output::not_the_input(output, image, arguments.force)?;
+    let chain = open_chain(image, arguments.format.as_deref())?;
+    // As qemu-img does, this skips holes of the files: some are in a parent that must not be read.
+    let disk = open_disk(&chain, image)?.with_host_holes();
+    let mut unreadable = None;
+    let written = files::create(output, existing, |file| match write(&disk, file) {
+        Err(CopyError::Image(error)) => {
+            unreadable = Some(error);
+            Err(io::Error::other("the image could not be read"))
+        }
+        Err(CopyError::Output(error)) => Err(error),
+        Ok(()) => Ok(()),
+    });
+    match unreadable {
+        Some(error) => Err(at_layer(&chain, image, &error)),
+        None => Ok(written.map(|()| Exit::Nothing)?),
+    }
+}
+
+/// The reason why a disk could not be copied.
+enum CopyError {
+    Image(MapError),
+    Output(io::Error),
+}
+
+impl From<MapError> for CopyError {
+    fn from(error: MapError) -> Self {
+        Self::Image(error)
+    }
+}
+
+impl From<io::Error> for CopyError {
+    fn from(error: io::Error) -> Self {
+        Self::Output(error)
+    }
+}
+
+/// Writes the guest's bytes to an empty file.
+fn write(disk: &Disk<FileStorage>, file: &File) -> Result<(), CopyError> {
+    file.set_len(disk.virtual_size_bytes())?;
+    let (mut piece, mut scratch) = (vec![0; COPIED_BYTES], WalkScratch::new());
+    let mut copied = Ok(());
+    let mut visitor = |extent: Extent| {
+        if extent.mapping.zero {
+            return ControlFlow::Continue(());
+        }
+        copied = copy(disk, &extent, file, &mut piece, &mut scratch);
+        match copied {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    };
+    map_extents(disk, Window::ALL, &mut WalkScratch::new(), &mut visitor)?;
+    copied
+}
+
+/// Copies the data of an extent, except for blocks of zeros.
+fn copy(
+    disk: &Disk<FileStorage>,
+    extent: &Extent,
+    file: &File,
+    piece: &mut [u8],
+    scratch: &mut WalkScratch,
+) -> Result<(), CopyError> {
+    let (mut at, mut left) = (extent.start.get(), extent.length_bytes);
+    while left > 0 {
+        // Pieces end at multiples of their length, so that blocks lie at multiples of theirs.
+        let until_edge = COPIED_BYTES as u64 - at % COPIED_BYTES as u64;
+        let length = usize::try_from(left.min(until_edge)).unwrap_or(COPIED_BYTES);
+        let bytes = &mut piece[..length];
+        read(disk, GuestOffset::new(at), bytes, scratch)?;
+        write_blocks(file, at, bytes)?;
+        at += length as u64;
+        left -= length as u64;
+    }
+    Ok(())
+}
+
+/// Writes the blocks that contain anything but zeros, neighbours at once.
+fn write_blocks(file: &File, start: u64, bytes: &[u8]) -> io::Result<()> {
+    let first = (HOLE_BYTES as u64 - start % HOLE_BYTES as u64) as usize;
+    let (head, rest) = bytes.split_at(first.min(bytes.len()));
+    let write = |from: usize, end: usize| match bytes.get(from..end) {
+        None | Some([]) => Ok(()),
+        Some(data) => file.write_all_at(data, start + from as u64),
+    };
+    let (mut from, mut at) = (0, 0);
+    for block in [head].into_iter().chain(rest.chunks(HOLE_BYTES)) {
+        let end = at + block.len();
+        if *block == ZEROS[..block.len()] {
+            write(from, at)?;
+            from = end;
+        }
+        at = end;
+    }
+    write(from, at)
+}

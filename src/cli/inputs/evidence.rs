@@ -1,0 +1,227 @@
+//! `bundle`, `report` and `regress`: write the evidence of an input that shows a bug: an archive for a bug report, a
+//! page for a browser, a regression test.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use crate::cli::inputs::{self, reject_if_crashes};
+use crate::cli::options;
+use crate::cli::output::{self, CommandError, Exit, ExitResult, buffered_stdout, say};
+use crate::cli::under_test::UnderTest;
+use crate::findings::examiner::Examiner;
+use crate::findings::qemu::QemuResult;
+use crate::findings::regression::Regression;
+use crate::findings::report::Verdict;
+use crate::findings::runner::showing;
+use crate::findings::{PanicNotes, bundle, page};
+use crate::harness::Checks;
+use crate::harness::cases::implementation::Implementation;
+use crate::harness::targets::TargetKind;
+use crate::images::FileNames;
+use crate::programs::Program;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The archive has one folder with the input, the program as text, the output of 'qcowfuzz replay' as text \
+and as JSON, the image that the program builds and the files that it names, the map of the disk \
+according to the reference model, the walker and qemu-img, the versions of the tools, and reproduce.sh, \
+which reproduces the bug. The same input gives the same archive, except for the versions.
+
+Exit codes: 0 the archive was written; 2 INPUT shows no violation, or a file could not be read or \
+written.
+
+Example: qcowfuzz bundle small -o zeros-moved.tar")]
+pub struct BundleArguments {
+    /// The input that shows the bug; '-' for standard input
+    #[arg(value_name = "INPUT")]
+    input: PathBuf,
+    /// Write the archive to this file
+    #[arg(short, value_name = "F.tar")]
+    output: PathBuf,
+    /// The fuzz target of the input
+    #[arg(long, value_parser = options::target_parser(), default_value = options::DEFAULT_TARGET)]
+    target: TargetKind,
+    /// Replace the output file if it exists
+    #[arg(long)]
+    force: bool,
+}
+
+/// Packs the input.
+pub fn bundle_input(under_test: &UnderTest, arguments: &BundleArguments) -> ExitResult {
+    let BundleArguments { input, output, target, force } = arguments;
+    let existing = output::not_the_input(output, input, *force)?;
+    let bytes = inputs::read_input(input)?;
+    reject_if_crashes(input, &bytes, *target, under_test)?;
+    let _silence = PanicNotes::take_over();
+    let implementation = showing(&under_test.implementation, *target, &bytes);
+    let mut examiner =
+        Examiner::new(&implementation, *target, Checks::default(), FileNames::default());
+    // The report uses the name in the archive, so that it does not reveal the user's path.
+    let report = examiner.examine(Path::new("input"), &bytes);
+    if report.verdict != Verdict::Violation {
+        return Err(inputs::nothing_found(input, *target));
+    }
+    // The folder has the name of the archive, with a suffix that no input beside it has.
+    let mut folder = output.file_stem().unwrap_or("bug".as_ref()).to_os_string();
+    folder.push("-bundle");
+    let packed = bundle::archive(&report, &bytes, Path::new(&folder))
+        .map_err(|error| CommandError::at(output, error))?;
+    output::save(output, existing, &packed)?;
+    say(format_args!("{}: {}", output.display(), report.judgement()))?;
+    Ok(Exit::Nothing)
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The page shows the program and the effect of each operation, the files that the program builds (to \
+scale), the guest disk according to the reference model, the walker and qemu-img, and every field and \
+entry with its bits explained. Point at an operation, or move the focus to it, to highlight the bytes \
+that it wrote. The page is a single file without references to others, so it can be sent to anyone. It \
+shortens very long inputs; 'qcowfuzz replay --json' prints them in full.
+
+If qemu-img is installed, the command runs it on the image that the program builds, without following \
+names in the image. It does not run qemu-img on inputs of raw_image, which are files of unknown origin.
+
+Exit codes: 0 the page was written; 2 the input could not be read or ends its process, or the page \
+could not be written.
+
+Example: qcowfuzz report artifacts/map_extents/crash-1f0c --html crash.html")]
+pub struct ReportArguments {
+    /// The input: a file with any content; '-' for standard input
+    input: PathBuf,
+    /// Write the page to this file
+    #[arg(long, value_name = "F")]
+    html: PathBuf,
+    /// The fuzz target of the input
+    #[arg(long, value_parser = options::target_parser(), default_value = options::DEFAULT_TARGET)]
+    target: TargetKind,
+    /// Replace the output file if it exists
+    #[arg(long)]
+    force: bool,
+}
+
+/// Writes the page.
+pub fn report(under_test: &UnderTest, arguments: &ReportArguments) -> ExitResult {
+    let ReportArguments { input, html, target, force } = arguments;
+    let existing = output::not_the_input(html, input, *force)?;
+    let bytes = inputs::read_input(input)?;
+    if bytes.is_empty() {
+        return Err(CommandError::at(input, "is empty, expected an input of a fuzz target"));
+    }
+    reject_if_crashes(input, &bytes, *target, under_test)?;
+    let report = {
+        let _silence = PanicNotes::take_over();
+        let names = FileNames::default();
+        let implementation = showing(&under_test.implementation, *target, &bytes);
+        Examiner::new(&implementation, *target, Checks::default(), names).examine(input, &bytes)
+    };
+    let page = page::render(&report, &QemuResult::of(&report));
+    output::save(html, existing, page.as_bytes())?;
+    say(html.display())?;
+    Ok(Exit::Nothing)
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The test makes the input of its text, runs it, and expects no violation. The text of a program is that of \
+'qcowfuzz disasm'; the text of an image file has the bytes that are not 0, in rows of 16. A test of map_extents also expects \
+the extents of the reference model. The test compiles on stable Rust; it needs qcowfuzz among the \
+dev-dependencies, and no libFuzzer. With --text, the command prints a regression file instead: \
+'cargo test' runs every file in tests/regressions/.
+
+The test names the fingerprint of the violation that the input shows now. If the bug is fixed already, \
+pass its fingerprint with --fingerprint.
+
+Exit codes: 0 the test was printed; 2 the input could not be read, or shows no violation.
+
+Examples: qcowfuzz regress small >> tests/walker.rs
+          qcowfuzz regress small --text --story 'The walker ...' > tests/regressions/zeros_moved.txt")]
+pub struct RegressArguments {
+    /// The minimized input; '-' for standard input
+    #[arg(value_name = "INPUT")]
+    input: PathBuf,
+    /// The fuzz target of the input
+    #[arg(long, value_parser = options::target_parser(), default_value = options::DEFAULT_TARGET)]
+    target: TargetKind,
+    /// Print a file for tests/regressions/ instead of Rust
+    #[arg(long)]
+    text: bool,
+    /// The story of the bug: the fault, how it was found, and its fix
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "Story: describe the fault, how it was found, and its fix."
+    )]
+    story: String,
+    /// The fingerprint of the bug, if the input shows no violation any more
+    #[arg(long, value_name = "LINE")]
+    fingerprint: Option<String>,
+    /// The Rust expression that creates the engine under test
+    #[arg(long, value_name = "EXPRESSION", default_value = "qcowfuzz::harness::Walker::default()")]
+    engine: String,
+}
+
+/// Prints the test.
+pub fn regress(under_test: &UnderTest, arguments: &RegressArguments) -> ExitResult {
+    let RegressArguments { input, target, .. } = arguments;
+    let bytes = inputs::read_input(input)?;
+    reject_if_crashes(input, &bytes, *target, under_test)?;
+    let _silence = PanicNotes::take_over();
+    let implementation = showing(&under_test.implementation, *target, &bytes);
+    let regression = Regression {
+        fingerprint: fingerprint(&implementation, arguments, &bytes)?,
+        target: *target,
+        story: story(arguments)?,
+        input: match target.runs_programs() {
+            true => Program::decode(&bytes).encode(),
+            false => bytes,
+        },
+    };
+    let mut out = buffered_stdout();
+    let printed = match arguments.text {
+        true => write!(out, "{regression}"),
+        false => regression.rust_test(&arguments.engine, &mut out),
+    };
+    match printed.and_then(|()| out.flush()).map_err(|error| CommandError::output(&error)) {
+        Ok(()) | Err(CommandError::Pipe) => Ok(Exit::Nothing),
+        Err(failure) => Err(failure),
+    }
+}
+
+fn fingerprint(
+    implementation: &Implementation,
+    arguments: &RegressArguments,
+    input: &[u8],
+) -> Result<String, CommandError> {
+    let RegressArguments { input: path, target, .. } = arguments;
+    let mut examiner =
+        Examiner::new(implementation, *target, Checks::default(), FileNames::default());
+    let found = examiner.judge(path, input).fingerprint;
+    match (found, &arguments.fingerprint) {
+        (Some(found), Some(named)) if found != *named => {
+            let what = format_args!("found '{found}', expected '{named}'");
+            Err(CommandError::at(path, what))
+        }
+        (Some(found), _) => Ok(found),
+        (None, Some(named)) if named.lines().count() == 1 && named.contains(": ") => {
+            Ok(named.clone())
+        }
+        (None, Some(named)) => {
+            let expected = "expected one line, such as 'model: kind, normal → zero-plain'";
+            Err(CommandError::Message(format!("--fingerprint: found '{named}', {expected}")))
+        }
+        (None, None) => Err(inputs::nothing_found(path, *target)),
+    }
+}
+
+/// Returns the story as the command prints it: lines without control characters.
+fn story(arguments: &RegressArguments) -> Result<String, CommandError> {
+    let lines = arguments.story.lines().map(|line| line.replace(char::is_control, " "));
+    let story = lines.collect::<Vec<_>>().join("\n");
+    match story.trim().is_empty() {
+        true => Err(CommandError::Message(
+            "--story: is empty, expected a description of the bug".to_string(),
+        )),
+        false => Ok(story),
+    }
+}

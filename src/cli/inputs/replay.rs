@@ -1,0 +1,141 @@
+//! `replay`: runs inputs of a fuzz target again and prints the verdicts.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use crate::base::files::Existing;
+use crate::cli::output::{CommandError, Exit, ExitResult, UnbufferedStdout, buffered_stdout, say};
+use crate::cli::{inputs, options};
+use crate::findings::PanicNotes;
+use crate::findings::examiner::Examiner;
+use crate::findings::report::Verdict;
+use crate::harness::cases::implementation::Implementation;
+use crate::harness::targets::TargetKind;
+use crate::harness::{Checks, Pipeline};
+use crate::images::FileNames;
+use crate::images::files::LayerFiles;
+use crate::programs::export;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+For one input, the command prints the full report; for several, a line for each and a summary. It \
+prints the program as text that 'qcowfuzz asm' accepts, and marks the operation after which an oracle \
+found the violation.
+
+An input of raw_image is a file, not a program. The walker may reject it, fail in the middle of the \
+walk, or finish: none of these is a violation. An input of recipes chooses commands of QEMU, which the report prints.
+
+Exit codes: 0 nothing was found; 1 a violation was found; 2 an input could not be read, or the \
+image could not be written.
+
+Example: qcowfuzz replay --check-each artifacts/map_extents/crash-1f0c")]
+pub struct Arguments {
+    /// The inputs: files with any content; '-' for standard input
+    #[arg(required = true, value_name = "INPUT")]
+    inputs: Vec<PathBuf>,
+    /// The fuzz target of the inputs
+    #[arg(long, value_parser = options::target_parser(), default_value = options::DEFAULT_TARGET)]
+    target: TargetKind,
+    /// Build and verify after every operation, not only at checkpoints and at the end (programs only)
+    #[arg(long)]
+    check_each: bool,
+    /// First print the events of the VM, the allocator, the walker and the oracles, and the accesses to files
+    /// that are feedback, as they occur (one input only)
+    #[arg(long, conflicts_with = "json")]
+    events: bool,
+    /// Print one line with a JSON object for each input
+    #[arg(long)]
+    json: bool,
+    /// Print only the verdict, without an explanation
+    #[arg(long, conflicts_with_all = ["events", "dump_image"])]
+    brief: bool,
+    /// Write the last image of the run to this file, and the files that it names beside it (one program
+    /// only): in the target writes, as the engine or a cut has left it
+    #[arg(long, value_name = "F")]
+    dump_image: Option<PathBuf>,
+    /// Replace existing files
+    #[arg(long, requires = "dump_image")]
+    force: bool,
+}
+
+/// Replays the inputs.
+pub fn run(implementation: &Implementation, arguments: &Arguments) -> ExitResult {
+    refuse(arguments)?;
+    options::reject_reader(arguments.target, implementation)?;
+    let _silence = PanicNotes::take_over();
+    let alone = arguments.inputs.len() == 1;
+    let checks = Checks::after_each_if(arguments.check_each);
+    let names = arguments.dump_image.as_deref().map_or_else(FileNames::default, export::names);
+    let mut examiner = Examiner::new(implementation, arguments.target, checks, names);
+    let mut out = buffered_stdout();
+    let mut violations = 0;
+    for input in &arguments.inputs {
+        let bytes = inputs::read_input(input)?;
+        if arguments.events {
+            say("events:")?;
+            examiner.print_events(Box::new(UnbufferedStdout));
+        }
+        let report = match arguments.brief {
+            true => examiner.judge(input, &bytes),
+            false => examiner.examine(input, &bytes),
+        };
+        violations += usize::from(report.verdict == Verdict::Violation);
+        let printed = match (arguments.json, alone) {
+            (true, _) => report.json(&mut out),
+            (false, true) if arguments.events => writeln!(out).and_then(|()| report.text(&mut out)),
+            (false, true) if !arguments.brief => report.text(&mut out),
+            (false, _) => report.line(&mut out),
+        };
+        if let Some(path) = &arguments.dump_image {
+            let runner = examiner.runner();
+            let files = (runner.pipeline(), runner.left());
+            dump(files, path, Existing::forced(arguments.force))?;
+        }
+        match printed.map_err(|error| CommandError::output(&error)) {
+            Ok(()) => {}
+            // The reader has closed the pipe, but the exit code still reports the violations.
+            Err(CommandError::Pipe) => return Ok(Exit::after(violations)),
+            Err(failure) => return Err(failure),
+        }
+    }
+    if !alone && !arguments.json {
+        let inputs = arguments.inputs.len();
+        let _ = writeln!(out, "{inputs} inputs, {violations} with a violation");
+    }
+    match out.flush().map_err(|error| CommandError::output(&error)) {
+        Ok(()) | Err(CommandError::Pipe) => Ok(Exit::after(violations)),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Writes the last image of a run and the files that it names: as an engine has `left` them if one has written them.
+fn dump(
+    (pipeline, left): (Option<&Pipeline>, Option<&LayerFiles>),
+    path: &Path,
+    existing: Existing,
+) -> Result<(), CommandError> {
+    let Some(pipeline) = pipeline else { return Ok(()) };
+    let left = left.map(|files| pipeline.images().with_top(files));
+    let built = (pipeline.vm(), left.as_ref().unwrap_or(pipeline.images()));
+    Ok(export::write_small_filled(path, existing, built)?)
+}
+
+/// Rejects options that do not apply to these inputs.
+fn refuse(arguments: &Arguments) -> Result<(), CommandError> {
+    let Arguments { inputs, target, check_each, dump_image, events, .. } = arguments;
+    let of_programs = [("--check-each", *check_each), ("--dump-image", dump_image.is_some())];
+    if let Some((option, _)) = of_programs.iter().find(|(_, given)| *given) {
+        options::reject_files(*target, option)?;
+    }
+    if *events && inputs.len() > 1 {
+        let many = "--events: found several inputs, expected one";
+        return Err(CommandError::Message(many.to_string()));
+    }
+    match dump_image {
+        Some(path) if inputs.len() > 1 => Err(CommandError::at(
+            path,
+            "cannot dump the images of several inputs, expected one input",
+        )),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,201 @@
+//! `new-engine`: writes a crate that fuzzes an implementation.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use crate::base::files::{self, Existing};
+use crate::cli::output::{CommandError, Exit, ExitResult, say};
+use crate::fuzzing::embedded::breeder::built_file;
+use crate::harness::selftest::plain_images;
+use crate::harness::targets::TargetKind;
+use crate::harness::{Harness, Walker};
+use crate::programs::text::assemble;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The name of the folder becomes the name of the crate. src/lib.rs has the engine: it compiles, and 'cargo \
+run -- selftest' reports what to fill in. The folder also has the targets of 'cargo fuzz', seeds, and the \
+files of ClusterFuzzLite.
+
+Exit codes: 0 the crate was written; 2 DIR is not empty, its name is not that of a crate, or a file could \
+not be written.
+
+Example: qcowfuzz new-engine my-reader")]
+pub struct Arguments {
+    /// The folder of the crate: a new one, or an empty one
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+}
+
+macro_rules! templates {
+    ($($path:literal from $template:literal,)+) => {
+        /// The files of a crate, and their templates.
+        const TEMPLATES: &[(&str, &str)] =
+            &[$(($path, include_str!(concat!("template/", $template, ".template")))),+];
+    };
+}
+
+templates! {
+    "Cargo.toml" from "Cargo.toml",
+    "README.md" from "README.md",
+    ".gitignore" from "gitignore",
+    "src/lib.rs" from "src/lib.rs",
+    "src/main.rs" from "src/main.rs",
+    "fuzz/Cargo.toml" from "fuzz/Cargo.toml",
+    "fuzz/fuzz_targets/map_extents.rs" from "fuzz/fuzz_targets/map_extents.rs",
+    "fuzz/fuzz_targets/hostile.rs" from "fuzz/fuzz_targets/hostile.rs",
+    "fuzz/fuzz_targets/raw_image.rs" from "fuzz/fuzz_targets/raw_image.rs",
+    "fuzz/options/programs.options" from "fuzz/options/programs.options",
+    "fuzz/options/raw_image.options" from "fuzz/options/raw_image.options",
+    ".clusterfuzzlite/Dockerfile" from "clusterfuzzlite/Dockerfile",
+    ".clusterfuzzlite/project.yaml" from "clusterfuzzlite/project.yaml",
+    ".clusterfuzzlite/build.sh" from "clusterfuzzlite/build.sh",
+}
+
+/// Writes the crate.
+pub fn run(arguments: &Arguments) -> ExitResult {
+    let dir = &arguments.dir;
+    reject_used(dir)?;
+    let name = crate_name(dir)?;
+    let source = source()?;
+    for (path, template) in TEMPLATES {
+        let text = template.replace("@NAME@", &name).replace("@SOURCE@", &source);
+        write(&dir.join(path), text.as_bytes())?;
+    }
+    for (target, seed, bytes) in seeds() {
+        write(&dir.join("corpus").join(target).join(seed), &bytes)?;
+    }
+    write(&dir.join("artifacts/.gitkeep"), b"")?;
+    // cargo-fuzz shares corpus and artifacts with the command.
+    for shared in ["corpus", "artifacts"] {
+        let link = dir.join("fuzz").join(shared);
+        let linked = symlink(Path::new("..").join(shared), &link);
+        linked.map_err(|error| CommandError::at(&link, error))?;
+    }
+    let script = dir.join(".clusterfuzzlite/build.sh");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))
+        .map_err(|error| CommandError::at(&script, error))?;
+    say(format_args!(
+        "{}: fill in each TODO in src/lib.rs; 'cargo run -- selftest' there reports what is wrong",
+        dir.display()
+    ))?;
+    Ok(Exit::Nothing)
+}
+
+/// Rejects a path that is not a new or an empty folder.
+fn reject_used(dir: &Path) -> Result<(), CommandError> {
+    let expected = "expected a new or an empty folder";
+    match fs::read_dir(dir) {
+        Ok(mut entries) => match entries.next() {
+            None => Ok(()),
+            Some(_) => Err(CommandError::at(dir, format_args!("not empty, {expected}"))),
+        },
+        // A link that leads nowhere is not found either.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && !dir.is_symlink() => Ok(()),
+        Err(error) => Err(CommandError::at(dir, format_args!("{error}, {expected}"))),
+    }
+}
+
+/// Returns the name of the folder, which is that of the crate.
+fn crate_name(dir: &Path) -> Result<String, CommandError> {
+    let absolute = std::path::absolute(dir).map_err(|error| CommandError::at(dir, error))?;
+    // Cargo's rules for packages; and the crate depends on qcowfuzz and libfuzzer-sys.
+    let is_package = |name: &&str| {
+        name.starts_with(|first: char| first.is_ascii_alphabetic())
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c))
+            && !["qcowfuzz", "libfuzzer-sys"].contains(name)
+    };
+    let name = absolute.file_name().and_then(|name| name.to_str()).filter(is_package);
+    name.map(String::from).ok_or_else(|| {
+        let expected = "expected a folder whose name is that of a new crate, such as my-reader";
+        CommandError::at(dir, expected)
+    })
+}
+
+/// Returns the origin of qcowfuzz for Cargo.toml: the checkout that this command was built from, if it is still there,
+/// and otherwise the released version.
+fn source() -> Result<String, CommandError> {
+    let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
+    // The package does not contain this file.
+    match checkout.join("fuzz/Cargo.toml").is_file() {
+        // A string of JSON is one of TOML.
+        true => serde_json::to_string(checkout)
+            .map(|path| format!("path = {path}"))
+            .map_err(|error| CommandError::at(checkout, error)),
+        false => Ok(format!("version = \"{}\"", env!("CARGO_PKG_VERSION"))),
+    }
+}
+
+/// Writes a new file, and creates its folder.
+fn write(path: &Path, bytes: &[u8]) -> Result<(), CommandError> {
+    let folder = path.parent().unwrap_or(path);
+    fs::create_dir_all(folder).map_err(|error| CommandError::at(folder, error))?;
+    Ok(files::create(path, Existing::forced(false), |mut file| file.write_all(bytes))?)
+}
+
+/// Damage for each image: its first L2 entry, read from the file, leads elsewhere.
+const DAMAGE: &str = "patch part=l2 depth=0 nth=0 transform=misalign value=1\n";
+
+/// The maximum length of a seed that is a file.
+const MAX_SEED_BYTES: u64 = 128 << 10;
+
+/// Returns all seeds: the target, the name of the file, and the bytes.
+fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
+    let mut all = Vec::new();
+    for image in plain_images().filter(|image| image.is_qcow2()) {
+        let (name, text) = (image.name.replace(' ', "_"), image.text());
+        let damaged = format!("{text}{DAMAGE}");
+        let programs = [(TargetKind::MapExtents, text.clone()), (TargetKind::Hostile, damaged)];
+        for (target, text) in programs {
+            let program = assemble(&text).map(|program| program.encode());
+            all.extend(program.ok().map(|bytes| (target.name(), name.clone(), bytes)));
+        }
+        all.extend(file(&text).map(|bytes| (TargetKind::RawImage.name(), name, bytes)));
+    }
+    all
+}
+
+/// Returns the image of a program, with smaller clusters; `None` if it is a chain or a long file.
+fn file(text: &str) -> Option<Vec<u8>> {
+    // Extended L2 entries need clusters of 16 KiB.
+    let bits = if text.contains("extended_l2") { "14" } else { "12" };
+    let text = text.replace("cluster_bits=16", &format!("cluster_bits={bits}"));
+    let text = text.replace("<<16", &format!("<<{bits}"));
+    let program = assemble(&text).ok()?.encode();
+    built_file(&mut Harness::new(Walker::default()), &program, MAX_SEED_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crate_has_the_name_of_its_folder() {
+        assert_eq!(crate_name(Path::new("a/my-reader_2")).unwrap(), "my-reader_2");
+        for name in ["a/2b", "a/ä", "a/b c", "qcowfuzz", "/", "a/-b"] {
+            assert!(crate_name(Path::new(name)).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn no_placeholder_is_misspelled() {
+        for (path, template) in TEMPLATES {
+            // The last two are the shell's.
+            let known = ["@NAME@", "@SOURCE@", "\"$@\"", "[@]"];
+            let rest = known.iter().fold(template.to_string(), |rest, it| rest.replace(it, ""));
+            assert!(!rest.contains('@'), "{path}");
+        }
+    }
+
+    #[test]
+    fn each_target_has_enough_seeds() {
+        let all = seeds();
+        let count = |target: TargetKind| all.iter().filter(|it| it.0 == target.name()).count();
+        let images = plain_images().filter(|image| image.is_qcow2()).count();
+        assert_eq!((count(TargetKind::MapExtents), count(TargetKind::Hostile)), (images, images));
+        // OSS-Fuzz's check wants ten.
+        assert_eq!(count(TargetKind::RawImage), 12);
+    }
+}
