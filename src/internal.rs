@@ -95,9 +95,6 @@ pub mod harness {
     }
 }
 pub mod images {
-    pub mod checksums {
-        pub use crate::images::checksums::*;
-    }
     pub mod content {
         pub use crate::images::content::*;
     }
@@ -105,7 +102,7 @@ pub mod images {
         pub use crate::images::damage::*;
     }
     pub mod declarations {
-        pub use crate::images::declarations::*;
+        pub use crate::images::files::*;
     }
     pub mod entropy {
         pub use crate::images::entropy::*;
@@ -119,8 +116,10 @@ pub mod images {
     pub mod layer_anatomy {
         pub use crate::images::layer_anatomy::*;
     }
-    pub mod list {
-        pub use crate::images::list::*;
+    pub mod format {
+        pub mod list {
+            pub use crate::images::format::list::*;
+        }
     }
     pub mod qcow2 {
         pub use crate::images::qcow2::*;

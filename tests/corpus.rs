@@ -19,7 +19,7 @@ use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Harness, Outcome, Walker};
 use qcowfuzz::images::FileNames;
 use qcowfuzz::internal::findings::explain::explain;
-use qcowfuzz::internal::images::checksums;
+use qcowfuzz::internal::images::format::list;
 use qcowfuzz::internal::programs::interpreter::Effect;
 use qcowfuzz::programs::Operation;
 use qcowfuzz::programs::Program;
@@ -173,7 +173,7 @@ fn files_of_other_formats_are_walked_and_have_correct_checksums() {
         let Outcome { refused, failed, .. } = libfuzzer::run(TargetKind::RawImage, &seed).unwrap();
         assert_eq!((refused, failed), (0, 0), "{name}");
         let mut corrected = seed.clone();
-        checksums::correct(&mut corrected);
+        list::correct_checksums(&mut corrected);
         assert!(corrected == seed, "{name} has a wrong checksum");
     }
     // A fixed VHD disk begins with the guest data. The other seeds are qcow2 images.

@@ -32,7 +32,7 @@ use qcowfuzz::internal::images::damage::Transform;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::export;
 use qcowfuzz::internal::images::export::Holes;
-use qcowfuzz::internal::images::list::drawer;
+use qcowfuzz::internal::images::format::list::drawer;
 use qcowfuzz::internal::programs::operand::{DataIn, Number};
 use qcowfuzz::internal::programs::operation::Class;
 use qcowfuzz::programs::generate::generate_any;

@@ -34,7 +34,7 @@ use qcowfuzz::harness::{Checks, Walker};
 use qcowfuzz::images::{FileNames, Image};
 use qcowfuzz::internal::images::export;
 use qcowfuzz::internal::images::export::Holes;
-use qcowfuzz::internal::images::list::drawer;
+use qcowfuzz::internal::images::format::list::drawer;
 use qcowfuzz::programs::Program;
 use qemu::Checked;
 use tally::Tally;

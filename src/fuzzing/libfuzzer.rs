@@ -14,9 +14,9 @@ use crate::harness::cases::tracer::{AccessedRange, Tracer};
 use crate::harness::engine::claims::Claims;
 use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, Failure, Harness, KnownFindings, MetFinding, Outcome};
-use crate::images::checksums;
 use crate::images::entropy::Entropy;
 use crate::images::files::FileNames;
+use crate::images::format::list;
 
 use super::feedback::{self, Recorder};
 use super::mutators;
@@ -129,7 +129,7 @@ pub fn mutate_file<I: Into<Implementation>>(
         });
     let size = if is_aimed { size } else { bytes(data, size, max_size) };
     if !keeps_checksums && let Some(file) = data.get_mut(..size) {
-        checksums::correct(file);
+        list::correct_checksums(file);
     }
     size
 }

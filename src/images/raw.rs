@@ -2,14 +2,16 @@
 
 use crate::disk::clusters::ClusterSize;
 use crate::disk::observer::Observer;
-use crate::images::damage::FieldChange;
-use crate::images::file_plan::{FilePlan, TableReach};
-use crate::images::files::LayerFiles;
-use crate::images::format::{BuildBuffers, ImageDrawer, NewLayer};
-use crate::images::image::Image;
-use crate::images::qcow2::{self, Builder};
-use crate::images::rule::{BrokenEntry, BrokenRule};
-use crate::images::unstamped::EntryForm;
+
+use super::content::unstamped::EntryForm;
+use super::damage::FieldChange;
+use super::damage::rules::{BrokenEntry, BrokenRule};
+use super::files::LayerFiles;
+use super::files::image::Image;
+use super::format::file_plan::{FilePlan, TableReach};
+use super::format::{BuildBuffers, ImageDrawer, NewLayer};
+use super::qcow2;
+use super::qcow2::Builder;
 
 /// The drawer of the format.
 pub struct Drawer;

@@ -7,11 +7,11 @@ use crate::base::error::Error;
 use crate::base::files::{Existing, create};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::storage::Storage;
-use crate::images::export;
-use crate::images::export::Holes;
-use crate::images::files::{FileNames, Images};
-use crate::images::image::Image;
-use crate::programs::Vm;
+use crate::images::files::export::Holes;
+use crate::images::files::image::Image;
+use crate::images::files::{FileNames, Images, export};
+
+use super::Vm;
 
 /// The virtual machine that ran a program, and the images that the program built.
 pub type Built<'b> = (&'b Vm, &'b Images);
@@ -95,10 +95,11 @@ fn check(path: &Path, existing: Existing, length: u64, holes: Holes) -> Result<(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::base::files::list;
     use crate::harness::{Harness, Walker};
     use crate::programs::text::assemble;
+
+    use super::*;
 
     /// A chain of two images, the lower one of 100 clusters, built for `path`.
     fn chain(path: &Path) -> Harness {

@@ -1,14 +1,14 @@
 //! The journal: a record of the meaning of each operation, with the host offsets that the build chose for it. The
 //! reference model sees only the journal: no entry and no byte of the image.
 
+use std::ops::Range;
+
 use crate::base::file_parts::FileParts;
-use crate::disk::clusters::ClusterSize;
-use crate::disk::clusters::GuestCluster;
-use crate::disk::clusters::SubclusterRange;
+use crate::disk::clusters::{ClusterSize, GuestCluster, SubclusterRange};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
+use crate::images::content::unstamped::UnstampedData;
 use crate::images::content::{CompressedContent, SubclusterChange, WriteContent, WriteNumber};
-use crate::images::unstamped::UnstampedData;
 
 /// The meaning of one operation, or of one cluster of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -227,5 +227,42 @@ impl Journal {
 impl Default for Journal {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// The guest clusters that a record maps, and the bytes of the file that hold their data.
+#[derive(Clone, Debug)]
+pub(crate) struct Placed {
+    pub(crate) guest: Range<u64>,
+    pub(crate) host: Option<Range<u64>>,
+}
+
+impl Placed {
+    /// Returns the guest and host bytes that `record` maps, or `None` if it changes the disk as a whole.
+    pub(crate) fn of(record: &JournalRecord, cluster_size: ClusterSize) -> Option<Self> {
+        let cluster_bytes = cluster_size.bytes();
+        let (cluster, clusters, host) = match *record {
+            JournalRecord::Written { cluster, clusters, host, .. } => {
+                (cluster, clusters, Some((host, cluster_size.saturating_bytes(clusters))))
+            }
+            JournalRecord::Compressed { cluster, host, length_bytes, .. } => {
+                (cluster, 1, Some((host, u64::from(length_bytes))))
+            }
+            JournalRecord::Zeroed { cluster, kept } => {
+                (cluster, 1, kept.map(|host| (host, cluster_bytes)))
+            }
+            JournalRecord::Subclusters { cluster, host, .. } => {
+                (cluster, 1, host.map(|host| (host, cluster_bytes)))
+            }
+            JournalRecord::Discarded { cluster } => (cluster, 1, None),
+            JournalRecord::Resized { .. }
+            | JournalRecord::SnapshotTaken
+            | JournalRecord::SnapshotDeleted { .. }
+            | JournalRecord::SnapshotApplied { .. } => return None,
+        };
+        let start = cluster_size.guest_offset(cluster).get();
+        let guest = start..start.saturating_add(cluster_size.saturating_bytes(clusters));
+        let host = host.map(|(host, length)| host.get()..(host + length).get());
+        Some(Self { guest, host })
     }
 }

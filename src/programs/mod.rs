@@ -5,28 +5,22 @@
 //! byte changes one operation), stable (canonical encodings never change their meaning) and canonical (decoding an
 //! encoded program returns the same program).
 
-mod arbitrary;
-pub(crate) mod choices;
-mod events;
 #[cfg(feature = "fuzzer")]
 pub(crate) mod export;
 pub(crate) mod fold;
-pub(crate) mod framing;
 pub mod generate;
 pub(crate) mod interpreter;
 pub(crate) mod journal;
 pub(crate) mod operand;
 pub(crate) mod operation;
-mod placed;
 pub(crate) mod program;
 pub(crate) mod prologue;
 pub(crate) mod request;
 pub mod text;
 
 pub(crate) use interpreter::{Effect, Question, Vm};
-pub(crate) use journal::{Journal, JournalRecord};
+pub(crate) use journal::{Journal, JournalRecord, Placed};
 pub use operation::Operation;
-pub(crate) use placed::Placed;
 pub use program::{Input, Program};
 pub(crate) use prologue::Prologue;
 pub use request::{BitmapChange, NewImage};

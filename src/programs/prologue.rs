@@ -5,8 +5,8 @@ use std::fmt;
 
 use crate::disk::clusters::ClusterSize;
 use crate::formats::qcow2::geometry::{Compression, Geometry, Version};
-use crate::images::file_plan::FilePlan;
-use crate::images::list::drawer;
+use crate::images::format::file_plan::FilePlan;
+use crate::images::format::list::drawer;
 use crate::images::qcow2::placement::Policy;
 use crate::images::qcow2::refcounts::RefcountPlacement;
 use crate::images::qcow2::{
@@ -17,7 +17,7 @@ use super::operand::{
     Base, ClusterBits, DataIn, ImageFeatures, ImageForm, Number, Operand, OperandPlace,
     RefcountOrder, Relative, Size,
 };
-use super::text::{TextError, TextOperands, print_operand};
+use super::operand::{TextError, TextOperands, print_operand};
 
 /// The length of a prologue in bytes.
 pub const PROLOGUE_BYTES: usize = 20;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::disk::offsets::GuestOffset;
-use crate::images::unstamped::UnstampedData;
+use crate::images::content::unstamped::UnstampedData;
 
 /// A request to a disk that is open for writing. Its range lies on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,16 +1,13 @@
 //! Programs as text: one line for the image, one for each operation, `name operand=value ...`. The assembler ignores
 //! empty lines and the text after a `;`. Text and canonical bytes convert into each other exactly.
 
-mod operands;
-
 use crate::base::error::Error;
 
-use super::framing::parse_bytes;
+use super::operand::{TextError, TextOperands};
 use super::operation::Operation;
 use super::program::Program;
+use super::program::framing::parse_bytes;
 use super::prologue::Prologue;
-
-pub(super) use operands::{Hex, TextError, TextOperands, parse_hex, print_operand};
 
 /// Assembles a program from its text.
 ///
@@ -64,8 +61,9 @@ fn describe(error: TextError) -> String {
 
 #[cfg(test)]
 mod tests {
+    use crate::images::content::entropy::Entropy;
+
     use super::*;
-    use crate::images::entropy::Entropy;
 
     #[test]
     fn text_and_bytes_turn_into_each_other() {

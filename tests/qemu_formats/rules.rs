@@ -9,7 +9,7 @@ use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::{FileStorage, Storage, each_data};
 use qcowfuzz::images::Image;
 use qcowfuzz::internal::images::damage::BrokenEntry;
-use qcowfuzz::internal::images::list::drawer;
+use qcowfuzz::internal::images::format::list::drawer;
 
 use crate::qemu::{self, Checked};
 use crate::tally::Tally;

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use crate::findings::panics::caught;
 use crate::harness::cases::target::Inputs;
-use crate::programs::framing::{fit_data, reframe};
+use crate::programs::program::framing::{fit_data, reframe};
 use crate::programs::{Operation, Program, Vm};
 
 use super::measure::Measure;

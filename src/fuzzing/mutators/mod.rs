@@ -3,7 +3,7 @@
 //! libFuzzer's own mutations change bytes: mostly operands, seldom an opcode. The mutations of this module change whole
 //! operations: they add, remove, reorder and aim them. One of them changes the entries that the engine under test
 //! reads, and one the bytes of a file that it reads. Data stay data: after each mutation, the program is
-//! [framed](crate::programs::framing).
+//! [framed](crate::programs::program::framing).
 
 mod context;
 mod file;
@@ -15,12 +15,12 @@ mod sniper;
 use crate::base::limits::MAX_OPERATIONS;
 use crate::harness::cases::target::Inputs;
 use crate::harness::cases::tracer::TraceRun;
-use crate::images::checksums;
 use crate::images::entropy::Entropy;
+use crate::images::format::list;
 use crate::images::limits::Limits;
 use crate::programs::Program;
-use crate::programs::framing::reframe;
 use crate::programs::operation::OPERATION_BYTES;
+use crate::programs::program::framing::reframe;
 use crate::programs::prologue::PROLOGUE_BYTES;
 
 use context::MutationContext;
@@ -253,7 +253,7 @@ pub fn breed_file(
         }
     }
     if !context.entropy.one_in(WRONG_ONE_IN) {
-        checksums::correct(file);
+        list::correct_checksums(file);
     }
     used
 }

@@ -7,10 +7,10 @@ use bytes::BufMut;
 use crate::formats::qcow2::geometry::Geometry;
 use crate::images::entropy::Entropy;
 use crate::images::qcow2::Sizes;
-use crate::programs::framing::{fit_data, gap_from};
 use crate::programs::generate::{enlarge, near_size};
 use crate::programs::operand::{Anchor, At, Length, Number, Operand, OperandKind, OperandPlace};
 use crate::programs::operation::OPERATION_BYTES;
+use crate::programs::program::framing::{fit_data, gap_from};
 use crate::programs::prologue::PROLOGUE_BYTES;
 use crate::programs::{Operation, Program, Prologue};
 

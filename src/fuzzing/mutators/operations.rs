@@ -2,9 +2,9 @@
 
 use crate::base::limits::MAX_OPERATIONS;
 use crate::images::entropy::Entropy;
-use crate::programs::framing::{gap_from, reframe};
 use crate::programs::generate::with_data;
 use crate::programs::operation::{Class, OPERATION_BYTES};
+use crate::programs::program::framing::{gap_from, reframe};
 use crate::programs::prologue::PROLOGUE_BYTES;
 use crate::programs::{Operation, Program};
 

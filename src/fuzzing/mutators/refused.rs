@@ -4,7 +4,7 @@
 use crate::disk::image_format::ImageFormat;
 use crate::images::damage::FieldChange;
 use crate::images::file_plan::ExtentForm;
-use crate::images::list::drawer;
+use crate::images::format::list::drawer;
 use crate::images::vmdk;
 use crate::programs::operand::Number;
 use crate::programs::{Operation, Program};

@@ -3,9 +3,9 @@
 use crate::harness::cases::tracer::AccessedRange;
 use crate::images::files::LayerFile;
 use crate::programs::Operation;
-use crate::programs::framing::data_of;
 use crate::programs::generate::{GenerateSettings, generate};
 use crate::programs::operand::{BytesKind, Length};
+use crate::programs::program::framing::data_of;
 
 use super::*;
 

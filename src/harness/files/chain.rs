@@ -13,7 +13,7 @@ use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Data, Layer, Storage, Stored};
 use crate::images::damage::{Damage, ReadFaults};
-pub use crate::images::export::folder::{ChainFolder, ChainFolderError};
+pub use crate::images::export::{ChainFolder, ChainFolderError};
 use crate::images::files::{FileNames, Images, LayerFile, LayerFiles};
 use crate::images::image::Image;
 use crate::programs::CutKind;

@@ -15,7 +15,7 @@ use crate::base::limits::{FUEL_BASE, FUEL_PER_UNIT};
 use crate::disk::extent::{Extent, Visitor};
 use crate::disk::image_format::ImageFormat;
 use crate::harness::engine::claims::MemoryPolicy;
-use crate::images::list::drawer;
+use crate::images::format::list::drawer;
 
 use super::{OracleResult, violation};
 

@@ -1,7 +1,7 @@
 //! The plain images of the self-test, as texts of programs.
 
 use crate::disk::image_format::ImageFormat;
-use crate::images::list::drawer;
+use crate::images::format::list::drawer;
 use crate::programs::operand::Base;
 
 /// A plain image: its name in the table, and the program that builds it.

@@ -1,24 +1,27 @@
-//! Attacks on the files of a program.
+//! Applies attacks to the files of a program, and names the places of damaged images at which every reader must refuse.
 //!
 //! # Arithmetic
 //! The value of an attacked field wraps, so that a field near its largest value can become a small one. An offset past
 //! the end of the file is held at the last cluster boundary of 64 bits, and a file is cut to no less than 0 bytes.
 
-use crate::disk::image_format::ImageFormat;
 use std::ops::Range;
 
 use crate::base::limits::MAX_LAYERS;
 use crate::disk::clusters::ClusterSize;
+use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::anatomy::{Anatomy, EVERYTHING, Element, OffsetUnit, Part};
 use crate::formats::qcow2::constants::OFFSET_MASK;
+use crate::images::files::image::Image;
 use crate::images::files::{Images, LayerFile, LayerFiles};
-use crate::images::image::Image;
-use crate::images::layer_anatomy::LayerAnatomy;
+use crate::images::format::layer_anatomy::LayerAnatomy;
+use crate::images::format::list::drawer;
+use crate::images::qcow2::EntryRules;
 
 use super::attacks::{Attack, Spot, Transform};
-use super::traps::{Failing, Trap};
+use super::read_faults::{Failing, ReadFaults, Trap};
+use super::rules::{BrokenEntry, BrokenRule};
 
 /// The unit of `misalign`, and of the offsets that count sectors.
 const SECTOR_BYTES: u64 = 512;
@@ -35,21 +38,30 @@ pub struct Damage {
     structure: Vec<u8>,
     changed: Vec<ChangedElement>,
     is_cut: bool,
-    pub(super) traps: Vec<Trap>,
-    pub(super) failing: Vec<Failing>,
+    traps: Vec<Trap>,
+    failing: Vec<Failing>,
 }
 
 /// An element whose bytes an attack has changed for all reads.
 #[derive(Clone, Debug)]
-pub(super) struct ChangedElement {
+struct ChangedElement {
     /// The number of the layer, counted down from the top.
-    pub(super) depth: usize,
+    depth: usize,
     /// The file of the layer.
-    pub(super) file: LayerFile,
-    pub(super) element: Element,
+    file: LayerFile,
+    element: Element,
 }
 
 impl Damage {
+    /// Returns the faults that reads of a file of the layer at `depth` meet; `None` if they meet none.
+    pub fn read_faults(&self, depth: usize, file: LayerFile) -> Option<ReadFaults> {
+        let place = (depth, file);
+        ReadFaults::of(
+            self.traps.iter().filter(|trap| (trap.depth, trap.file) == place),
+            self.failing.iter().filter(|failing| (failing.depth, failing.file) == place),
+        )
+    }
+
     /// Makes all `attacks` on `images`, in order. Elements are counted as they were before the first attack.
     pub fn apply(&mut self, images: &mut Images, attacks: &[Attack]) {
         self.touched.clear();
@@ -78,7 +90,7 @@ impl Damage {
 
     /// Returns the elements whose bytes have changed. If a cut has removed elements, this returns only the ones on
     /// which other elements depend.
-    pub(super) fn changed(&self) -> &[ChangedElement] {
+    fn changed(&self) -> &[ChangedElement] {
         &self.changed
     }
 
@@ -308,4 +320,115 @@ fn boundary(number: u16, bits: u32, cluster: u64) -> u64 {
         1 << 62,
     ];
     values[usize::from(number) % values.len()] & most
+}
+
+/// The largest number of entries of images in other formats than qcow2 that are judged.
+const MAX_REFUSALS: usize = 8;
+
+/// A guest range of a layer that no reader may answer with data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The number of the layer, counted down from the top.
+    pub depth: usize,
+    /// The guest range. If QEMU does not open the layer, this is the whole disk.
+    pub guest: Range<u64>,
+    /// The rule that the damage breaks.
+    pub rule: BrokenRule,
+    /// QEMU reports a mapping of the range all the same. Only reads must fail.
+    pub is_mapped: bool,
+}
+
+impl Refusal {
+    /// Reports whether QEMU does not open the image at the top.
+    pub fn is_of_image(&self) -> bool {
+        self.depth == 0 && self.guest == EVERYTHING
+    }
+}
+
+impl Damage {
+    /// Puts the places of `images` at which readers must refuse into `into`. `images` are the damaged ones. A layer is
+    /// judged only if the layers above it still name it.
+    pub(crate) fn refusals(&self, images: &Images, into: &mut Vec<Refusal>) {
+        into.clear();
+        // Bytes that change during reads have no single meaning.
+        if self.is_trapped() || self.touched().is_empty() {
+            return;
+        }
+        let mut above = None;
+        for (depth, files) in images.layers().enumerate() {
+            let (format, image) = (files.format, &files.image);
+            // QEMU opens the parent of a VMDK image as VMDK, and does not probe it.
+            let is_probed = above.replace(format).is_some_and(|above| above != ImageFormat::Vmdk);
+            match drawer(format).broken_at_open(image) {
+                Some(rule) if is_probed && !drawer(format).has_signature(image, rule) => return,
+                Some(rule) => {
+                    return into.push(Refusal { depth, guest: EVERYTHING, rule, is_mapped: false });
+                }
+                None => {}
+            }
+            if let Some(rule) = self.broken_extent(depth, files) {
+                return into.push(Refusal { depth, guest: EVERYTHING, rule, is_mapped: false });
+            }
+            let mut all = self.changed().iter().filter(|changed| changed.depth == depth);
+            if format != ImageFormat::Qcow2 {
+                let most = into.len() + MAX_REFUSALS;
+                let mut take = |BrokenEntry { rule, guest, is_mapped }| {
+                    if into.len() < most {
+                        into.push(Refusal { depth, guest, rule, is_mapped });
+                    }
+                };
+                drawer(format).broken_entries(image, &mut take);
+                // A damaged descriptor may name no layer below.
+                if all.next().is_some() {
+                    return;
+                }
+            } else if all.any(|changed| changed.element.guest == EVERYTHING) {
+                return;
+            } else {
+                self.refused_entries(depth, image, into);
+            }
+        }
+    }
+
+    /// Returns a rule that a file beside the image of the layer at `depth` breaks. A damaged image may not name it.
+    fn broken_extent(&self, depth: usize, files: &LayerFiles) -> Option<BrokenRule> {
+        let place = (depth, LayerFile::Image);
+        match self.changed().iter().any(|changed| (changed.depth, changed.file) == place) {
+            true => None,
+            false => {
+                files.extents.all().iter().find_map(|file| drawer(files.format).broken_extent(file))
+            }
+        }
+    }
+
+    /// Adds the changed entries of a qcow2 image that QEMU does not use.
+    fn refused_entries(&self, depth: usize, image: &Image, into: &mut Vec<Refusal>) {
+        let all = || self.changed().iter().filter(|changed| changed.depth == depth);
+        let rules = EntryRules::new(image);
+        for changed in all() {
+            let Element { part, at, guest, .. } = &changed.element;
+            let moved = || {
+                let tables = all().filter(|other| other.element.part == Part::L1);
+                tables.into_iter().any(|table| overlap(&table.element.guest, guest))
+            };
+            let broken = match part {
+                Part::L1 => rules.broken_l1(*at),
+                Part::L2 if !moved() => rules.broken_l2(*at, guest),
+                Part::Bitmap if !moved() => rules.broken_bitmap(*at, guest),
+                _ => None,
+            };
+            let guest = guest.clone();
+            into.extend(broken.map(|rule| Refusal { depth, guest, rule, is_mapped: false }));
+        }
+    }
+
+    /// Reports whether damage of a layer above `depth` can change the mapping of `guest`.
+    pub(crate) fn is_touched_above(&self, depth: usize, guest: &Range<u64>) -> bool {
+        let above = self.changed().iter().filter(|changed| changed.depth < depth);
+        above.into_iter().any(|changed| overlap(&changed.element.guest, guest))
+    }
+}
+
+fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
 }

@@ -3,13 +3,11 @@
 //! refuse.
 
 mod apply;
-mod attacks;
+pub mod attacks;
 mod read_faults;
-mod refusals;
-mod traps;
+pub mod rules;
 
-pub use super::rule::{BrokenEntry, BrokenRule};
-pub use apply::Damage;
+pub use apply::{Damage, Refusal};
 pub use attacks::{Attack, FieldChange, Spot, Transform};
 pub use read_faults::ReadFaults;
-pub use refusals::Refusal;
+pub use rules::{BrokenEntry, BrokenRule};

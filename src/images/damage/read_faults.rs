@@ -1,6 +1,7 @@
 //! Faults of reads: bytes that change, and reads that fail, while an engine reads a file.
 
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -11,10 +12,38 @@ use crate::disk::offsets::HostOffset;
 use crate::disk::storage;
 use crate::disk::storage::{Data, Storage};
 use crate::images::files::LayerFile;
-use crate::images::image::Image;
+use crate::images::files::image::Image;
 
-use super::apply::Damage;
-use super::traps::{Failing, Trap};
+/// Bytes that change after a number of reads.
+#[derive(Clone, Debug)]
+pub(super) struct Trap {
+    pub(super) depth: usize,
+    /// The file of the layer.
+    pub(super) file: LayerFile,
+    /// The host offsets of the bytes.
+    pub(super) range: Range<HostOffset>,
+    /// The new values: the last bytes of this array, as many as the range has.
+    pub(super) bytes: [u8; 8],
+    pub(super) reads: u8,
+}
+
+impl Trap {
+    /// Reports whether the bytes overlap `from..until`.
+    fn meets(&self, from: HostOffset, until: HostOffset) -> bool {
+        self.range.start < until && from < self.range.end
+    }
+}
+
+/// A part whose reads fail in one file.
+#[derive(Clone, Debug)]
+pub(super) struct Failing {
+    pub(super) depth: usize,
+    /// The file of the layer.
+    pub(super) file: LayerFile,
+    /// The host offsets of the part's elements, sorted.
+    pub(super) ranges: Vec<Range<HostOffset>>,
+    pub(super) reads: u8,
+}
 
 /// The faults that reads of one image meet. Call [`ReadFaults::rearm`] before each opening.
 #[derive(Debug)]
@@ -43,21 +72,19 @@ impl<T: Clone> Armed<T> {
     }
 }
 
-impl Damage {
-    /// Returns the faults that reads of a file of the layer at `depth` meet; `None` if they meet none.
-    pub fn read_faults(&self, depth: usize, file: LayerFile) -> Option<ReadFaults> {
-        let place = (depth, file);
-        let traps = self.traps.iter().filter(|trap| (trap.depth, trap.file) == place);
-        let failing = self.failing.iter().filter(|failing| (failing.depth, failing.file) == place);
-        let faults = ReadFaults {
+impl ReadFaults {
+    /// Returns the faults of these traps and failing parts; `None` if there are none.
+    pub(super) fn of<'f>(
+        traps: impl Iterator<Item = &'f Trap>,
+        failing: impl Iterator<Item = &'f Failing>,
+    ) -> Option<Self> {
+        let faults = Self {
             traps: traps.map(Armed::new).collect(),
             failing: failing.map(Armed::new).collect(),
         };
         (!faults.traps.is_empty() || !faults.failing.is_empty()).then_some(faults)
     }
-}
 
-impl ReadFaults {
     /// Resets the counts of all reads.
     pub fn rearm(&self) {
         self.traps.iter().for_each(|armed| armed.reads.store(0, Relaxed));

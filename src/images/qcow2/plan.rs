@@ -1,7 +1,7 @@
 //! The settings that a program fixes before its first operation.
 
 use crate::formats::qcow2::geometry::{Geometry, Version};
-use crate::images::file_plan::FilePlan;
+use crate::images::format::file_plan::FilePlan;
 
 use super::header::style::{
     BackingPlan, DataFilePlan, HeaderFlags, HeaderOptions, HeaderStyle, NamesFormat,

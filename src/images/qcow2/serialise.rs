@@ -1,34 +1,31 @@
 //! Writes the image's bytes from the builder's state.
 
-use crate::images::qcow2::encoding::sizes::Sizes;
 use std::ops::Range;
 
 use bytes::BufMut;
 
-use super::encoding::entries::{self, Subclusters};
-use crate::disk::clusters::ClusterSize;
-use crate::disk::clusters::SUBCLUSTERS;
+use crate::disk::clusters::{ClusterSize, SUBCLUSTERS};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
+use crate::images::content::fill::{DeepCluster, between_stamps, fill};
+use crate::images::content::look::Look;
+use crate::images::content::unstamped::{MAX_UNSTAMPED_BYTES, UnstampedData};
 use crate::images::content::{LookOfCluster, STAMP_BYTES, WriteContent, WriteNumber, stamp};
-use crate::images::deep::DeepCluster;
 use crate::images::files::LayerFiles;
-use crate::images::fill::{between_stamps, fill};
-use crate::images::image::Image;
-use crate::images::look::Look;
-use crate::images::unstamped::{MAX_UNSTAMPED_BYTES, UnstampedData};
+use crate::images::files::image::Image;
 
 use super::builder::Builder;
-use super::header::names::Names;
-use super::header::style::HeaderFlags;
-use super::out_of_date::OutOfDate;
+use super::encoding::Sizes;
+use super::encoding::Subclusters;
+use super::header::style::{HeaderFlags, Names};
 use super::payload::payload;
 use super::placement::Placement;
 use super::refcounts::RefcountStructures;
-use super::sparse_table;
+use super::refcounts::out_of_date::OutOfDate;
 use super::state::L1;
 use super::tables::{ClusterMapping, Compressed, Extended, L2Tables, SubclusterWrites, TableId};
+use super::{encoding, tables};
 
 /// The buffers of [`Builder::build`], reused from image to image.
 #[derive(Debug, Default)]
@@ -112,9 +109,9 @@ impl Builder {
     /// COPIED; in other tables it has no meaning (specification, "L1 table entry").
     pub(super) fn write_l1(&self, to: &mut Writer, l1: &L1, active: bool, observer: &dyn Observer) {
         let cluster_size = self.plan.geometry.cluster_size;
-        sparse_table::write(&mut to.files.image, self.l1_offset(l1), l1.tables(), |table| {
+        tables::write_sparse(&mut to.files.image, self.l1_offset(l1), l1.tables(), |table| {
             let copied = active && !self.table_is_shared(table);
-            entries::l1_entry(cluster_size.host_offset(self.tables.host(table)), copied)
+            encoding::l1_entry(cluster_size.host_offset(self.tables.host(table)), copied)
         });
         for (index, table) in l1.tables() {
             if std::mem::replace(&mut to.written[L2Tables::index(*table)], true) {
@@ -158,13 +155,13 @@ impl Builder {
         let copied = |host: HostOffset| active && self.host_references(host) == 1;
         let word = match entry {
             ClusterMapping::Unallocated => 0,
-            ClusterMapping::Zero(host) => entries::zeros(host, host.is_some_and(copied)),
-            ClusterMapping::Normal(host, _) => entries::allocated(host, copied(host)),
+            ClusterMapping::Zero(host) => encoding::zeros(host, host.is_some_and(copied)),
+            ClusterMapping::Normal(host, _) => encoding::allocated(host, copied(host)),
             ClusterMapping::Compressed(Compressed { offset, length_bytes, .. }) => {
-                entries::compressed(offset, length_bytes, self.plan.geometry.cluster_size)
+                encoding::compressed(offset, length_bytes, self.plan.geometry.cluster_size)
             }
             ClusterMapping::Extended(Extended { host, bitmap, .. }) => {
-                let word = host.map_or(0, |host| entries::allocated(host, copied(host)));
+                let word = host.map_or(0, |host| encoding::allocated(host, copied(host)));
                 return (word, bitmap);
             }
         };

@@ -3,7 +3,7 @@
 
 use crate::disk::clusters::ClusterSize;
 use crate::disk::image_format::ImageFormat;
-use crate::images::file_plan::{BlockPlaces, FilePlan, TableReach};
+use crate::images::format::file_plan::{BlockPlaces, FilePlan, TableReach};
 
 use super::encoding::{EntryState, MIB, SECTOR_BYTES};
 

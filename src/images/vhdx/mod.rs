@@ -1,35 +1,30 @@
 //! VHDX images: the bytes of a file that follows the decisions of the builder of qcow2 images.
 
-mod attacks;
-mod checksums;
 mod encoding;
 mod form;
 mod rules;
-mod rules_of_blocks;
-mod table;
 
 use crate::disk::clusters::ClusterSize;
 use crate::disk::observer::{Event, Observer, Rare};
 use crate::disk::offsets::HostOffset;
-use crate::images::damage::FieldChange;
-use crate::images::file_plan::{BlockPlaces, FilePlan, TableReach};
-use crate::images::files::LayerFiles;
-use crate::images::format::{
-    BuildBuffers, CreateOption, ImageDrawer, NewLayer, PlainForm, TWO_BLOCKS,
-};
-use crate::images::image::Image;
-use crate::images::qcow2::tables::ClusterMapping;
-use crate::images::qcow2::{Builder, MappedCluster};
-use crate::images::rule::{BrokenEntry, BrokenRule};
-use crate::images::structures::report_structures;
-use crate::images::unstamped::EntryForm;
+use crate::formats::anatomy::Part;
 
+use super::content::unstamped::EntryForm;
+use super::damage::attacks::{entry, header, item, set};
+use super::damage::rules::{BrokenEntry, BrokenRule};
+use super::damage::{FieldChange, Transform};
+use super::files::LayerFiles;
+use super::files::image::Image;
+use super::format::encoding::report_structures;
+use super::format::file_plan::{BlockPlaces, FilePlan, TableReach};
+use super::format::{BuildBuffers, CreateOption, ImageDrawer, NewLayer, PlainForm, TWO_BLOCKS};
+use super::qcow2::tables::ClusterMapping;
+use super::qcow2::{Builder, MappedCluster};
 use encoding::{
-    FILE_IDENTIFIER, HEADERS, HeaderPlan, MetadataPlan, OLD_LOG_ID, REGION_TABLES, RegionTablePlan,
-    SECTOR_BYTES,
+    EntryState, FILE_IDENTIFIER, HEADERS, HeaderPlan, MetadataPlan, OLD_LOG_ID, REGION_TABLES,
+    RegionTablePlan, SECTOR_BYTES,
 };
 use form::{OtherHeader, RegionOffsets, SPARE_FILE_BYTES, VhdxForm};
-use table::TableShape;
 
 /// The drawer of the format.
 pub struct Drawer;
@@ -54,7 +49,7 @@ impl ImageDrawer for Drawer {
     }
 
     fn correct_checksums(&self, file: &mut [u8]) {
-        checksums::correct(file);
+        encoding::correct(file);
     }
 
     fn entry_form(&self) -> EntryForm {
@@ -72,7 +67,7 @@ impl ImageDrawer for Drawer {
     }
 
     fn entry_rules(&self) -> &'static [BrokenRule] {
-        rules_of_blocks::VHDX_ENTRY_RULES
+        rules::VHDX_ENTRY_RULES
     }
 
     fn broken_at_open(&self, image: &Image) -> Option<BrokenRule> {
@@ -80,7 +75,7 @@ impl ImageDrawer for Drawer {
     }
 
     fn broken_entries(&self, image: &Image, take: &mut dyn FnMut(BrokenEntry)) {
-        rules_of_blocks::broken_entries(image, take);
+        rules::broken_entries(image, take);
     }
 
     fn has_signature(&self, _image: &Image, rule: BrokenRule) -> bool {
@@ -105,7 +100,7 @@ impl ImageDrawer for Drawer {
     }
 
     fn attacks(&self) -> &'static [&'static [FieldChange]] {
-        attacks::ATTACKS
+        ATTACKS
     }
 }
 
@@ -252,3 +247,151 @@ fn write_blocks(
     }
     end
 }
+
+/// The number of sectors whose blocks are followed by an entry for a sector bitmap.
+const CHUNK_SECTORS: u64 = 1 << 23;
+const BAT_ENTRY_BYTES: usize = 8;
+/// The number of entries that are written together. Pages without a block stay holes, except for the first one.
+const PAGE_ENTRIES: u64 = 16;
+const PAGE_BYTES: usize = PAGE_ENTRIES as usize * BAT_ENTRY_BYTES;
+
+/// The shape of a table.
+struct TableShape {
+    block: ClusterSize,
+    /// The number of blocks between two entries for sector bitmaps.
+    chunk_blocks: u64,
+    /// The number of entries that the disk needs. Blocks past its end have entries behind them.
+    pub entries: u64,
+}
+
+impl TableShape {
+    /// Returns the shape of the table of a disk, which has at least one block.
+    pub fn new(builder: &Builder) -> Self {
+        let block = builder.plan().geometry.cluster_size;
+        let chunk_blocks = ((CHUNK_SECTORS * u64::from(SECTOR_BYTES)) >> block.bits()).max(1);
+        let mut table = Self { block, chunk_blocks, entries: 0 };
+        table.entries = table.index_of(builder.guest_clusters().saturating_sub(1)) + 1;
+        table
+    }
+
+    /// Returns the index of the entry of a block.
+    fn index_of(&self, block: u64) -> u64 {
+        block + block / self.chunk_blocks
+    }
+
+    /// Writes the entries of `mapped`, which are sorted, and of the blocks around them.
+    pub fn write(
+        &self,
+        image: &mut Image,
+        region: HostOffset,
+        mapped: &[MappedCluster],
+        form: VhdxForm,
+        places: &BlockPlaces,
+    ) {
+        let page_of = |mapped: &MappedCluster| self.index_of(mapped.cluster.get()) / PAGE_ENTRIES;
+        if mapped.first().is_none_or(|first| page_of(first) > 0) {
+            self.absent_page(image, region, 0, form);
+        }
+        for page in mapped.chunk_by(|here, then| page_of(here) == page_of(then)) {
+            let first = page_of(&page[0]) * PAGE_ENTRIES;
+            let out = self.absent_page(image, region, first, form);
+            for mapped in page {
+                let index = self.index_of(mapped.cluster.get()) - first;
+                let entry = self.entry(mapped.mapping, places);
+                out[index as usize * BAT_ENTRY_BYTES..][..BAT_ENTRY_BYTES]
+                    .copy_from_slice(&entry.to_le_bytes());
+            }
+        }
+    }
+
+    /// Writes the entries from `first` on as those of blocks that the file does not store. Returns their bytes.
+    fn absent_page<'i>(
+        &self,
+        image: &'i mut Image,
+        region: HostOffset,
+        first: u64,
+        form: VhdxForm,
+    ) -> &'i mut [u8] {
+        let at = region + first * BAT_ENTRY_BYTES as u64;
+        let out = image.place(at, PAGE_BYTES);
+        let chunk = self.chunk_blocks;
+        for (index, entry) in (first..self.entries).zip(out.chunks_exact_mut(BAT_ENTRY_BYTES)) {
+            // The entry of a sector bitmap, which only disks with a parent have, is 0.
+            if index % (chunk + 1) != chunk {
+                entry.copy_from_slice(&(form.absent_state(index) as u64).to_le_bytes());
+            }
+        }
+        out
+    }
+
+    fn entry(&self, mapping: ClusterMapping, places: &BlockPlaces) -> u64 {
+        let with = |host, state: EntryState| places.start_of(self.block, host) | state as u64;
+        match mapping {
+            ClusterMapping::Normal(host, _) => with(host, EntryState::Present),
+            ClusterMapping::Zero(Some(host)) => with(host, EntryState::Zero),
+            ClusterMapping::Zero(None) => EntryState::Zero as u64,
+            // Images of this format have no others.
+            ClusterMapping::Unallocated
+            | ClusterMapping::Compressed(_)
+            | ClusterMapping::Extended(_) => EntryState::NotPresent as u64,
+        }
+    }
+}
+
+/// The attacks on VHDX: 2 fields of the file's identifier, and 11 of each header; region tables of 2 entries; items in
+/// the usual order.
+pub const ATTACKS: &[&[FieldChange]] = &[
+    &[header(5, Transform::Set, 0), header(27, Transform::Set, 0)],
+    &[header(6, Transform::Add, 1), header(28, Transform::Add, 1)],
+    &[header(21, Transform::Set, 2), header(43, Transform::Set, 2)],
+    &[
+        header(9, Transform::Set, 7),
+        header(31, Transform::Set, 7),
+        header(11, Transform::Set, 3),
+        header(33, Transform::Set, 4),
+    ],
+    &[header(25, Transform::Misalign, 0), header(47, Transform::Misalign, 0)],
+    &[
+        header(15, Transform::Set, 1),
+        header(37, Transform::Set, 1),
+        header(19, Transform::Set, 1),
+        header(41, Transform::Set, 1),
+    ],
+    &[
+        header(15, Transform::Set, 1),
+        header(37, Transform::Set, 1),
+        header(23, Transform::Add, 1),
+        header(45, Transform::Add, 1),
+    ],
+    &[set(Part::Directory, 1, 0), set(Part::Directory, 27, 0)],
+    &[set(Part::Directory, 2, 0), set(Part::Directory, 28, 0)],
+    &[set(Part::Directory, 5, 2048), set(Part::Directory, 31, 2048)],
+    // Both regions become long.
+    &[
+        (Part::Directory, 13, Transform::Boundary, 15),
+        (Part::Directory, 39, Transform::Boundary, 15),
+        (Part::Directory, 23, Transform::Boundary, 15),
+        (Part::Directory, 49, Transform::Boundary, 15),
+    ],
+    &[set(Part::Directory, 7, 0), set(Part::Directory, 33, 0)],
+    &[
+        set(Part::Directory, 7, 0),
+        set(Part::Directory, 33, 0),
+        set(Part::Directory, 15, 0),
+        set(Part::Directory, 41, 0),
+    ],
+    &[item(0, Transform::Set, 0)],
+    &[item(2, Transform::Set, 2048)],
+    &[item(4, Transform::Set, 0)],
+    &[item(4, Transform::Set, 0), item(12, Transform::Set, 0)],
+    &[item(16, Transform::Flip, 1)],
+    &[item(14, Transform::Add, 1)],
+    &[item(54, Transform::Set, 1024)],
+    &[item(28, Transform::Boundary, 16)],
+    &[item(28, Transform::Boundary, 3), item(28, Transform::AddClusters, 1)],
+    &[entry(Transform::PastEnd, 100)],
+    &[entry(Transform::Structure, 70)],
+    // States 4 and 7.
+    &[entry(Transform::Flip, 1)],
+    &[entry(Transform::Flip, 0)],
+];

@@ -1,12 +1,15 @@
-//! The rules about VHDX images, in the order of QEMU's checks (`block/vhdx.c`, `vhdx_open`).
+//! The rules about VHDX images, in the order of QEMU's checks (`block/vhdx.c`): those of `vhdx_open`, those about the
+//! entries of the block allocation table (`vhdx_check_bat_entries`), and those by which a read fails (`vhdx_co_readv`).
 //!
 //! The region table has a copy, which QEMU does not read. Other readers may use it, so an image breaks a rule only if
 //! both tables, or the structures that they name, break one. Not among the rules: an image with a log, because a reader
-//! may replay it; sectors of 4 KiB and disks with a parent, which the specification allows and QEMU does not open.
+//! may replay it; sectors of 4 KiB and disks with a parent, which the specification allows and QEMU does not open;
+//! entries of sector bitmaps, which map nothing.
 //!
 //! # Arithmetic
 //! Offsets that would pass 2^64 lie past the end of every file, where there are zeros. As in QEMU, the end of a region
-//! wraps around at 2^64, and numbers of entries at 2^32.
+//! wraps around at 2^64, and numbers of entries at 2^32. A table has less than 2^32 entries of blocks of at most 2^28
+//! bytes.
 
 use crate::formats::vhdx::constants::{
     BAT_ENTRY_BYTES, BAT_REGION, CHECKSUM_AT, CHUNK_BYTES, FILE_PARAMETERS, FILE_SIGNATURE,
@@ -18,10 +21,8 @@ use crate::formats::vhdx::constants::{
     REGION_TABLE_OFFSETS, REGION_TABLE_SIGNATURE, VHDX_HEADER_BYTES, VHDX_HEADER_FIELD_BYTES,
     VHDX_HEADER_OFFSETS, VHDX_VERSION, VIRTUAL_DISK_SIZE,
 };
-use crate::images::image::Image;
-
-use crate::images::rule::{BrokenRule, if_no_reading_is_left};
-use crate::images::rule_bytes::Bytes;
+use crate::images::damage::rules::{BrokenEntry, BrokenRule, Bytes, if_no_reading_is_left};
+use crate::images::files::image::Image;
 
 pub(super) const VHDX_FILE: BrokenRule = "VHDX file signature";
 const VHDX_HEADER: BrokenRule = "VHDX header signature";
@@ -327,4 +328,59 @@ impl VhdxFile<'_> {
 pub(super) fn overlap(one: Place, other: Place) -> bool {
     let end = |(start, length): Place| start.wrapping_add(length);
     one.0 < end(other) && other.0 < end(one)
+}
+
+const VHDX_PAST_END: BrokenRule = "VHDX block past the end of the file";
+const VHDX_OVERLAP: BrokenRule = "VHDX block over a region";
+const VHDX_STATE: BrokenRule = "VHDX block of state 4";
+const VHDX_IN_PARENT: BrokenRule = "VHDX block in a parent that is not there";
+
+/// The rules about entries.
+pub(super) const VHDX_ENTRY_RULES: &[BrokenRule] =
+    &[VHDX_PAST_END, VHDX_OVERLAP, VHDX_STATE, VHDX_IN_PARENT];
+
+/// The number of entries that are judged. Programs make fewer.
+const VHDX_JUDGED_ENTRIES: u64 = 1 << 15;
+
+/// Calls `take` with the entries that break a rule, if all readers find the same table.
+pub(super) fn broken_entries(image: &Image, take: &mut dyn FnMut(BrokenEntry)) {
+    let Some(place) = block_table(image) else { return };
+    let bytes = Bytes::new(image);
+    let end = bytes.end_of_sectors();
+    let chunk = CHUNK_BYTES / place.block;
+    let mut stored = 0;
+    bytes.each_entry(place.table, place.entries.min(VHDX_JUDGED_ENTRIES), |index, entry| {
+        let entry = u64::from_le_bytes(entry);
+        let (state, start) = (entry & 7, entry / OFFSET_UNIT_BYTES * OFFSET_UNIT_BYTES);
+        // After each chunk of blocks, there is the entry of a sector bitmap.
+        let is_bitmap = |index: u64| index % (chunk + 1) == chunk;
+        let first = (index - index / (chunk + 1)) * place.block;
+        let mut broken = |rule, there: u64| {
+            let guest = first + there..(first + place.block).min(place.size);
+            if !is_bitmap(index) && !guest.is_empty() {
+                take(BrokenEntry { rule, guest, is_mapped: matches!(state, 4 | 7) });
+            }
+        };
+        match state {
+            4 => broken(VHDX_STATE, 0),
+            7 => broken(VHDX_IN_PARENT, 0),
+            6 => {
+                // The bytes that the file has can be read.
+                let there = end.saturating_sub(start);
+                // QEMU takes the index for the number of the block, and the last block may be cut.
+                let before = index.wrapping_mul(place.block);
+                let required = place.size.wrapping_sub(before).min(place.block);
+                if there < required || there == 0 {
+                    broken(VHDX_PAST_END, there);
+                }
+                // QEMU takes the number of stored blocks so far for the index, and leaves out those of bitmaps.
+                let over = |region: &_| overlap(*region, (start, place.block));
+                if !is_bitmap(stored) && place.regions.iter().any(over) {
+                    broken(VHDX_OVERLAP, 0);
+                }
+                stored += 1;
+            }
+            _ => {}
+        }
+    });
 }

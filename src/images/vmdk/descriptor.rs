@@ -6,9 +6,9 @@ use smallvec::SmallVec;
 
 use crate::base::file_parts::MAX_EXTENT_FILES;
 use crate::disk::offsets::HostOffset;
-use crate::images::file_plan::{ExtentForm, ExtentPlan};
 use crate::images::files::LayerFiles;
-use crate::images::image::Image;
+use crate::images::files::image::Image;
+use crate::images::format::file_plan::{ExtentForm, ExtentPlan};
 
 use super::encoding::SECTOR_BYTES;
 use super::form::{DESCRIPTOR_SECTORS, Kind, VmdkForm};

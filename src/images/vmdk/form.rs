@@ -3,7 +3,9 @@
 
 use crate::disk::clusters::ClusterSize;
 use crate::disk::image_format::ImageFormat;
-use crate::images::file_plan::{BlockPlaces, ExtentForm, ExtentPlans, FilePlan, TableReach};
+use crate::images::format::file_plan::{
+    BlockPlaces, ExtentForm, ExtentPlans, FilePlan, TableReach,
+};
 
 use super::encoding::SECTOR_BYTES;
 use super::sesparse;

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::images::content::{STAMP_BYTES, Shape, WriteNumber, stamp};
-use crate::images::image::Image;
+use crate::images::files::image::Image;
 use crate::images::qcow2::payload::{Coding, PayloadKind, payload};
 use crate::images::qcow2::{ImagePlan, PayloadFrame};
 
@@ -130,9 +130,10 @@ impl Adler {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::disk::storage::Storage;
     use crate::images::qcow2::Builder;
+
+    use super::*;
 
     #[test]
     fn the_checksum_is_adler_32() {

@@ -1,40 +1,39 @@
-//! VMDK images: the bytes of files that follow the decisions of the builder of qcow2 images.
+//! VMDK images: the bytes of files that follow the decisions of the builder of qcow2 images, in one file or in a
+//! descriptor and the files of its extents.
 
-mod attacks;
 mod descriptor;
 mod encoding;
-mod extents;
 mod form;
 mod grains;
-mod part;
 mod rules;
-mod rules_of_grains;
-mod rules_of_sesparse;
 mod sesparse;
 mod sparse;
-mod tables;
-
-pub use attacks::SE_SPARSE;
-use descriptor::Parent;
 pub use form::VmdkForm;
 
+use smallvec::SmallVec;
+
+use crate::base::file_parts::MAX_EXTENT_FILES;
 use crate::disk::clusters::ClusterSize;
 use crate::disk::observer::{Event, Observer, State};
-use crate::images::damage::FieldChange;
-use crate::images::entropy::Entropy;
-use crate::images::file_plan::{ExtentForm, ExtentPlan, FilePlan, TableReach};
-use crate::images::files::LayerFiles;
-use crate::images::format::{BuildBuffers, ImageDrawer, NewLayer, PlainForm, TWO_BLOCKS};
-use crate::images::image::Image;
-use crate::images::qcow2::payload::PayloadKind;
-use crate::images::qcow2::tables::ClusterMapping;
-use crate::images::qcow2::{Builder, ImagePlan, MappedCluster, PayloadFrame};
-use crate::images::rule::{BrokenEntry, BrokenRule};
-use crate::images::structures::report_structures;
-use crate::images::unstamped::EntryForm;
+use crate::disk::offsets::HostOffset;
+use crate::formats::anatomy::Part;
 
+use super::content::entropy::Entropy;
+use super::content::unstamped::EntryForm;
+use super::damage::attacks::{header, item};
+use super::damage::rules::{BrokenEntry, BrokenRule};
+use super::damage::{FieldChange, Transform};
+use super::files::LayerFiles;
+use super::files::image::Image;
+use super::format::encoding::report_structures;
+use super::format::file_plan::{ExtentForm, ExtentPlan, FilePlan, TableReach};
+use super::format::{BuildBuffers, ImageDrawer, NewLayer, PlainForm, TWO_BLOCKS};
+use super::qcow2::payload::PayloadKind;
+use super::qcow2::tables::ClusterMapping;
+use super::qcow2::{Builder, ImagePlan, MappedCluster, PayloadFrame};
+use descriptor::Parent;
+use encoding::{DiskPart, SECTOR_BYTES};
 use form::Kind;
-use part::DiskPart;
 use sparse::SparseExtent;
 
 /// The drawer of the format.
@@ -76,11 +75,11 @@ impl ImageDrawer for Drawer {
     }
 
     fn open_rules(&self) -> Vec<BrokenRule> {
-        [rules::VMDK_OPEN_RULES, rules_of_sesparse::SE_SPARSE_OPEN_RULES].concat()
+        [rules::VMDK_OPEN_RULES, rules::SE_SPARSE_OPEN_RULES].concat()
     }
 
     fn entry_rules(&self) -> &'static [BrokenRule] {
-        rules_of_grains::VMDK_ENTRY_RULES
+        rules::VMDK_ENTRY_RULES
     }
 
     fn broken_at_open(&self, image: &Image) -> Option<BrokenRule> {
@@ -88,7 +87,7 @@ impl ImageDrawer for Drawer {
     }
 
     fn broken_entries(&self, image: &Image, take: &mut dyn FnMut(BrokenEntry)) {
-        rules_of_grains::broken_entries(image, take);
+        rules::broken_entries(image, take);
     }
 
     fn broken_extent(&self, file: &Image) -> Option<BrokenRule> {
@@ -115,7 +114,7 @@ impl ImageDrawer for Drawer {
     }
 
     fn attacks(&self) -> &'static [&'static [FieldChange]] {
-        attacks::ATTACKS
+        ATTACKS
     }
 }
 
@@ -164,7 +163,7 @@ fn build(
     mapped.retain(|grain| is_stored(form, grain.mapping));
     let identities = (identity(builder, form), parent);
     if !plan.file.extents.all().is_empty() {
-        extents::write(builder, form, identities, mapped, files);
+        write(builder, form, identities, mapped, files);
         let beside = files.extents.all().iter();
         observer.begin(State::Serialise);
         return beside.for_each(|_| observer.event(State::Serialise, Event::Extent));
@@ -209,3 +208,121 @@ fn is_stored(form: VmdkForm, mapping: ClusterMapping) -> bool {
         ClusterMapping::Unallocated | ClusterMapping::Extended(_) => false,
     }
 }
+
+/// Writes the descriptor and the files of all extents that have sectors. `mapped` are all clusters, in the order of the
+/// disk.
+fn write(
+    builder: &Builder,
+    form: VmdkForm,
+    identities: (u32, Option<Parent>),
+    mapped: &[MappedCluster],
+    files: &mut LayerFiles,
+) {
+    let plans = builder.plan().file.extents;
+    let mut written: SmallVec<[(ExtentPlan, u64); MAX_EXTENT_FILES]> = SmallVec::new();
+    let (mut first, mut rest) = (0, mapped);
+    for (index, plan) in plans.all().iter().enumerate() {
+        let is_last = index + 1 == plans.all().len();
+        let part = DiskPart::of(builder, first, (!is_last).then_some(plan.clusters));
+        if part.sectors == 0 {
+            break;
+        }
+        // The last part of the disk also holds the clusters past its end. A last cluster of less than a sector belongs
+        // to no part, and no guest sees it.
+        first = part.first + part.clusters;
+        let has_rest = first < builder.guest_clusters();
+        let own = match has_rest {
+            true => rest.partition_point(|grain| grain.cluster.get() < first),
+            false => rest.len(),
+        };
+        let (own, behind) = rest.split_at(own);
+        rest = behind;
+        write_extent(builder, form.of_extent(plan.form), (plan, part), own, files.extents.add());
+        written.push((*plan, part.sectors));
+    }
+    descriptor::write_file(files, form, &written, identities);
+}
+
+/// Writes the file of an extent with the clusters `mapped`.
+fn write_extent(
+    builder: &Builder,
+    form: VmdkForm,
+    (plan, part): (&ExtentPlan, DiskPart),
+    mapped: &[MappedCluster],
+    image: &mut Image,
+) {
+    let end = match plan.form {
+        ExtentForm::Flat | ExtentForm::Vmfs => {
+            return write_flat(builder, plan, part, mapped, image);
+        }
+        ExtentForm::Sparse | ExtentForm::Cowd => {
+            SparseExtent { builder, form, part, has_descriptor: false }.write(mapped, image).end
+        }
+        ExtentForm::SeSparse => {
+            let places = builder.plan().file.places;
+            let grains = places.map_or(0, |places| places.first_bytes);
+            sesparse::write(builder, part, mapped, grains, image);
+            places.map_or(0, |places| places.start(builder.file_clusters()))
+        }
+    };
+    image.seal(end);
+}
+
+/// Writes guest data, each byte at its place.
+fn write_flat(
+    builder: &Builder,
+    plan: &ExtentPlan,
+    part: DiskPart,
+    mapped: &[MappedCluster],
+    image: &mut Image,
+) {
+    let cluster_bytes = builder.plan().geometry.cluster_size.bytes();
+    for grain in mapped {
+        let inside = grain.cluster.get() - part.first;
+        // Clusters past the end of the disk have no place.
+        let Some((_, write)) = grain.data().filter(|_| inside < part.clusters) else { continue };
+        let at = HostOffset::new(plan.lead_bytes + inside * cluster_bytes);
+        builder.write_cluster(image, grain.cluster, at, write);
+    }
+    let end = plan.lead_bytes + part.sectors * SECTOR_BYTES;
+    image.truncate(end);
+    image.seal(end);
+}
+
+/// The attacks on VMDK. If there is a footer, its header begins with the 17th field behind that of the header.
+pub const ATTACKS: &[&[FieldChange]] = &[
+    &[header(6, Transform::Set, 0)],
+    &[header(34, Transform::Set, 0)],
+    &[header(2, Transform::Set, 4), header(36, Transform::Set, 4)],
+    &[header(14, Transform::Set, 513), header(48, Transform::Set, 513)],
+    &[header(8, Transform::Set, 0), header(42, Transform::Set, 0)],
+    &[header(20, Transform::Boundary, 14), header(54, Transform::Boundary, 14)],
+    &[header(8, Transform::Boundary, 12), header(42, Transform::Boundary, 12)],
+    &[header(6, Transform::Boundary, 16), header(40, Transform::Boundary, 16)],
+    &[header(18, Transform::Flip, 54), header(16, Transform::Flip, 54)],
+    // The values of the first two lines of the descriptor that have a number: the letters `zz`.
+    &[item(8, Transform::Set, 0x7a7a), item(12, Transform::Set, 0x7a7a)],
+    &[item(10, Transform::Set, 0x7a)],
+    // The marker of a grain, and the front of a stream.
+    &[(Part::BlockFront, 2, Transform::Set, 0)],
+    &[(Part::BlockFront, 4, Transform::Set, 0)],
+    &[(Part::BlockFront, 0, Transform::Set, 0)],
+];
+
+/// The attacks on an seSparse extent, the first file beside a descriptor: 27 fields of the header that does not change,
+/// and 5 of the other one.
+pub const SE_SPARSE: &[&[FieldChange]] = &[
+    &[header(2, Transform::Add, 1)],
+    &[header(6, Transform::Set, 16)],
+    &[header(8, Transform::Set, 128)],
+    &[header(10, Transform::Set, 1)],
+    &[header(12, Transform::Set, 1)],
+    &[header(18, Transform::Set, 1)],
+    &[header(20, Transform::Add, 1)],
+    &[header(32, Transform::Flip, 54)],
+    &[header(34, Transform::Flip, 20)],
+    &[header(52, Transform::Set, 1)],
+    &[header(54, Transform::Add, 1)],
+    &[header(60, Transform::Set, 1)],
+    &[header(62, Transform::Set, 1)],
+];

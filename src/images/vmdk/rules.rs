@@ -1,25 +1,29 @@
-//! The rules about VMDK images in one file, and about the files of sparse extents, in the order of QEMU's checks
-//! (`block/vmdk.c`, `vmdk_open`).
+//! The rules about VMDK images in one file, and about the files of sparse and seSparse extents, in the order of QEMU's
+//! checks (`block/vmdk.c`): those of `vmdk_open`, those about the front of compressed grains (`vmdk_read_extent`), and
+//! those of `vmdk_open_se_sparse`.
 //!
 //! If a footer replaces the header, a reader may still take all fields from the header except for the place of the
 //! directory. If the directory has a copy, a reader may use that. An image breaks a rule only if none of these choices
 //! is left. Not among the rules: extents without a magic number, extents that name a footer or a descriptor of their
-//! own, and descriptors in files of their own.
+//! own, and descriptors in files of their own; grains for which the redundant directory has another place; streams
+//! behind their first two bytes; directories of ESX that are too short, where QEMU reports no mapping and reads zeros;
+//! the entries of seSparse tables.
 //!
 //! # Arithmetic
-//! As in QEMU, products and sums have the lower 64 bits, and numbers of entries the lower 32.
+//! As in QEMU, products and sums have the lower 64 bits, and numbers of entries the lower 32. A directory has less than
+//! 2^26 entries and a table at most 512, and QEMU opens the image, so that a grain has at most 2^30 bytes. Only the
+//! judged grains are visited. A sector has 32 bits.
 
 use crate::formats::vmdk::constants::{
-    COWD_MAGIC, DIRECTORY_AT_END, EMBEDDED_DESCRIPTOR_AT, FLAG_REDUNDANT_DIRECTORY, IDENTITY_BYTES,
+    COMPRESS_DEFLATE, COWD_MAGIC, DIRECTORY_AT_END, EMBEDDED_DESCRIPTOR_AT, FLAG_MARKERS,
+    FLAG_REDUNDANT_DIRECTORY, FLAG_ZERO_GRAINS, GRAIN_MARKER_BYTES, HEADER_BYTES, IDENTITY_BYTES,
     MARKER_FOOTER, MAX_DIRECTORY_ENTRIES, MAX_GRAIN_SECTORS, MAX_GRAIN_TABLE_ENTRIES,
-    MAX_LENGTH_BYTES, MAX_PARENT_NAME_BYTES, MAX_VERSION, SECTOR_BYTES, SPARSE_MAGIC,
-    STREAM_FOOTER_BYTES,
+    MAX_LENGTH_BYTES, MAX_PARENT_NAME_BYTES, MAX_VERSION, SE_SPARSE_ENTRY_BYTES,
+    SE_SPARSE_GRAIN_SECTORS, SE_SPARSE_MAGIC, SE_SPARSE_TABLE_SECTORS, SE_SPARSE_VERSION,
+    SE_SPARSE_VOLATILE_MAGIC, SECTOR_BYTES, SPARSE_MAGIC, STREAM_FOOTER_BYTES, ZERO_GRAIN,
 };
-use crate::images::image::Image;
-
-use super::rules_of_sesparse::broken_sesparse;
-use crate::images::rule::{BrokenRule, if_no_reading_is_left};
-use crate::images::rule_bytes::Bytes;
+use crate::images::damage::rules::{BrokenEntry, BrokenRule, Bytes, if_no_reading_is_left};
+use crate::images::files::image::Image;
 
 pub(super) const VMDK_MAGIC: BrokenRule = "VMDK magic";
 const VMDK_NO_CAPACITY: BrokenRule = "VMDK capacity 0";
@@ -241,4 +245,150 @@ fn has_endless_parent_name(bytes: &[u8]) -> bool {
     let Some(at) = behind(text_of(bytes), b"parentFileNameHint") else { return false };
     let value = text_of(bytes.get(at + 2..).unwrap_or_default());
     value.iter().position(|byte| *byte == b'"').is_none_or(|end| end > MAX_PARENT_NAME_BYTES)
+}
+
+const VMDK_MARKER: BrokenRule = "VMDK length in a marker";
+const VMDK_ZLIB: BrokenRule = "VMDK zlib header";
+
+/// The rules about entries.
+pub(super) const VMDK_ENTRY_RULES: &[BrokenRule] = &[VMDK_MARKER, VMDK_ZLIB];
+
+/// The number of entries of a directory and of all tables that are judged. Programs make fewer.
+const VMDK_JUDGED_ENTRIES: u64 = 1 << 15;
+
+/// Calls `take` with the entries that break a rule, if QEMU opens the image.
+pub(super) fn broken_entries(image: &Image, take: &mut dyn FnMut(BrokenEntry)) {
+    let bytes = Bytes::new(image);
+    let Some(header) = header_of(image) else { return };
+    let number = |inside: u64, width| bytes.little(header + inside, width);
+    // The compression has 16 bits.
+    if number(77, 2) != u64::from(COMPRESS_DEFLATE) {
+        return;
+    }
+    let (flags, grain, per_table) = (number(8, 4), number(20, 8) * SECTOR_BYTES, number(44, 4));
+    let has = |flag: u32| flags & u64::from(flag) != 0;
+    let tables = number(12, 8).div_ceil(per_table * (grain / SECTOR_BYTES));
+    let place = |inside| number(inside, 8).wrapping_mul(SECTOR_BYTES);
+    let (directory, copy) = (place(56), has(FLAG_REDUNDANT_DIRECTORY).then(|| place(48)));
+    let mut left = VMDK_JUDGED_ENTRIES;
+    bytes.each_entry(directory, tables.min(VMDK_JUDGED_ENTRIES), |index, entry| {
+        let table = u64::from(u32::from_le_bytes(entry)) * SECTOR_BYTES;
+        let Some(next) = left.checked_sub(per_table).filter(|_| table != 0) else { return };
+        left = next;
+        let copied = copy
+            .map(|copy| bytes.little(copy.saturating_add(index * 4), 4).wrapping_mul(SECTOR_BYTES));
+        bytes.each_entry(table, per_table, |at, entry| {
+            let sector = u32::from_le_bytes(entry);
+            let is_same = |copied: u64| bytes.little(copied + at * 4, 4) == u64::from(sector);
+            let is_zero = sector == ZERO_GRAIN && has(FLAG_ZERO_GRAINS);
+            if sector == 0 || is_zero || !copied.is_none_or(is_same) {
+                return;
+            }
+            let start = u64::from(sector) * SECTOR_BYTES;
+            if let Some(rule) = broken_front(&bytes, start, grain, has(FLAG_MARKERS)) {
+                let first = (index * per_table + at) * grain;
+                // Past the end of the disk, a layer above reads zeros.
+                let disk = number(12, 8).saturating_mul(SECTOR_BYTES);
+                let guest = first.min(disk)..(first + grain).min(disk);
+                take(BrokenEntry { rule, guest, is_mapped: true });
+            }
+        });
+    });
+}
+
+/// Returns the rule that the first bytes of a compressed grain of `grain` bytes break.
+fn broken_front(bytes: &Bytes, start: u64, grain: u64, has_marker: bool) -> Option<BrokenRule> {
+    let mut stream = start;
+    if has_marker {
+        if !(1..=2 * grain).contains(&bytes.little(start + 8, 4)) {
+            return Some(VMDK_MARKER);
+        }
+        stream += GRAIN_MARKER_BYTES;
+    }
+    // RFC 1950, section 2.2: deflate, a window of at most 32 KiB, no dictionary.
+    let [method, flags] = bytes.array(stream);
+    let check = u32::from(method) * 256 + u32::from(flags);
+    let is_valid =
+        method & 15 == 8 && method >> 4 <= 7 && flags & 32 == 0 && check.is_multiple_of(31);
+    (!is_valid).then_some(VMDK_ZLIB)
+}
+
+const SE_SPARSE_VERSION_RULE: BrokenRule = "seSparse version";
+const SE_SPARSE_GRAIN: BrokenRule = "seSparse grain";
+const SE_SPARSE_TABLE: BrokenRule = "seSparse table";
+const SE_SPARSE_FLAGS: BrokenRule = "seSparse flags";
+const SE_SPARSE_RESERVED: BrokenRule = "seSparse reserved field";
+const SE_SPARSE_PADDING: BrokenRule = "seSparse padding";
+const SE_SPARSE_VOLATILE: BrokenRule = "seSparse volatile header";
+const SE_SPARSE_JOURNAL: BrokenRule = "seSparse journal to replay";
+const SE_SPARSE_DIRECTORY_SIZE: BrokenRule = "seSparse directory above 256 MiB";
+const SE_SPARSE_DIRECTORY: BrokenRule = "seSparse directory past 2^63";
+
+/// The rules about extents.
+pub(super) const SE_SPARSE_OPEN_RULES: &[BrokenRule] = &[
+    SE_SPARSE_VERSION_RULE,
+    SE_SPARSE_GRAIN,
+    SE_SPARSE_TABLE,
+    SE_SPARSE_FLAGS,
+    SE_SPARSE_RESERVED,
+    SE_SPARSE_PADDING,
+    SE_SPARSE_VOLATILE,
+    SE_SPARSE_JOURNAL,
+    SE_SPARSE_DIRECTORY_SIZE,
+    SE_SPARSE_DIRECTORY,
+];
+
+/// Returns the first rule that a file breaks which begins like an seSparse extent; `None` for any other file.
+pub(super) fn broken_sesparse(file: &Bytes<'_>) -> Option<BrokenRule> {
+    let number = |inside: u64| file.little(inside, 8);
+    if number(0) != SE_SPARSE_MAGIC {
+        return None;
+    }
+    let fields = [
+        (8, SE_SPARSE_VERSION, SE_SPARSE_VERSION_RULE),
+        (24, SE_SPARSE_GRAIN_SECTORS, SE_SPARSE_GRAIN),
+        (32, SE_SPARSE_TABLE_SECTORS, SE_SPARSE_TABLE),
+        (40, 0, SE_SPARSE_FLAGS),
+        (48, 0, SE_SPARSE_RESERVED),
+        (56, 0, SE_SPARSE_RESERVED),
+        (64, 0, SE_SPARSE_RESERVED),
+        (72, 0, SE_SPARSE_RESERVED),
+    ];
+    let wrong = fields.iter().find(|(inside, expected, _)| number(*inside) != *expected);
+    if let Some((_, _, rule)) = wrong {
+        return Some(*rule);
+    }
+    if has_padding(file, 0, 208) {
+        return Some(SE_SPARSE_PADDING);
+    }
+    broken_volatile(file, number(80).wrapping_mul(SECTOR_BYTES))
+        .or_else(|| broken_directory(number(128), number(136)))
+}
+
+/// Returns the first rule that the header at `at` breaks, which changes while the disk is in use.
+fn broken_volatile(file: &Bytes<'_>, at: u64) -> Option<BrokenRule> {
+    let is_past_end = at > MAX_LENGTH_BYTES;
+    if is_past_end || file.little(at, 8) != SE_SPARSE_VOLATILE_MAGIC {
+        Some(SE_SPARSE_VOLATILE)
+    } else if file.little(at.saturating_add(24), 8) != 0 {
+        Some(SE_SPARSE_JOURNAL)
+    } else {
+        has_padding(file, at, 32).then_some(SE_SPARSE_PADDING)
+    }
+}
+
+/// Returns the rule that the place and the length of the directory break.
+fn broken_directory(start_sector: u64, sectors: u64) -> Option<BrokenRule> {
+    let entries = (sectors.wrapping_mul(SECTOR_BYTES) / SE_SPARSE_ENTRY_BYTES) & 0xffff_ffff;
+    if entries > u64::from(MAX_DIRECTORY_ENTRIES) {
+        return Some(SE_SPARSE_DIRECTORY_SIZE);
+    }
+    let end = start_sector.wrapping_mul(SECTOR_BYTES).checked_add(entries * SE_SPARSE_ENTRY_BYTES);
+    end.is_none_or(|end| end > MAX_LENGTH_BYTES).then_some(SE_SPARSE_DIRECTORY)
+}
+
+/// Reports whether the rest of the header at `at` has other bytes than zeros, from `inside` on.
+fn has_padding(file: &Bytes<'_>, at: u64, inside: usize) -> bool {
+    let bytes: [u8; HEADER_BYTES] = file.array(at);
+    bytes.iter().skip(inside).any(|byte| *byte != 0)
 }

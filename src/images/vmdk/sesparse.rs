@@ -8,12 +8,11 @@ use bytes::BufMut;
 
 use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
-use crate::images::image::Image;
+use crate::images::files::image::Image;
 use crate::images::qcow2::tables::ClusterMapping;
 use crate::images::qcow2::{Builder, MappedCluster};
 
-use super::encoding::{HEADER_BYTES, SECTOR_BYTES};
-use super::part::DiskPart;
+use super::encoding::{DiskPart, HEADER_BYTES, SECTOR_BYTES};
 
 /// log2 of the size of a grain, which is always the same.
 const GRAIN_BITS: u32 = 12;

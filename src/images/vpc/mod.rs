@@ -1,30 +1,27 @@
-//! VHD images, which QEMU calls vpc: the bytes of a file that follows the decisions of the builder of qcow2 images.
+//! VHD images, which QEMU calls vpc: the variety, and the bytes of a file that follows the decisions of the builder of
+//! qcow2 images.
 
-mod attacks;
-mod checksums;
 mod encoding;
-mod form;
 mod rules;
 
-use form::VpcForm;
-
 use crate::disk::clusters::{ClusterSize, GuestCluster};
+use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Event, Observer};
 use crate::disk::offsets::HostOffset;
-use crate::images::block_table::{ONES, write_table};
-use crate::images::damage::FieldChange;
-use crate::images::file_plan::{FilePlan, TableReach};
-use crate::images::files::LayerFiles;
-use crate::images::format::{
-    BuildBuffers, CreateOption, ImageDrawer, NewLayer, PlainForm, TWO_BLOCKS,
-};
-use crate::images::image::Image;
-use crate::images::qcow2::{Builder, MappedCluster};
-use crate::images::rule::{BrokenEntry, BrokenRule};
-use crate::images::structures::report_structures;
-use crate::images::unstamped::EntryForm;
+use crate::formats::anatomy::Part;
 
-use encoding::{FOOTER_BYTES, FooterFields, SECTOR_BYTES, dynamic_header};
+use super::content::unstamped::EntryForm;
+use super::damage::attacks::{entry, header, set};
+use super::damage::rules::{BrokenEntry, BrokenRule};
+use super::damage::{FieldChange, Transform};
+use super::files::LayerFiles;
+use super::files::image::Image;
+use super::format::encoding::{BLOCK_ENTRY_BYTES, ONES, report_structures, write_table};
+use super::format::file_plan::{BlockPlaces, FilePlan, TableReach};
+use super::format::{BuildBuffers, CreateOption, ImageDrawer, NewLayer, PlainForm, TWO_BLOCKS};
+use super::qcow2::{Builder, MappedCluster};
+use crate::formats::vpc::constants::{DYNAMIC_HEADER_BYTES, FOOTER_BYTES};
+use encoding::{FooterFields, SECTOR_BYTES, dynamic_header};
 
 /// The drawer of the format.
 pub struct Drawer;
@@ -62,7 +59,7 @@ impl ImageDrawer for Drawer {
     }
 
     fn correct_checksums(&self, file: &mut [u8]) {
-        checksums::correct(file);
+        encoding::correct(file);
     }
 
     fn entry_form(&self) -> EntryForm {
@@ -125,7 +122,7 @@ impl ImageDrawer for Drawer {
     }
 
     fn attacks(&self) -> &'static [&'static [FieldChange]] {
-        attacks::ATTACKS
+        ATTACKS
     }
 }
 
@@ -183,7 +180,7 @@ fn write_dynamic(
         Some(u32::try_from(start_of(host) / SECTOR_BYTES).unwrap_or(u32::MAX).to_be_bytes())
     };
     let end = write_table(image, table, entries, mapped, entry_of);
-    let bitmap = &ONES[..form::bitmap_bytes(block.bytes()) as usize];
+    let bitmap = &ONES[..bitmap_bytes(block.bytes()) as usize];
     for block in mapped {
         // The format has no other blocks.
         let Some((host, write)) = block.data() else { continue };
@@ -231,3 +228,148 @@ fn footer(builder: &Builder, header_offset: Option<u64>) -> [u8; FOOTER_BYTES] {
     }
     .encode()
 }
+
+/// The variety of a VHD image, which the bits of a program's `form` select. If all bits are 0, the image is as QEMU
+/// writes it, except for its size, which QEMU would round up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VpcForm {
+    bits: u16,
+    reach: TableReach,
+}
+
+/// The largest numbers of entries in a table. Readers check each of them when they open an image.
+const MAX_BLOCK_ENTRIES: u64 = 1 << 14;
+const MAX_LARGE_BLOCK_ENTRIES: u64 = 1 << 20;
+/// The size of the largest disk: 2040 GiB (QEMU, `block/vpc.c`, `VHD_MAX_SECTORS`).
+const MAX_VHD_BYTES: u64 = 0xff00_0000 * SECTOR_BYTES;
+/// The largest distance of a table from the structure before it, in bytes.
+const MAX_TABLE_GAP_BYTES: u64 = 3 * SECTOR_BYTES;
+/// The largest distance of the dynamic header from the footer's copy, in bytes.
+const MAX_HEADER_GAP_BYTES: u64 = 3 * SECTOR_BYTES;
+
+/// The creators of images: the first ones state the size of the disk in bytes, the last two by its geometry.
+const CREATORS: [[u8; 4]; 8] =
+    [*b"qem2", *b"win ", *b"d2v ", *b"tap\0", *b"CTXS", *b"wa\0\0", *b"qemu", *b"vpc "];
+/// The number of creators that state the size by the geometry.
+const GEOMETRY_CREATORS: usize = 2;
+
+impl VpcForm {
+    /// The image that QEMU writes.
+    pub const PLAIN: Self = Self::new(0, TableReach::Small);
+
+    /// Returns the variety that the bits of `form` select, with tables of this reach.
+    pub const fn new(form: u16, reach: TableReach) -> Self {
+        Self { bits: form, reach }
+    }
+
+    /// Returns the variety of a file.
+    pub const fn of(file: &FilePlan) -> Self {
+        Self::new(file.form, file.reach)
+    }
+
+    const fn bits(self, first: u32, count: u32) -> u64 {
+        (self.bits >> first & ((1 << count) - 1)) as u64
+    }
+
+    /// Returns the program that is said to have created the image.
+    pub fn creator(self) -> [u8; 4] {
+        CREATORS[self.bits(0, 3) as usize]
+    }
+
+    /// Reports whether the size of the disk is that of its geometry.
+    pub fn states_geometry(self) -> bool {
+        self.bits(0, 3) as usize >= CREATORS.len() - GEOMETRY_CREATORS
+    }
+
+    /// Reports whether the disk is fixed: its data, then a footer.
+    pub const fn is_fixed(self) -> bool {
+        self.bits(3, 1) != 0
+    }
+
+    /// Reports whether a dynamic disk has a footer at its end, too.
+    pub const fn has_footer_at_end(self) -> bool {
+        self.bits(4, 1) == 0
+    }
+
+    /// Returns the offset of the dynamic header.
+    pub const fn header_offset(self) -> u64 {
+        FOOTER_BYTES as u64 + self.bits(5, 2) * SECTOR_BYTES
+    }
+
+    /// Reports whether the table lies behind the blocks.
+    pub const fn has_table_at_end(self) -> bool {
+        self.bits(7, 1) != 0
+    }
+
+    /// Returns the offset of the table if the blocks end at `blocks_end`.
+    pub const fn table_offset(self, blocks_end: u64) -> u64 {
+        let before = match self.has_table_at_end() {
+            true => blocks_end,
+            false => self.header_offset() + DYNAMIC_HEADER_BYTES as u64,
+        };
+        before + self.bits(8, 2) * SECTOR_BYTES
+    }
+
+    /// Returns a byte for the fields that no reader needs.
+    pub const fn decoration(self) -> u8 {
+        self.bits(10, 6) as u8
+    }
+
+    /// Returns the largest number of entries in a table. Their bytes are whole sectors.
+    fn max_entries(self, block: ClusterSize) -> u64 {
+        match self.reach {
+            TableReach::Small => MAX_BLOCK_ENTRIES,
+            TableReach::Large => MAX_LARGE_BLOCK_ENTRIES.min(MAX_VHD_BYTES / block.bytes()),
+        }
+    }
+
+    /// Returns the plan of the file.
+    pub fn plan(self, block: ClusterSize) -> FilePlan {
+        let lead_bytes = bitmap_bytes(block.bytes());
+        let stride_bytes = lead_bytes + block.bytes();
+        let before = MAX_HEADER_GAP_BYTES + MAX_TABLE_GAP_BYTES;
+        let structures = FOOTER_BYTES as u64 + DYNAMIC_HEADER_BYTES as u64 + before;
+        let guest_clusters = self.max_entries(block);
+        let table = if self.has_table_at_end() { 0 } else { guest_clusters * BLOCK_ENTRY_BYTES };
+        let places = BlockPlaces {
+            first_bytes: structures + table,
+            stride_bytes,
+            lead_bytes,
+            guest_clusters,
+            // Entries count sectors in 32 bits, and the last value has a meaning of its own.
+            host_clusters: (u64::from(u32::MAX) * SECTOR_BYTES - structures - table) / stride_bytes,
+        };
+        let (format, form) = (ImageFormat::Vpc, self.bits);
+        FilePlan {
+            format,
+            form,
+            reach: self.reach,
+            places: Some(places),
+            flat_at: self.is_fixed().then_some(HostOffset::ZERO),
+            ..FilePlan::default()
+        }
+    }
+}
+
+/// Returns the length of the bitmap before the data of a block. QEMU rounds the number of its bytes down before it
+/// rounds it up to a sector, so that blocks below 4 KiB have none (`block/vpc.c`, `vpc_open`).
+pub const fn bitmap_bytes(block_bytes: u64) -> u64 {
+    (block_bytes / (8 * SECTOR_BYTES)).next_multiple_of(SECTOR_BYTES)
+}
+
+/// The attacks on VHD. A dynamic disk has 13 fields of the footer, 7 of the dynamic header, and 13 of the other footer.
+pub const ATTACKS: &[&[FieldChange]] = &[
+    &[set(Part::Header, 0, 0), set(Part::Header, 40, 0)],
+    &[set(Part::Header, 0, 0), set(Part::Header, 42, 7)],
+    &[set(Part::Header, 22, 1), set(Part::Header, 62, 1)],
+    // The creator whose disk has the size in bytes, and the largest size.
+    &[header(9, Transform::Set, 7), header(13, Transform::Boundary, 17), set(Part::Header, 42, 7)],
+    &[set(Part::Header, 26, 0)],
+    &[header(7, Transform::PastEnd, 9), set(Part::Header, 42, 7)],
+    &[header(37, Transform::Set, 256)],
+    &[header(37, Transform::Add, 1)],
+    &[header(35, Transform::Set, 0)],
+    &[header(35, Transform::Boundary, 15)],
+    &[header(31, Transform::PastEnd, 0)],
+    &[entry(Transform::PastEnd, 100)],
+];

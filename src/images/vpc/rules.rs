@@ -8,10 +8,8 @@ use crate::formats::vpc::constants::{
     CHS_CREATORS, COOKIE, DYNAMIC_COOKIE, FOOTER_BYTES, FOOTER_CHECKSUM_AT, MAX_CHS_SECTORS,
     MAX_SECTORS, MAX_TABLE_ENTRIES, MIN_BLOCK_BYTES, SECTOR_BYTES, TYPE_FIXED, UNALLOCATED,
 };
-use crate::images::image::Image;
-
-use crate::images::rule::{BrokenEntry, BrokenRule, if_no_reading_is_left};
-use crate::images::rule_bytes::Bytes;
+use crate::images::damage::rules::{BrokenEntry, BrokenRule, Bytes, if_no_reading_is_left};
+use crate::images::files::image::Image;
 
 pub(super) const VPC_FOOTER_COOKIE: BrokenRule = "VHD footer cookie";
 pub(super) const VPC_FOOTER_COPY: BrokenRule = "VHD copy of the footer";

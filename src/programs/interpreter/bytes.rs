@@ -23,8 +23,7 @@ mod tests {
     use crate::disk::offsets::HostOffset;
     use crate::disk::storage::Storage;
     use crate::images::damage::Damage;
-    use crate::images::declarations::StringOwner;
-    use crate::images::files::{FileNames, Images};
+    use crate::images::files::{FileNames, Images, StringOwner};
     use crate::images::limits::Limits;
     use crate::programs::journal::JournalRecord;
     use crate::programs::text::assemble;

@@ -5,7 +5,7 @@ use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Observer, Rare, Vital};
 use crate::images::files::{FileNames, Images};
 use crate::images::format::NewLayer;
-use crate::images::list::drawer;
+use crate::images::format::list::drawer;
 use crate::images::qcow2::{
     BackingPlan, Builder, ImagePlan, Names, NamesFormat, NamesTooLong, Sizes,
 };

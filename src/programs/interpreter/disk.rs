@@ -1,11 +1,10 @@
 //! Operations that change what a guest reads.
 
-use crate::disk::clusters::GuestCluster;
-use crate::disk::clusters::SubclusterRange;
+use crate::disk::clusters::{GuestCluster, SubclusterRange};
 use crate::disk::offsets::HostOffset;
+use crate::images::content::look::Look;
 use crate::images::content::{Shape, SubclusterChange, WriteNumber};
-use crate::images::list::drawer;
-use crate::images::look::Look;
+use crate::images::format::list::drawer;
 use crate::images::qcow2::Sizes;
 use crate::programs::journal::JournalRecord;
 use crate::programs::operand::{Anchor, At, Change, Count, Few, Keep, Size, Skew};

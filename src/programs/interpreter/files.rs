@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::disk::clusters::GuestCluster;
 use crate::disk::image_format::ImageFormat;
 use crate::images::content::WriteNumber;
-use crate::images::file_plan::{ExtentForm, ExtentPlan};
+use crate::images::format::file_plan::{ExtentForm, ExtentPlan};
 use crate::images::qcow2::payload::PayloadKind;
 use crate::images::qcow2::placement::Policy;
 use crate::images::qcow2::refcounts::SpareBlocks;

@@ -2,11 +2,11 @@
 
 use crate::disk::clusters::GuestCluster;
 use crate::disk::image_format::ImageFormat;
-use crate::images::file_plan::FilePlan;
-use crate::images::list::drawer;
-use crate::images::look::Look;
+use crate::images::content::look::Look;
+use crate::images::content::unstamped::EntryForm;
+use crate::images::format::file_plan::FilePlan;
+use crate::images::format::list::drawer;
 use crate::images::qcow2::ImagePlan;
-use crate::images::unstamped::EntryForm;
 use crate::images::vmdk;
 use crate::programs::operand::Hidden;
 use crate::programs::operation::Operation;

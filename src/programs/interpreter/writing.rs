@@ -13,7 +13,7 @@ use crate::programs::operand::{
 use crate::programs::operation::{Class, Operation};
 use crate::programs::request::{CutKind, NewImage, RequestContent, WriteRequest};
 
-use super::requests::{WritingSnapshot, selected};
+use super::state::{WritingSnapshot, selected};
 use super::{Effect, Vm, effect};
 
 /// The unit of the size of a disk.
@@ -317,9 +317,10 @@ impl Vm {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::images::limits::Limits;
     use crate::programs::text::assemble;
+
+    use super::*;
 
     /// Returns the machine after a program with this first line, without its beginning, and these operations.
     fn run(image: &str, operations: &[&str]) -> Vm {

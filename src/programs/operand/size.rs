@@ -4,8 +4,7 @@ use std::fmt;
 
 use bytes::{Buf, BufMut};
 
-use super::encoding::Operand;
-use super::kind::OperandKind;
+use super::encoding::{Operand, OperandKind};
 
 /// The placement of a compressed payload. Half of all bytes decode to `Packed`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

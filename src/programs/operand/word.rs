@@ -6,14 +6,15 @@ use bytes::{Buf, BufMut};
 
 use crate::formats::anatomy::Part;
 use crate::formats::qcow2::geometry::Version;
+use crate::images::content::Shape;
+use crate::images::content::look::Look;
 use crate::images::damage::Transform;
-use crate::images::file_plan::ExtentForm;
-use crate::images::look::Look;
+use crate::images::format::file_plan::ExtentForm;
+use crate::images::qcow2::payload::Coding;
 use crate::images::qcow2::placement::Policy;
-use crate::images::qcow2::{Fill, Leaving};
+use crate::images::qcow2::{FileEnd, Fill, Leaving};
 
-use super::encoding::Operand;
-use super::kind::OperandKind;
+use super::encoding::{Operand, OperandKind};
 
 /// Defines a plain enum as an operand of one byte: its [`OperandKind`], its values and their words, in the order of the
 /// encoding. If the fold is larger than the number of values, the remaining bytes decode to the first value.
@@ -311,4 +312,148 @@ impl Operand for Version {
     }
 }
 
-pub(super) use words;
+/// The kind of clusters past the end of the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Hidden {
+    /// Data.
+    #[default]
+    Data,
+    /// Compressed data.
+    Compressed,
+    /// Clusters that read as zeros, without an allocation.
+    Zeros,
+    /// Allocations without data.
+    Allocated,
+}
+
+words!(
+    FileEnd,
+    Other,
+    "cluster, sector, content, zeros or garbage",
+    FileEnd::Cluster = "cluster",
+    FileEnd::Sector = "sector",
+    FileEnd::Content = "content",
+    FileEnd::Zeros = "zeros",
+    FileEnd::Garbage = "garbage",
+);
+words!(
+    Hidden,
+    Content,
+    "data, compressed, zeros or allocated",
+    Hidden::Data = "data",
+    Hidden::Compressed = "compressed",
+    Hidden::Zeros = "zeros",
+    Hidden::Allocated = "allocated",
+);
+
+/// The words of the shapes, in the order of [`Shape::ALL`].
+const SHAPES: [&str; Shape::ALL.len()] = [
+    "zeros", "text", "speck", "eighth", "half", "most", "coins", "mixed", "noise", "nearly", "far",
+];
+
+/// The number of shapes that `compress` can name.
+const FIRST_SHAPES: usize = 8;
+
+fn parse_shape(text: &str, known: usize) -> Option<Shape> {
+    let at = SHAPES.iter().position(|word| *word == text).filter(|at| *at < known)?;
+    Some(Shape::ALL[at])
+}
+
+/// The first eight shapes.
+impl Operand for Shape {
+    const BYTES: usize = 1;
+    const EXPECTED: &'static str = "zeros, text, speck, eighth, half, most, coins or mixed";
+    const KIND: OperandKind = OperandKind::Content;
+
+    fn decode(bytes: &mut &[u8]) -> Self {
+        Self::ALL[usize::from(bytes.get_u8()) % FIRST_SHAPES]
+    }
+    fn encode(self, out: &mut impl BufMut) {
+        out.put_u8(self as u8);
+    }
+    fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(SHAPES[self as usize])
+    }
+    fn parse(text: &str) -> Option<Self> {
+        parse_shape(text, FIRST_SHAPES)
+    }
+}
+
+/// Any shape.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AnyShape(pub Shape);
+
+impl Operand for AnyShape {
+    const BYTES: usize = 1;
+    const EXPECTED: &'static str =
+        "zeros, text, speck, eighth, half, most, coins, mixed, noise, nearly or far";
+    const KIND: OperandKind = OperandKind::Content;
+
+    fn decode(bytes: &mut &[u8]) -> Self {
+        Self(Shape::ALL[usize::from(bytes.get_u8()) % Shape::ALL.len()])
+    }
+    fn encode(self, out: &mut impl BufMut) {
+        out.put_u8(self.0 as u8);
+    }
+    fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(SHAPES[self.0 as usize])
+    }
+    fn parse(text: &str) -> Option<Self> {
+        parse_shape(text, SHAPES.len()).map(Self)
+    }
+}
+
+words!(
+    Coding,
+    Content,
+    "usual, stored, fixed, quick, dynamic, window, longer, trailing, pieces, ended or largest",
+    Coding::Usual = "usual",
+    Coding::Stored = "stored",
+    Coding::Fixed = "fixed",
+    Coding::Quick = "quick",
+    Coding::Dynamic = "dynamic",
+    Coding::Window = "window",
+    Coding::Longer = "longer",
+    Coding::Trailing = "trailing",
+    Coding::Pieces = "pieces",
+    Coding::Ended = "ended",
+    Coding::Largest = "largest",
+);
+
+/// Flags of a bitmap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BitmapFlags(u8);
+
+impl BitmapFlags {
+    /// The bitmap was not saved correctly.
+    pub const IN_USE: Self = Self(1);
+    /// The bitmap must reflect all changes of the disk.
+    pub const AUTO: Self = Self(2);
+    /// The texts, indexed by value.
+    const TEXTS: [&'static str; 4] = ["none", "in_use", "auto", "in_use,auto"];
+
+    /// Reports whether all flags of `other` are set.
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl Operand for BitmapFlags {
+    const BYTES: usize = 1;
+    const EXPECTED: &'static str = "none, in_use, auto or in_use,auto";
+    const KIND: OperandKind = OperandKind::Content;
+
+    fn decode(bytes: &mut &[u8]) -> Self {
+        Self(bytes.get_u8() % 4)
+    }
+    fn encode(self, out: &mut impl BufMut) {
+        out.put_u8(self.0);
+    }
+    fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Self::TEXTS[usize::from(self.0)])
+    }
+    fn parse(text: &str) -> Option<Self> {
+        let value = Self::TEXTS.iter().position(|known| *known == text)?;
+        Some(Self(value as u8))
+    }
+}

@@ -1,4 +1,7 @@
-//! Defines the operations from their table.
+//! The macro that defines the operations from their table, their classes, and the alias table: the meaning of the
+//! opcode bytes above the canonical ones.
+
+use crate::disk::observer::Event;
 
 /// The length of an operation in bytes.
 pub const OPERATION_BYTES: usize = 8;
@@ -42,13 +45,12 @@ macro_rules! operations {
 
         use bytes::Buf;
 
-        use crate::programs::operand::{Operand, OperandPlace};
-        use crate::programs::text::{Hex, TextError, TextOperands, print_operand};
+        use crate::programs::operand::{
+            Hex, Operand, OperandPlace, TextError, TextOperands, print_operand,
+        };
 
-        use super::aliases::{CANONICAL_OPCODES, aliases};
-        use super::class::Class;
-        use super::definition::{
-            ESCAPE, OPERATION_BYTES, SECOND_TABLE, opcode_bytes, put_opcode,
+        use definition::{
+            CANONICAL_OPCODES, ESCAPE, SECOND_TABLE, aliases, opcode_bytes, put_opcode,
         };
 
         /// One instruction of a program.
@@ -185,3 +187,64 @@ macro_rules! operations {
 }
 
 pub(super) use operations;
+
+/// The purpose of an operation. The event is reported to an observer if the operation has an effect. Operations with
+/// the same effect on an image share an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// The operation changes the image.
+    Builds(Event),
+    /// The operation sets the placement or the form of later structures.
+    Arranges,
+    /// The operation begins another layer.
+    Overlays,
+    /// The operation asks a question of the image that the program built.
+    Asks(Event),
+    /// The operation has the image built and verified.
+    Checkpoints,
+    /// The operation asks the engine to change the disk, in the target that writes.
+    Requests(Event),
+    /// The operation damages the files, in targets that allow attacks.
+    Attacks,
+}
+
+impl Class {
+    /// Returns the event of an operation with an effect.
+    pub fn event(self) -> Event {
+        match self {
+            Self::Builds(event) | Self::Asks(event) | Self::Requests(event) => event,
+            Self::Arranges => Event::Arranged,
+            Self::Overlays => Event::Overlay,
+            Self::Checkpoints => Event::Checkpoint,
+            Self::Attacks => Event::Attacked,
+        }
+    }
+}
+
+/// Opcode bytes below this are canonical: each operation has a number of its own. The decoder skips numbers that no
+/// operation has, and the encoder never emits them.
+pub(super) const CANONICAL_OPCODES: u8 = 40;
+
+/// The number of slots of the alias table, which is repeated up to byte 255.
+const SLOTS: usize = 32;
+
+/// Returns the opcode of each slot, from pairs of an opcode and its number of slots.
+///
+/// # Panics
+/// At compile time, if the numbers of slots do not add up to the length of the table.
+pub(super) const fn aliases(slots: &[(u16, usize)]) -> [u8; SLOTS] {
+    let (mut table, mut filled, mut at) = ([0; SLOTS], 0, 0);
+    while at < slots.len() {
+        let (opcode, count) = slots[at];
+        let end = filled + count;
+        while filled < end {
+            // Only operations of the first table have slots.
+            assert!(opcode < CANONICAL_OPCODES as u16);
+            table[filled] = opcode as u8;
+            filled += 1;
+        }
+        at += 1;
+    }
+    assert!(filled == SLOTS, "the alias table is frozen: new operations have no slots");
+    table
+}

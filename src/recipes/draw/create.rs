@@ -5,7 +5,7 @@ use crate::base::limits::MAX_INPUT_BYTES;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::storage::Storage;
 use crate::images::format::CreateOption;
-use crate::images::list::drawer;
+use crate::images::format::list::drawer;
 use crate::programs::generate::{any_operation, generate_any};
 use crate::programs::operation::Class;
 use crate::programs::{Operation, Program, export};

@@ -10,7 +10,7 @@ use super::recipe::{
 };
 use crate::disk::image_format::ImageFormat;
 use crate::images::entropy::Entropy;
-use crate::programs::choices::{ByteChoices, Choices};
+use crate::programs::generate::choices::{ByteChoices, Choices};
 
 /// The number of operations after the creation: from the first number up to the second.
 const CHANGES: (u64, u64) = (1, 3);

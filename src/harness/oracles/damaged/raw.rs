@@ -24,7 +24,7 @@ use crate::harness::oracles::observed::{self, WalkWork};
 use crate::harness::oracles::{OracleResult, Violation, unexpected_error};
 use crate::images::damage::BrokenRule;
 use crate::images::entropy::Entropy;
-use crate::images::list::drawer;
+use crate::images::format::list::drawer;
 use crate::programs::Question;
 
 use super::parts::{self, RefusedWalks, Untouched};

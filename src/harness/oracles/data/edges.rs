@@ -8,8 +8,8 @@ use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::EngineQuestion;
 use crate::harness::model::{Model, PieceState, Visible};
 use crate::harness::oracles::{OracleResult, POISON, SetAside, go_on, unexpected_error, violation};
+use crate::images::content::fill::DeepCluster;
 use crate::images::content::{STAMP_BYTES, WriteContent, WriteNumber, stamp};
-use crate::images::deep::DeepCluster;
 
 use super::{GuestRead, ORACLE, admit_in, expect_of, kind, mismatch, too_deep};
 

@@ -25,7 +25,7 @@ use crate::formats::qcow2::head::{Field, Head, HeaderExtension, each_extension};
 use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::{bitmap, snapshot};
 use crate::harness::oracles::{OracleResult, violation};
-use crate::images::declarations::{BitmapDeclaration, Declarations, StringOwner};
+use crate::images::files::{BitmapDeclaration, Declarations, StringOwner};
 
 const ORACLE: &str = "declarations";
 

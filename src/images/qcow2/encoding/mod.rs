@@ -1,18 +1,21 @@
-//! The bytes of on-disk structures, as the build writes them.
+//! The bytes of on-disk structures, as the build writes them, and sizes that follow from a geometry.
 //!
 //! The walker and the recount decode the same structures with `formats::qcow2`. The build shares only constants,
 //! declared fields and offset types with them, and calculates everything else itself: if both used one function, a
 //! mistake in it would cancel out, and no oracle would see it. `tests/qemu_headers.rs` compares the fields with those
 //! that qemu-img reads.
 
-use crate::formats::anatomy::StructureField;
+use std::ops::Range;
 
-pub(super) mod bitmaps;
-pub(super) mod entries;
-pub(super) mod header;
-pub(super) mod refcounts;
-pub(super) mod sizes;
-pub(super) mod snapshots;
+use crate::disk::clusters::{ClusterSize, SUBCLUSTERS};
+use crate::disk::offsets::HostOffset;
+use crate::formats::anatomy::StructureField;
+use crate::formats::qcow2::constants::{
+    BITMAP_ALL_ONES, BITMAP_DIRTY_TRACKING, BITMAP_FIXED_BYTES, BITMAPS_EXTENSION_BYTES, COPIED,
+    L2_COMPRESSED, L2_ZERO, MAGIC, SNAPSHOT_FIXED_BYTES, SNAPSHOT_KNOWN_EXTRA_BYTES,
+    V3_LENGTH_BYTES, bitmap_entry, bitmaps_extension, header, snapshot_entry,
+};
+use crate::formats::qcow2::geometry::{Compression, Geometry, Version};
 
 /// Copies the bytes of a field to `offset` of a structure. Bytes past the end of the structure are dropped.
 fn put(structure: &mut [u8], offset: usize, field: &[u8]) {
@@ -32,225 +35,386 @@ const fn padded(length_bytes: u64) -> u64 {
     (length_bytes + 7) & !7
 }
 
-#[cfg(test)]
-mod tests {
-    use super::entries::{Subclusters, allocated, compressed, l1_entry, zeros};
-    use super::header::FixedPart;
-    use super::sizes::Sizes;
-    use super::{bitmaps, snapshots};
-    use crate::disk::clusters::ClusterSize;
-    use crate::disk::offsets::HostOffset;
-    use crate::formats::qcow2::bitmap::{
-        BitmapCluster, BitmapEntry, BitmapTableEntry, BitmapsExtension, bits_for, table_entries_for,
-    };
-    use crate::formats::qcow2::constants::{BITMAP_AUTO, BITMAP_FIXED_BYTES};
-    use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, Layout, SubclusterBitmap};
-    use crate::formats::qcow2::geometry::{Compression, Geometry, Version};
-    use crate::formats::qcow2::header::Header;
-    use crate::formats::qcow2::snapshot::{SnapshotEntry, SnapshotExtra};
+/// The fixed part of a header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FixedPart {
+    /// Version, cluster size, refcount width and the features that change structures.
+    pub geometry: Geometry,
+    /// The size of the disk.
+    pub size_bytes: u64,
+    /// The number of entries in the active L1 table.
+    pub l1_entries: u32,
+    /// The host offset of the active L1 table.
+    pub l1_offset: HostOffset,
+    /// The host offset of the refcount table.
+    pub refcount_table_offset: HostOffset,
+    /// The length of the refcount table in clusters.
+    pub refcount_table_clusters: u32,
+    /// The number of snapshots.
+    pub snapshots: u32,
+    /// The host offset of the snapshot table.
+    pub snapshots_offset: HostOffset,
+    /// The host offset of the backing file's name; 0 without a backing file.
+    pub backing_file_offset: HostOffset,
+    /// The length of the backing file's name.
+    pub backing_file_bytes: u32,
+    /// Incompatible feature bits.
+    pub incompatible: u64,
+    /// Compatible feature bits.
+    pub compatible: u64,
+    /// Autoclear feature bits.
+    pub autoclear: u64,
+    /// The length of the header. The extensions begin there.
+    pub header_length_bytes: u32,
+}
 
-    fn geometries() -> impl Iterator<Item = Geometry> {
-        (9..=21).flat_map(|bits| (0..=6).map(move |order| (bits, order))).flat_map(
-            |(bits, refcount_order)| {
-                [false, true].map(|extended_l2| Geometry {
-                    version: Version::V3,
-                    cluster_size: ClusterSize::from_bits(bits).unwrap(),
-                    refcount_order,
-                    extended_l2: extended_l2 && bits >= 14,
-                    compression: if extended_l2 { Compression::Zstd } else { Compression::Deflate },
-                    data_file: false,
-                })
-            },
-        )
-    }
-
-    #[test]
-    fn entries_mean_what_was_written() {
-        let host = HostOffset::new(0x12_3456_0000_0000);
-        for geometry in geometries() {
-            let kind = |word| L2Entry(word).kind(&geometry).unwrap();
-            for copied in [false, true] {
-                assert_eq!(L1Entry(l1_entry(host, copied)).table(), Some(host));
-                assert_eq!(L1Entry(l1_entry(host, copied)).copied(), copied);
-                let word = allocated(host, copied);
-                let data = if geometry.extended_l2 {
-                    ClusterKind::Subclusters(host)
-                } else {
-                    ClusterKind::Normal(host)
-                };
-                assert_eq!((kind(word), L2Entry(word).copied()), (data, copied));
-                if !geometry.extended_l2 {
-                    assert_eq!(kind(zeros(Some(host), copied)), ClusterKind::ZeroAllocated(host));
-                    assert_eq!(kind(zeros(None, false)), ClusterKind::ZeroPlain);
-                }
-            }
-            let cluster = geometry.cluster_size.bytes() as u32;
-            for (offset, length) in
-                [(0x1000, 1), (0x1001, 511), (0x11FF, 1), (0x11FF, 2), (0x11FF, cluster)]
-            {
-                let word = compressed(HostOffset::new(offset), length, geometry.cluster_size);
-                let ClusterKind::Compressed(run) = kind(word) else { panic!("{word:#x}") };
-                assert_eq!(run.offset.get(), offset);
-                let room = run.length_bytes();
-                assert!(
-                    room >= u64::from(length) && room < u64::from(length) + 512,
-                    "{room}, {length}"
-                );
-            }
+impl FixedPart {
+    /// Writes all fields that the version and the header's length have room for to the beginning of `out`.
+    pub fn write(&self, out: &mut [u8]) {
+        let is_v3 = self.geometry.version == Version::V3;
+        let mut put = |field, number| put_field(out, field, number);
+        put(header::MAGIC, MAGIC.into());
+        put(header::VERSION, if is_v3 { 3 } else { 2 });
+        put(header::BACKING_FILE_OFFSET, self.backing_file_offset.get());
+        put(header::BACKING_FILE_SIZE, self.backing_file_bytes.into());
+        put(header::CLUSTER_BITS, self.geometry.cluster_size.bits().into());
+        put(header::SIZE, self.size_bytes);
+        // The field crypt_method stays 0.
+        put(header::L1_SIZE, self.l1_entries.into());
+        put(header::L1_TABLE_OFFSET, self.l1_offset.get());
+        put(header::REFCOUNT_TABLE_OFFSET, self.refcount_table_offset.get());
+        put(header::REFCOUNT_TABLE_CLUSTERS, self.refcount_table_clusters.into());
+        put(header::NB_SNAPSHOTS, self.snapshots.into());
+        put(header::SNAPSHOTS_OFFSET, self.snapshots_offset.get());
+        if !is_v3 {
+            return;
         }
-        let states = Subclusters { allocated: 0x8000_0001, zero: 0x7000_0000 };
-        let bitmap = SubclusterBitmap(states.bitmap());
-        assert_eq!((bitmap.allocated(), bitmap.zero()), (states.allocated, states.zero));
-    }
-
-    #[test]
-    fn both_sides_have_the_same_sizes() {
-        for geometry in geometries() {
-            let read = |of: fn(&Geometry) -> u64| of(&geometry);
-            assert_eq!(Sizes::l2_entry_bytes(&geometry), read(Layout::l2_entry_bytes));
-            assert_eq!(Sizes::l2_entries(&geometry), read(Layout::l2_entries));
-            assert_eq!(Sizes::l2_bits(&geometry), Layout::l2_bits(&geometry));
-            assert_eq!(Sizes::l2_span_bytes(&geometry), read(Layout::l2_span_bytes));
-            assert_eq!(Sizes::cell_bytes(&geometry), read(Layout::cell_bytes));
-            assert_eq!(Sizes::refcounts_per_block(&geometry), read(Layout::refcounts_per_block));
-            assert_eq!(Sizes::max_refcount(&geometry), read(Layout::max_refcount));
-            for size in [0, 1, geometry.cluster_size.bytes(), (1 << 40) + 1] {
-                let entries = Layout::l1_entries_for(&geometry, size);
-                assert_eq!(Sizes::l1_entries_for(&geometry, size), entries);
-                let cluster_size = geometry.cluster_size;
-                assert_eq!(bitmaps::bits_of_disk(size, 16), bits_for(size, 16));
-                let entries = table_entries_for(size, 9, cluster_size);
-                assert_eq!(bitmaps::table_entries(size, 9, cluster_size), entries);
-            }
-        }
-    }
-
-    #[test]
-    fn a_header_is_read_as_it_was_written() {
-        for geometry in geometries() {
-            let cluster = geometry.cluster_size.bytes();
-            let written = FixedPart {
-                geometry,
-                size_bytes: 3 << 20,
-                l1_entries: 200_000,
-                l1_offset: HostOffset::new(cluster * 3),
-                refcount_table_offset: HostOffset::new(cluster),
-                refcount_table_clusters: 1,
-                snapshots: 2,
-                snapshots_offset: HostOffset::new(cluster * 9),
-                backing_file_offset: HostOffset::new(300),
-                backing_file_bytes: 7,
-                incompatible: u64::from(geometry.extended_l2) * (1 << 4 | 1 << 3),
-                compatible: 1 << 40,
-                autoclear: 1 << 41,
-                header_length_bytes: 112,
-            };
-            let mut bytes = [0; 112];
-            written.write(&mut bytes);
-            if Layout::l1_entries_for(&geometry, 3 << 20) > 200_000
-                || geometry.extended_l2 != (geometry.compression == Compression::Zstd)
-            {
-                continue;
-            }
-            let read = Header::parse(&bytes).unwrap();
-            assert_eq!(read.geometry, geometry);
-            let fields = |h: &Header| {
-                (h.size_bytes, h.l1_entries, h.l1_offset, h.refcount_table_offset, h.snapshots)
-            };
-            let FixedPart {
-                size_bytes,
-                l1_entries,
-                l1_offset,
-                refcount_table_offset,
-                snapshots,
-                ..
-            } = written;
-            assert_eq!(
-                fields(&read),
-                (size_bytes, l1_entries, l1_offset, refcount_table_offset, snapshots)
-            );
-            assert_eq!(
-                (read.backing_file_offset, read.backing_file_bytes),
-                (HostOffset::new(300), 7)
-            );
-            assert_eq!((read.compatible, read.autoclear), (1 << 40, 1 << 41));
-            assert_eq!(
-                (read.snapshots_offset, read.header_length_bytes),
-                (HostOffset::new(cluster * 9), 112)
-            );
-        }
-    }
-
-    #[test]
-    fn directories_are_read_as_they_were_written() {
-        let directory =
-            bitmaps::Directory { bitmaps: 3, length_bytes: 96, offset: HostOffset::new(0x3000) };
-        let read = BitmapsExtension::parse(&directory.extension(), ClusterSize::SMALLEST).unwrap();
-        assert_eq!(
-            (read.bitmaps, read.directory_bytes, read.directory_offset.get()),
-            (3, 96, 0x3000)
-        );
-        let fields = bitmaps::BitmapFields {
-            table_offset: HostOffset::new(0x400),
-            table_entries: 7,
-            flags: BITMAP_AUTO,
-            granularity_bits: 16,
-            name_bytes: 5,
-        };
-        let mut bytes = vec![0; fields.length_bytes() as usize];
-        assert_eq!(fields.write(&mut bytes).len(), 5);
-        let read = BitmapEntry::parse(bytes[..BITMAP_FIXED_BYTES].try_into().unwrap());
-        assert_eq!(
-            (read.table_offset.get(), read.table_entries, read.flags),
-            (0x400, 7, BITMAP_AUTO)
-        );
-        assert_eq!(
-            (read.granularity_bits, read.name_bytes, read.extra_bytes, read.kind),
-            (16, 5, 0, 1)
-        );
-        assert_eq!(read.length_bytes(), fields.length_bytes());
-        let host = HostOffset::new(0x600);
-        let cluster = |word| BitmapTableEntry(word).cluster(ClusterSize::SMALLEST);
-        assert_eq!(cluster(bitmaps::bits_at(host)), Ok(BitmapCluster::Data(host)));
-        assert_eq!(cluster(bitmaps::ONES), Ok(BitmapCluster::AllOnes));
-    }
-
-    #[test]
-    fn snapshots_are_read_as_they_were_written() {
-        for (extra_bytes, vm_state_bytes) in [(0, 7), (16, 1 << 33), (24, 7), (30, 7)] {
-            let fields = snapshots::SnapshotFields {
-                l1_offset: HostOffset::new(0x30000),
-                l1_entries: 7,
-                id_bytes: 1,
-                name_bytes: 5,
-                date_seconds: 1_700_000_000,
-                date_nanoseconds: 999_999_999,
-                vm_clock_nanoseconds: 1 << 40,
-                vm_state_bytes,
-                disk_bytes: 7 << 20,
-                instructions: 99,
-                extra_bytes,
-            };
-            let mut bytes = vec![0; fields.length_bytes() as usize];
-            let strings = fields.write(&mut bytes, 0xE7).len();
-            assert_eq!(bytes.len() - strings, 40 + extra_bytes as usize);
-            let read = SnapshotEntry::parse(bytes[..40].try_into().unwrap());
-            assert_eq!(read.unpadded_bytes().next_multiple_of(8), fields.length_bytes());
-            assert_eq!(
-                (read.l1_offset, read.l1_entries, read.id_bytes, read.name_bytes),
-                (fields.l1_offset, 7, 1, 5)
-            );
-            assert_eq!((read.date_seconds, read.date_nanoseconds), (1_700_000_000, 999_999_999));
-            assert_eq!((read.vm_clock_nanoseconds, read.extra_bytes), (1 << 40, extra_bytes));
-            assert_eq!(read.vm_state_bytes, if vm_state_bytes == 7 { 7 } else { 0 });
-            let mut known = [0; 24];
-            let there = (extra_bytes as usize).min(24);
-            known[..there].copy_from_slice(&bytes[40..40 + there]);
-            let extra = SnapshotExtra::parse(&known, extra_bytes);
-            assert_eq!(extra.vm_state_bytes, (extra_bytes >= 8).then_some(vm_state_bytes));
-            assert_eq!(extra.disk_bytes, (extra_bytes >= 16).then_some(7 << 20));
-            assert_eq!(extra.instructions, (extra_bytes >= 24).then_some(99));
-            assert!(bytes[40 + there..40 + extra_bytes as usize].iter().all(|byte| *byte == 0xE7));
+        put(header::INCOMPATIBLE_FEATURES, self.incompatible);
+        put(header::COMPATIBLE_FEATURES, self.compatible);
+        put(header::AUTOCLEAR_FEATURES, self.autoclear);
+        put(header::REFCOUNT_ORDER, self.geometry.refcount_order.into());
+        put(header::HEADER_LENGTH, self.header_length_bytes.into());
+        if self.header_length_bytes > V3_LENGTH_BYTES {
+            put(header::COMPRESSION_TYPE, (self.geometry.compression == Compression::Zstd).into());
         }
     }
 }
+
+/// The length of a sector, the unit of lengths in descriptors of compressed clusters.
+const SECTOR_BYTES: u64 = 512;
+
+const fn flag(bit: u64, is_set: bool) -> u64 {
+    if is_set { bit } else { 0 }
+}
+
+/// Returns an L1 entry that points to an L2 table.
+pub fn l1_entry(table: HostOffset, copied: bool) -> u64 {
+    table.get() + flag(COPIED, copied)
+}
+
+/// Returns the L2 entry of a host cluster. Under extended L2, the bitmap states the content.
+pub fn allocated(host: HostOffset, copied: bool) -> u64 {
+    host.get() + flag(COPIED, copied)
+}
+
+/// Returns the L2 entry of a cluster that reads as zeros, with or without a host cluster; not under extended L2.
+pub fn zeros(host: Option<HostOffset>, copied: bool) -> u64 {
+    let allocation = host.map_or(0, |host| allocated(host, copied));
+    allocation + L2_ZERO
+}
+
+/// Returns the L2 entry of a compressed cluster. Its payload has `length_bytes` (at least 1) from `offset` on. The
+/// descriptor has the offset in its lowest bits, and above it the number of sectors after the first one
+/// (specification, "Compressed Clusters Descriptor").
+pub fn compressed(offset: HostOffset, length_bytes: u32, cluster_size: ClusterSize) -> u64 {
+    let offset_bits = 62 - (cluster_size.bits() - 8);
+    let in_first_sector = offset.get() % SECTOR_BYTES;
+    let sectors = (in_first_sector + u64::from(length_bytes)).div_ceil(SECTOR_BYTES);
+    L2_COMPRESSED + (sectors.saturating_sub(1) << offset_bits) + offset.get()
+}
+
+/// The states of the 32 subclusters of a cluster. Bit i stands for subcluster i.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Subclusters {
+    /// The subclusters whose data lie in the host cluster.
+    pub allocated: u32,
+    /// The subclusters that read as zeros.
+    pub zero: u32,
+}
+
+impl Subclusters {
+    /// Every subcluster is allocated.
+    pub const ALL_ALLOCATED: Self = Self { allocated: u32::MAX, zero: 0 };
+    /// Every subcluster reads as zeros.
+    pub const ALL_ZERO: Self = Self { allocated: 0, zero: u32::MAX };
+
+    /// Returns the second half of an extended L2 entry (specification, "Extended L2 Entries").
+    pub fn bitmap(self) -> u64 {
+        u64::from(self.zero) * (1 << 32) + u64::from(self.allocated)
+    }
+}
+
+/// Writes `count` to the `entries` of a part of a block. Their bytes must be zeros. Counts are `1 << refcount_order`
+/// bits wide. Counts of less than a byte fill each byte from its lowest bit on; wider ones are big-endian. Entries
+/// past the end of `part` and bits of `count` beyond the width are dropped.
+#[inline]
+pub fn put_run(part: &mut [u8], refcount_order: u32, entries: Range<usize>, count: u64) {
+    let width_bits = 1usize << refcount_order;
+    let per_word = 64 / width_bits;
+    let word = repeated(count, width_bits);
+    let mut index = entries.start;
+    while index < entries.end {
+        let byte = index * width_bits / 8;
+        if index.is_multiple_of(per_word)
+            && index + per_word <= entries.end
+            && let Some(whole) = part.get_mut(byte..byte + 8)
+        {
+            whole.copy_from_slice(&word);
+            index += per_word;
+        } else {
+            put_one(part, width_bits, index, count);
+            index += 1;
+        }
+    }
+}
+
+/// Returns eight bytes in which each entry is `count`.
+#[inline]
+fn repeated(count: u64, width_bits: usize) -> [u8; 8] {
+    // A word with a one at the lowest bit of each entry: all ones, divided by the ones of a single entry.
+    let one_entry = u64::MAX >> (64 - width_bits);
+    let lowest_bits = u64::MAX / one_entry;
+    ((count & one_entry) * lowest_bits).to_be_bytes()
+}
+
+#[inline]
+fn put_one(part: &mut [u8], width_bits: usize, index: usize, count: u64) {
+    let first_bit = index * width_bits;
+    if width_bits >= 8 {
+        let width_bytes = width_bits / 8;
+        put(part, first_bit / 8, &count.to_be_bytes()[8 - width_bytes..]);
+    } else if let Some(byte) = part.get_mut(first_bit / 8) {
+        let kept = count % (1 << width_bits);
+        *byte |= (kept << (first_bit % 8)) as u8;
+    }
+}
+
+/// An entry of the snapshot table, without its strings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SnapshotFields {
+    /// The host offset of the snapshot's L1 table.
+    pub l1_offset: HostOffset,
+    /// The number of entries in this L1 table.
+    pub l1_entries: u32,
+    /// The length of the id string.
+    pub id_bytes: u16,
+    /// The length of the name.
+    pub name_bytes: u16,
+    /// The date of the snapshot, in seconds since 1970.
+    pub date_seconds: u32,
+    /// The nanoseconds within this second.
+    pub date_nanoseconds: u32,
+    /// The running time of the guest in nanoseconds.
+    pub vm_clock_nanoseconds: u64,
+    /// The length of the VM state. The fixed part contains it if it fits into 32 bits, and 0 if not.
+    pub vm_state_bytes: u64,
+    /// The size of the disk.
+    pub disk_bytes: u64,
+    /// The number of instructions that the guest has run; 0 if unknown.
+    pub instructions: u64,
+    /// The length of the extra data: the last three fields, as far as they fit, followed by unknown data.
+    pub extra_bytes: u32,
+}
+
+impl SnapshotFields {
+    /// Returns the length of the whole entry, with its padding.
+    pub fn length_bytes(&self) -> u64 {
+        let strings = u64::from(self.id_bytes) + u64::from(self.name_bytes);
+        padded(SNAPSHOT_FIXED_BYTES as u64 + u64::from(self.extra_bytes) + strings)
+    }
+
+    /// Writes the fixed part and the extra data to the beginning of `out`, and returns the rest. Unknown extra data are
+    /// filled with `unknown`.
+    pub fn write<'o>(&self, out: &'o mut [u8], unknown: u8) -> &'o mut [u8] {
+        let known_bytes = SNAPSHOT_KNOWN_EXTRA_BYTES.min(self.extra_bytes as usize);
+        let (entry, strings) = out.split_at_mut(SNAPSHOT_FIXED_BYTES + self.extra_bytes as usize);
+        let (known, others) = entry.split_at_mut(SNAPSHOT_FIXED_BYTES + known_bytes);
+        others.fill(unknown);
+        let mut whole = [0; SNAPSHOT_FIXED_BYTES + SNAPSHOT_KNOWN_EXTRA_BYTES];
+        let short_state = u32::try_from(self.vm_state_bytes).unwrap_or(0);
+        for (field, number) in [
+            (snapshot_entry::L1_TABLE_OFFSET, self.l1_offset.get()),
+            (snapshot_entry::L1_SIZE, self.l1_entries.into()),
+            (snapshot_entry::ID_STR_SIZE, self.id_bytes.into()),
+            (snapshot_entry::NAME_SIZE, self.name_bytes.into()),
+            (snapshot_entry::DATE_SEC, self.date_seconds.into()),
+            (snapshot_entry::DATE_NSEC, self.date_nanoseconds.into()),
+            (snapshot_entry::VM_CLOCK_NSEC, self.vm_clock_nanoseconds),
+            (snapshot_entry::VM_STATE_SIZE, short_state.into()),
+            (snapshot_entry::EXTRA_DATA_SIZE, self.extra_bytes.into()),
+            (snapshot_entry::VM_STATE_SIZE_LARGE, self.vm_state_bytes),
+            (snapshot_entry::DISK_SIZE, self.disk_bytes),
+            (snapshot_entry::ICOUNT, self.instructions),
+        ] {
+            put_field(&mut whole, field, number);
+        }
+        // The extra data may end inside a field.
+        known.copy_from_slice(&whole[..known.len()]);
+        strings
+    }
+}
+
+/// The content of the bitmaps extension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Directory {
+    /// The number of bitmaps.
+    pub bitmaps: u32,
+    /// The length of the directory with all its entries.
+    pub length_bytes: u64,
+    /// The host offset of the directory.
+    pub offset: HostOffset,
+}
+
+impl Directory {
+    /// Returns the content of the header extension.
+    pub fn extension(&self) -> [u8; BITMAPS_EXTENSION_BYTES] {
+        let mut content = [0; BITMAPS_EXTENSION_BYTES];
+        // The reserved field stays 0.
+        put_field(&mut content, bitmaps_extension::NB_BITMAPS, self.bitmaps.into());
+        put_field(&mut content, bitmaps_extension::BITMAP_DIRECTORY_SIZE, self.length_bytes);
+        put_field(&mut content, bitmaps_extension::BITMAP_DIRECTORY_OFFSET, self.offset.get());
+        content
+    }
+}
+
+/// An entry of the bitmap directory, without its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BitmapFields {
+    /// The host offset of the bitmap table.
+    pub table_offset: HostOffset,
+    /// The number of entries in the bitmap table.
+    pub table_entries: u32,
+    /// Flag bits.
+    pub flags: u32,
+    /// log2 of the guest bytes per bit.
+    pub granularity_bits: u8,
+    /// The length of the name.
+    pub name_bytes: u16,
+}
+
+impl BitmapFields {
+    /// Returns the length of the whole entry, with its padding.
+    pub fn length_bytes(&self) -> u64 {
+        padded(BITMAP_FIXED_BYTES as u64 + u64::from(self.name_bytes))
+    }
+
+    /// Writes the fixed part to the beginning of `out`, and returns the place of the name.
+    pub fn write<'o>(&self, out: &'o mut [u8]) -> &'o mut [u8] {
+        let (fixed, behind) = out.split_at_mut(BITMAP_FIXED_BYTES);
+        // The length of the extra data stays 0.
+        put_field(fixed, bitmap_entry::BITMAP_TABLE_OFFSET, self.table_offset.get());
+        put_field(fixed, bitmap_entry::BITMAP_TABLE_SIZE, self.table_entries.into());
+        put_field(fixed, bitmap_entry::FLAGS, self.flags.into());
+        put_field(fixed, bitmap_entry::TYPE, BITMAP_DIRTY_TRACKING.into());
+        put_field(fixed, bitmap_entry::GRANULARITY_BITS, self.granularity_bits.into());
+        put_field(fixed, bitmap_entry::NAME_SIZE, self.name_bytes.into());
+        &mut behind[..usize::from(self.name_bytes)]
+    }
+}
+
+/// The bitmap table entry of a cluster of bits that are all ones.
+pub const ONES: u64 = BITMAP_ALL_ONES;
+
+/// Returns the bitmap table entry of a cluster of bits.
+pub fn bits_at(host: HostOffset) -> u64 {
+    host.get()
+}
+
+/// Returns the number of bits in a bitmap of a whole disk.
+pub fn bits_of_disk(size_bytes: u64, granularity_bits: u8) -> u64 {
+    let whole = size_bytes >> granularity_bits;
+    whole + u64::from(size_bytes != whole << granularity_bits)
+}
+
+/// Returns the number of entries in the table of such a bitmap.
+pub fn table_entries(size_bytes: u64, granularity_bits: u8, cluster_size: ClusterSize) -> u64 {
+    let bits_per_cluster = cluster_size.bytes() * 8;
+    bits_of_disk(size_bytes, granularity_bits).div_ceil(bits_per_cluster)
+}
+
+/// Sizes that follow from a geometry, for the code that builds images.
+pub trait Sizes {
+    /// Returns the length of an L2 entry.
+    fn l2_entry_bytes(&self) -> u64;
+
+    /// Returns log2 of the number of entries in an L2 table, which is always one cluster long.
+    fn l2_bits(&self) -> u32;
+
+    /// Returns the number of entries in an L2 table.
+    fn l2_entries(&self) -> u64;
+
+    /// Returns the number of guest bytes that an L2 table maps, at most 2^39.
+    fn l2_span_bytes(&self) -> u64;
+
+    /// Returns the size of a cell, the smallest unit of mapping: a subcluster under extended L2, otherwise a cluster.
+    fn cell_bytes(&self) -> u64;
+
+    /// Returns the number of L1 entries that a disk of `size_bytes` needs.
+    fn l1_entries_for(&self, size_bytes: u64) -> u64;
+
+    /// Returns the number of clusters that a refcount block counts: from 64 (512-byte clusters, 64-bit counts) to
+    /// 2^24.
+    fn refcounts_per_block(&self) -> u64;
+
+    /// Returns the largest refcount that a block can store.
+    fn max_refcount(&self) -> u64;
+}
+
+impl Sizes for Geometry {
+    #[inline]
+    fn l2_entry_bytes(&self) -> u64 {
+        // The entry, and the bitmap of its subclusters.
+        8 + if self.extended_l2 { 8 } else { 0 }
+    }
+
+    #[inline]
+    fn l2_bits(&self) -> u32 {
+        // A cluster has 2^cluster_bits bytes, and an entry 2^3 of them; the bitmap doubles that.
+        self.cluster_size.bits() - 3 - u32::from(self.extended_l2)
+    }
+
+    #[inline]
+    fn l2_entries(&self) -> u64 {
+        1 << self.l2_bits()
+    }
+
+    #[inline]
+    fn l2_span_bytes(&self) -> u64 {
+        self.l2_entries() << self.cluster_size.bits()
+    }
+
+    #[inline]
+    fn cell_bytes(&self) -> u64 {
+        let cells = if self.extended_l2 { SUBCLUSTERS } else { 1 };
+        self.cluster_size.bytes() >> cells.ilog2()
+    }
+
+    #[inline]
+    fn l1_entries_for(&self, size_bytes: u64) -> u64 {
+        size_bytes.div_ceil(self.l2_span_bytes())
+    }
+
+    #[inline]
+    fn refcounts_per_block(&self) -> u64 {
+        let block_bits = self.cluster_size.bytes() * 8;
+        block_bits >> self.refcount_order
+    }
+
+    #[inline]
+    fn max_refcount(&self) -> u64 {
+        u64::MAX >> (64 - (1 << self.refcount_order))
+    }
+}
+
+#[cfg(test)]
+mod tests;

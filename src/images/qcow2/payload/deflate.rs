@@ -9,9 +9,9 @@ use miniz_oxide::deflate::core::{
 
 use crate::images::content::{MAX_DISTANCE, STAMP_BYTES};
 
-use super::bits::BitWriter;
 use super::coding::{Coding, Content};
-use super::given_deflate;
+use super::deflate_from_bytes;
+use super::deflate_from_bytes::BitWriter;
 
 /// The numbers of zlib's strategies in miniz.
 const DEFAULT_STRATEGY: i32 = 0;
@@ -149,7 +149,7 @@ pub(super) fn given(bytes: &[u8], room: usize, cluster_bytes: usize) -> (Vec<u8>
     stored_block(&[0; STAMP_BYTES], false, &mut out);
     let stamp_at = out.len() - STAMP_BYTES;
     let mut bits = BitWriter::new(&mut out);
-    given_deflate::write(bytes, room, &mut bits, &mut content);
+    deflate_from_bytes::write(bytes, room, &mut bits, &mut content);
     // The last block, fixed codes.
     bits.put(0b011, 3);
     let mut zeros = (cluster_bytes - STAMP_BYTES - content.len()) as u32;

@@ -1,6 +1,7 @@
-use super::*;
 use crate::formats::qcow2::geometry::Version;
-use crate::images::entropy::Entropy;
+use crate::images::content::entropy::Entropy;
+
+use super::*;
 
 fn geometry(bits: u32, compression: Compression) -> Geometry {
     Geometry {
@@ -244,7 +245,7 @@ fn faults_in_given_bytes_are_corrected() {
     assert_eq!(content(&[]), b"");
     // A match before any content: the distance reaches the stamp.
     let mut out = Vec::new();
-    let mut bits = bits::BitWriter::new(&mut out);
+    let mut bits = deflate_from_bytes::BitWriter::new(&mut out);
     bits.put(0b010, 3);
     bits.literal(u32::from(b'x'));
     bits.match_of(5, 1);

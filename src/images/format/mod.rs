@@ -1,0 +1,174 @@
+//! The interface between a format's drawer and the rest of the harness. A drawer implements [`ImageDrawer`]; the list
+//! of formats makes it known ([`drawer`](crate::images::format::list::drawer)).
+
+pub mod encoding;
+pub mod file_plan;
+pub mod layer_anatomy;
+pub mod list;
+
+use crate::disk::clusters::{ClusterSize, GuestCluster};
+use crate::disk::observer::Observer;
+
+use super::content::unstamped::EntryForm;
+use super::damage::FieldChange;
+use super::damage::rules::{BrokenEntry, BrokenRule};
+use super::files::LayerFiles;
+use super::files::image::Image;
+use super::qcow2::{BuildScratch, Builder, MappedCluster, Names};
+use file_plan::{FilePlan, TableReach};
+
+/// A layer that is built.
+#[derive(Clone, Copy, Debug)]
+pub struct NewLayer<'b> {
+    /// The builder, whose plan is one of [`ImageDrawer::plan`].
+    pub builder: &'b Builder,
+    /// The names by which the image refers to other files.
+    pub names: Names<'b>,
+    /// The builder of the layer below, if that has the same format.
+    pub below: Option<&'b Builder>,
+    /// The file stores only data. Only raw files have holes.
+    pub has_holes: bool,
+}
+
+/// The buffers of a build, which can be reused from image to image.
+#[derive(Debug, Default)]
+pub struct BuildBuffers {
+    /// The mapped clusters of an image whose format is not qcow2.
+    pub mapped: Vec<MappedCluster>,
+    /// The structures of a qcow2 image.
+    pub qcow2: BuildScratch,
+}
+
+/// An option of `qemu-img create`, with values that a recipe may give it. Only the commands draw recipes.
+#[derive(Clone, Copy, Debug)]
+pub struct CreateOption {
+    /// The name.
+    pub name: &'static str,
+    /// The values. One that is more frequent occurs several times.
+    pub values: &'static [&'static str],
+    /// The value for a large disk, whose file would be as large with others.
+    pub of_large_disk: Option<&'static str>,
+}
+
+/// A plain image of the self-test in another format than qcow2. Its program writes two blocks.
+#[derive(Clone, Copy, Debug)]
+pub struct PlainForm {
+    /// The name.
+    pub name: &'static str,
+    /// The operands of the prologue: cluster size and disk size.
+    pub operands: &'static str,
+    /// The variety.
+    pub form: u16,
+    /// The operations, a line each.
+    pub operations: &'static str,
+}
+
+/// Operations that write two blocks in reverse order, and leave holes.
+pub const TWO_BLOCKS: &str = "write at=start+6 clusters=1\nwrite at=start+1 clusters=1";
+
+/// The harness's knowledge of a format: the images that it builds, their damage, and the rules that readers enforce.
+/// Each method of a format without the feature keeps its default.
+pub trait ImageDrawer: Sync {
+    /// Returns the size of a block, from the bits of a qcow2 cluster.
+    fn block_size(&self, cluster_bits: u32) -> ClusterSize {
+        ClusterSize::from_bits(cluster_bits).unwrap_or(ClusterSize::SMALLEST)
+    }
+
+    /// Returns the plan of the file of the variety that the bits of `form` select.
+    fn plan(&self, form: u16, reach: TableReach, block: ClusterSize) -> FilePlan;
+
+    /// Returns log2 of the smallest qcow2 cluster whose block suits a large disk: readers read some tables whole, and
+    /// that of a disk of 20 GiB should have less than 1 MiB.
+    fn large_disk_cluster_bits(&self) -> u8 {
+        0
+    }
+
+    /// Writes the files of a layer.
+    fn build(
+        &self,
+        layer: NewLayer<'_>,
+        buffers: &mut BuildBuffers,
+        files: &mut LayerFiles,
+        observer: &dyn Observer,
+    );
+
+    /// Reports the vitals of the image that was built last with `buffers`.
+    fn report_vitals(&self, builder: &Builder, buffers: &BuildBuffers, observer: &dyn Observer) {
+        let _ = buffers;
+        builder.report_file(observer);
+    }
+
+    /// Reports whether the image can state that a cluster consists of zeros.
+    fn has_zeros(&self, file: &FilePlan) -> bool {
+        let _ = file;
+        true
+    }
+
+    /// Reports whether an entry of zeros has room for the host offset of its cluster.
+    fn keeps_place_of_zeros(&self) -> bool {
+        true
+    }
+
+    /// Reports whether data of a cluster that look like a footer would be taken for the image's own.
+    fn misleads(&self, file: &FilePlan, cluster: GuestCluster) -> bool {
+        let _ = (file, cluster);
+        false
+    }
+
+    /// Returns the encoding of an entry of a data cluster in the tables of an image.
+    fn entry_form(&self) -> EntryForm;
+
+    /// Returns the number of bytes of the structures besides tables that a walk may read of an image with `files`
+    /// beside it.
+    fn structure_bytes(&self, files: usize) -> u64;
+
+    /// Returns the names of the rules about whole images.
+    fn open_rules(&self) -> Vec<BrokenRule>;
+
+    /// Returns the names of the rules about entries.
+    fn entry_rules(&self) -> &'static [BrokenRule];
+
+    /// Returns the first rule that an image breaks; `None` if it keeps all of them. Each file is a valid raw image.
+    fn broken_at_open(&self, image: &Image) -> Option<BrokenRule>;
+
+    /// Calls `take` with the entries of an image that break a rule. The image breaks none as a whole. For qcow2, only
+    /// the entries that an attack has changed are judged, and not by this function.
+    fn broken_entries(&self, image: &Image, take: &mut dyn FnMut(BrokenEntry));
+
+    /// Returns the first rule that a file beside the image breaks; `None` if it keeps all of them, or if the rules do
+    /// not judge it.
+    fn broken_extent(&self, file: &Image) -> Option<BrokenRule> {
+        let _ = file;
+        None
+    }
+
+    /// Reports whether a file that breaks `rule` still begins like an image of the format. QEMU probes the format of a
+    /// layer below, and takes a file without the signature for a raw one.
+    fn has_signature(&self, image: &Image, rule: BrokenRule) -> bool;
+
+    /// Corrects the checksums of all structures that lie where readers look for them. Leaves files of other formats as
+    /// they are.
+    fn correct_checksums(&self, file: &mut [u8]) {
+        let _ = file;
+    }
+
+    /// Returns the options with which recipes let qemu-img create an image. The option `block_size` sets the length of
+    /// a block in bytes. The options of qcow2, raw and VMDK images depend on each other: recipes draw these themselves.
+    fn create_options(&self) -> &'static [CreateOption] {
+        &[]
+    }
+
+    /// Returns the length in bytes of a block of an image that qemu-img creates without other options.
+    fn created_block_bytes(&self) -> u64 {
+        64 << 10
+    }
+
+    /// Returns the plain images of the self-test.
+    fn plain_forms(&self) -> &'static [PlainForm] {
+        &[]
+    }
+
+    /// Returns the attacks of known meaning on an image: damage for which QEMU refuses an image that is sound
+    /// otherwise.
+    fn attacks(&self) -> &'static [&'static [FieldChange]];
+}

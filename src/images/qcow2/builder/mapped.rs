@@ -1,0 +1,216 @@
+//! The decisions of the builder about data, as writers of other formats, raw files and later writes need them.
+
+use crate::disk::clusters::{GuestCluster, SUBCLUSTERS};
+use crate::disk::image_format::ImageFormat;
+use crate::disk::offsets::{GuestOffset, HostOffset};
+use crate::images::content::unstamped::UnstampedData;
+use crate::images::content::{WriteContent, WriteNumber, stamp};
+use crate::images::files::LayerFiles;
+use crate::images::files::image::Image;
+use crate::images::qcow2::encoding::Sizes;
+use crate::images::qcow2::serialise::DataCluster;
+use crate::images::qcow2::tables::{ClusterMapping, Compressed, Extended};
+
+use super::Builder;
+
+/// A guest cluster that is not unallocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MappedCluster {
+    /// The guest cluster, which may lie past the end of the disk.
+    pub cluster: GuestCluster,
+    /// Its mapping. A writer of another format has a place of its own for the host offset.
+    pub mapping: ClusterMapping,
+}
+
+impl MappedCluster {
+    /// Returns the host offset and the write of a cluster of data.
+    pub fn data(&self) -> Option<(HostOffset, WriteNumber)> {
+        match self.mapping {
+            ClusterMapping::Normal(host, write) => Some((host, write)),
+            _ => None,
+        }
+    }
+}
+
+impl Builder {
+    /// Fills `into` with the clusters that are not unallocated, in the order of the disk.
+    pub fn mapped_clusters(&self, into: &mut Vec<MappedCluster>) {
+        into.clear();
+        let entries = self.plan.geometry.l2_entries();
+        for (l1_index, table) in self.active.tables() {
+            for (first, page) in self.tables.pages(*table) {
+                for (index, entry) in (first..).zip(page) {
+                    if *entry != ClusterMapping::Unallocated {
+                        let cluster = GuestCluster::new(l1_index * entries + index);
+                        into.push(MappedCluster { cluster, mapping: *entry });
+                    }
+                }
+            }
+        }
+        into.sort_unstable_by_key(|mapped| mapped.cluster);
+    }
+
+    /// Writes the data of a whole cluster to `at`.
+    pub fn write_cluster(
+        &self,
+        image: &mut Image,
+        cluster: GuestCluster,
+        at: HostOffset,
+        write: WriteNumber,
+    ) {
+        // An allocated cluster without a write reads as zeros.
+        if write != WriteNumber::NONE {
+            let cluster_size = self.plan.geometry.cluster_size;
+            let guest = cluster_size.guest_offset(cluster);
+            self.write_whole(image, (guest, at), write);
+        }
+    }
+
+    /// Returns the number of clusters that a table must cover: those of the disk, and those of `mapped` past its end.
+    /// `mapped` has the order of the disk.
+    pub fn covered_clusters(&self, mapped: &[MappedCluster]) -> u64 {
+        let stored = mapped.last().map_or(0, |last| last.cluster.get() + 1);
+        self.guest_clusters().max(stored)
+    }
+
+    /// Returns the number of clusters of the file, whose last ones may be free.
+    pub fn file_clusters(&self) -> u64 {
+        self.placement.append_at()
+    }
+
+    /// Returns the number of L1 entries that the disk does not need.
+    pub fn spare_l1_entries(&self) -> u64 {
+        let needed = self.plan.geometry.l1_entries_for(self.plan.size_bytes);
+        self.active.entries.saturating_sub(needed)
+    }
+}
+
+impl Builder {
+    /// Writes the bytes that a guest reads. The file is exactly as long as the disk. If it `has_holes`, it stores only
+    /// the clusters and subclusters that hold data.
+    pub fn build_raw(&self, has_holes: bool, files: &mut LayerFiles) {
+        files.begin(ImageFormat::Raw);
+        if has_holes {
+            files.image.stored.begin();
+        }
+        self.write_flat(&mut files.image, HostOffset::ZERO);
+        files.image.truncate(self.plan.size_bytes);
+        files.image.seal(self.plan.size_bytes);
+    }
+
+    /// Writes the bytes that a guest reads from `start` on, in the order of the disk. The last cluster may reach past
+    /// the disk.
+    pub fn write_flat(&self, image: &mut Image, start: HostOffset) {
+        let geometry = &self.plan.geometry;
+        for (l1_index, table) in self.active.tables() {
+            let first_guest = l1_index * geometry.l2_span_bytes();
+            for (first, page) in self.tables.pages(*table) {
+                for (index, entry) in (first..).zip(page) {
+                    let guest = first_guest + index * geometry.cluster_size.bytes();
+                    self.store(image, start + guest, *entry);
+                    self.write_read(image, (GuestOffset::new(guest), start + guest), *entry);
+                }
+            }
+        }
+    }
+
+    /// Stores the data of one cluster at `at`, if the file has holes. Data may be zeros.
+    fn store(&self, image: &mut Image, at: HostOffset, entry: ClusterMapping) {
+        let geometry = &self.plan.geometry;
+        match entry {
+            ClusterMapping::Normal(..) | ClusterMapping::Compressed(_) => {
+                image.stored.add(at, geometry.cluster_size.bytes());
+            }
+            ClusterMapping::Extended(Extended { host: Some(_), bitmap, .. }) => {
+                let cell = geometry.cell_bytes();
+                for subcluster in (0..SUBCLUSTERS).filter(|it| bitmap.allocated & 1 << it != 0) {
+                    image.stored.add(at + u64::from(subcluster) * cell, cell);
+                }
+            }
+            ClusterMapping::Unallocated | ClusterMapping::Zero(_) | ClusterMapping::Extended(_) => {
+            }
+        }
+    }
+
+    /// Writes the bytes that a guest reads of one cluster to `at`, unless they are zeros.
+    fn write_read(
+        &self,
+        image: &mut Image,
+        (guest, at): (GuestOffset, HostOffset),
+        entry: ClusterMapping,
+    ) {
+        let geometry = &self.plan.geometry;
+        match entry {
+            ClusterMapping::Normal(_, WriteNumber::NONE) => {}
+            ClusterMapping::Normal(_, write) => {
+                self.write_whole(image, (guest, at), write);
+            }
+            ClusterMapping::Compressed(Compressed { write, given: Some(given), .. }) => {
+                image.write_parts(at, &[&stamp(guest, write), self.given.content(given)], &[]);
+            }
+            ClusterMapping::Compressed(Compressed { write, kind, .. }) => {
+                let filling = kind.shape.behind_stamp(geometry.cluster_size);
+                image.write_parts(at, &[&stamp(guest, write)], filling);
+            }
+            ClusterMapping::Extended(Extended { host: Some(_), bitmap, writes }) => {
+                let writes = self.tables.writes(writes);
+                // Only the active disk is written.
+                let cluster = DataCluster { guest, host: at, is_shared: false };
+                self.write_subclusters(image, cluster, bitmap, writes, bitmap.allocated);
+            }
+            ClusterMapping::Unallocated | ClusterMapping::Zero(_) | ClusterMapping::Extended(_) => {
+            }
+        }
+    }
+}
+
+/// The data of a whole cluster of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoredData {
+    /// No data: the layer below decides.
+    Nothing,
+    /// Zeros.
+    Zeros,
+    /// The data of a write.
+    Write(WriteNumber),
+    /// The data of a write without stamps.
+    Unstamped(UnstampedData),
+    /// Data that no single uncompressed write makes: compressed ones, or those of subclusters.
+    Other,
+}
+
+impl Builder {
+    /// Adds data without stamps. Returns the number of the write that has them.
+    pub fn add_unstamped(&mut self, data: UnstampedData) -> WriteNumber {
+        // A program adds them at most once for each cluster that it touches (`limits`).
+        let index = self.unstamped.len() as u32;
+        self.unstamped.push(data);
+        WriteNumber::of_unstamped(index)
+    }
+
+    /// Returns the data that the image stores for a cluster.
+    pub fn stored_data(&self, cluster: GuestCluster) -> StoredData {
+        let Some((table, index)) = self.find(cluster) else { return StoredData::Nothing };
+        let mut pages = self.tables.pages(table);
+        let entry = pages.find_map(|(first, page)| {
+            let inside = usize::try_from(index.checked_sub(first)?).ok()?;
+            page.get(inside).copied()
+        });
+        match entry.unwrap_or_default() {
+            ClusterMapping::Unallocated => StoredData::Nothing,
+            ClusterMapping::Zero(_) | ClusterMapping::Normal(_, WriteNumber::NONE) => {
+                StoredData::Zeros
+            }
+            ClusterMapping::Normal(_, write) => match write.content() {
+                WriteContent::Unstamped(index) => {
+                    let data = self.unstamped.get(index as usize).copied();
+                    data.map_or(StoredData::Other, StoredData::Unstamped)
+                }
+                WriteContent::Stamped | WriteContent::Look(_) | WriteContent::Deep => {
+                    StoredData::Write(write)
+                }
+            },
+            ClusterMapping::Compressed(_) | ClusterMapping::Extended(_) => StoredData::Other,
+        }
+    }
+}
