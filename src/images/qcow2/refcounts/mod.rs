@@ -338,7 +338,6 @@ mod tests {
     use crate::disk::clusters::ClusterSize;
     use crate::disk::storage::Storage;
     use crate::formats::qcow2::entry;
-    use crate::formats::qcow2::entry;
     use crate::formats::qcow2::geometry::{Compression, Version};
     use crate::images::content::entropy::Entropy;
 
