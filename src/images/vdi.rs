@@ -19,11 +19,10 @@ use super::damage::rules::{BrokenEntry, BrokenRule, Bytes};
 use super::damage::{FieldChange, Transform};
 use super::files::LayerFiles;
 use super::files::image::Image;
-use super::format::encoding::{BLOCK_ENTRY_BYTES, report_structures, write_table};
 use super::format::file_plan::{BlockPlaces, FilePlan, TableReach};
 use super::format::{BuildBuffers, CreateOption, ImageDrawer, NewLayer, PlainForm, TWO_BLOCKS};
 use super::qcow2::tables::ClusterMapping;
-use super::qcow2::{Builder, MappedCluster};
+use super::qcow2::{BLOCK_ENTRY_BYTES, Builder, MappedCluster, report_structures, write_table};
 
 /// The block map of a static image: block 0, block 1 and so on.
 static ALL_BLOCKS: LazyLock<Vec<u8>> =

@@ -1,13 +1,13 @@
 //! The interface between a format's drawer and the rest of the harness. A drawer implements [`ImageDrawer`]; the list
 //! of formats makes it known ([`drawer`](crate::images::format::list::drawer)).
 
-pub mod encoding;
 pub mod file_plan;
 pub mod layer_anatomy;
 pub mod list;
 
 use crate::disk::clusters::{ClusterSize, GuestCluster};
 use crate::disk::observer::Observer;
+use crate::formats::anatomy::SealKind;
 
 use super::content::unstamped::EntryForm;
 use super::damage::FieldChange;
@@ -171,4 +171,22 @@ pub trait ImageDrawer: Sync {
     /// Returns the attacks of known meaning on an image: damage for which QEMU refuses an image that is sound
     /// otherwise.
     fn attacks(&self) -> &'static [&'static [FieldChange]];
+}
+
+/// Writes the checksum of a structure.
+pub fn seal(structure: &mut [u8], checksum_at: usize, kind: SealKind) {
+    let checksum = kind.of(structure, checksum_at);
+    put(structure, checksum_at, checksum);
+}
+
+/// Returns a part of a file, if the file has all of it.
+pub fn part(file: &mut [u8], at: usize, length: usize) -> Option<&mut [u8]> {
+    file.get_mut(at..at.checked_add(length)?)
+}
+
+/// Writes a checksum.
+fn put(structure: &mut [u8], at: usize, checksum: [u8; 4]) {
+    if let Some(place) = structure.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
+        *place = checksum;
+    }
 }

@@ -18,13 +18,14 @@ pub mod tables;
 pub use builder::Builder;
 pub use builder::census::Census;
 pub use builder::compressed::{CompressedPlace, CompressedWrite, Packing, PayloadFrame};
-pub use builder::mapped::{MappedCluster, StoredData};
-pub use encoding::Sizes;
-pub use header::style::{
-    BackingPlan, DataFilePlan, HeaderFlags, HeaderLength, HeaderOptions, HeaderStyle, Names,
-    NamesFormat, NamesTooLong,
+pub use builder::mapped::{
+    BLOCK_ENTRY_BYTES, MappedCluster, ONES, StoredData, report_structures, write_table,
 };
-pub use plan::{ImagePlan, MAX_SIZE_BYTES};
+pub use encoding::Sizes;
+pub use plan::{
+    BackingPlan, DataFilePlan, HeaderFlags, HeaderLength, HeaderOptions, HeaderStyle, ImagePlan,
+    MAX_SIZE_BYTES, Names, NamesFormat, NamesTooLong,
+};
 pub(in crate::images) use rules::EntryRules;
 pub use serialise::BuildScratch;
 pub use state::{FileEnd, Fill, GivenString, Leaving, NewBitmap, SnapshotDetails, VmState};

@@ -16,11 +16,10 @@ use crate::images::files::LayerFiles;
 use crate::images::files::image::Image;
 
 use super::builder::Builder;
-use super::encoding::Sizes;
-use super::encoding::Subclusters;
-use super::header::style::{HeaderFlags, Names};
+use super::encoding::{Sizes, Subclusters};
 use super::payload::payload;
 use super::placement::Placement;
+use super::plan::{HeaderFlags, Names};
 use super::refcounts::RefcountStructures;
 use super::refcounts::out_of_date::OutOfDate;
 use super::state::L1;

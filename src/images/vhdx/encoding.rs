@@ -11,7 +11,7 @@ use crate::formats::vhdx::constants::{
     REGION_TABLE_BYTES, REGION_TABLE_OFFSET, REGION_TABLE_SIGNATURE, VHDX_HEADER_BYTES,
     VHDX_HEADER_OFFSETS,
 };
-use crate::images::format::encoding::{part, seal};
+use crate::images::format::{part, seal};
 
 /// The unit of offsets.
 pub const MIB: u64 = 1 << 20;

@@ -15,11 +15,10 @@ use super::damage::rules::{BrokenEntry, BrokenRule};
 use super::damage::{FieldChange, Transform};
 use super::files::LayerFiles;
 use super::files::image::Image;
-use super::format::encoding::report_structures;
 use super::format::file_plan::{BlockPlaces, FilePlan, TableReach};
 use super::format::{BuildBuffers, CreateOption, ImageDrawer, NewLayer, PlainForm, TWO_BLOCKS};
 use super::qcow2::tables::ClusterMapping;
-use super::qcow2::{Builder, MappedCluster};
+use super::qcow2::{Builder, MappedCluster, report_structures};
 use encoding::{
     EntryState, FILE_IDENTIFIER, HEADERS, HeaderPlan, MetadataPlan, OLD_LOG_ID, REGION_TABLES,
     RegionTablePlan, SECTOR_BYTES,

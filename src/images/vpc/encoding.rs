@@ -7,7 +7,7 @@ use crate::formats::vpc::constants::{
     COOKIE, DYNAMIC_CHECKSUM_AT, DYNAMIC_COOKIE, DYNAMIC_HEADER_BYTES, FOOTER_BYTES,
     FOOTER_CHECKSUM_AT,
 };
-use crate::images::format::encoding::{part, seal};
+use crate::images::format::{part, seal};
 
 /// The unit of entries, sizes and bitmaps.
 pub const SECTOR_BYTES: u64 = 512;

@@ -16,10 +16,11 @@ use super::damage::rules::{BrokenEntry, BrokenRule};
 use super::damage::{FieldChange, Transform};
 use super::files::LayerFiles;
 use super::files::image::Image;
-use super::format::encoding::{BLOCK_ENTRY_BYTES, ONES, report_structures, write_table};
 use super::format::file_plan::{BlockPlaces, FilePlan, TableReach};
 use super::format::{BuildBuffers, CreateOption, ImageDrawer, NewLayer, PlainForm, TWO_BLOCKS};
-use super::qcow2::{Builder, MappedCluster};
+use super::qcow2::{
+    BLOCK_ENTRY_BYTES, Builder, MappedCluster, ONES, report_structures, write_table,
+};
 use crate::formats::vpc::constants::{DYNAMIC_HEADER_BYTES, FOOTER_BYTES};
 use encoding::{FooterFields, SECTOR_BYTES, dynamic_header};
 

@@ -160,11 +160,11 @@ impl Vm {
     }
 }
 
-/// Compressed clusters.
 /// The number of bytes that a payload of given bytes counts, among those that a program may place: that of the longest
 /// content.
 const MOST_GIVEN: u64 = NOISE_BYTES as u64;
 
+/// Compressed clusters.
 impl Vm {
     /// Writes compressed clusters, in the usual coding.
     pub(super) fn compress(&mut self, at: At, clusters: Count, shape: Shape, skew: Skew) -> Effect {

@@ -24,6 +24,43 @@ pub trait Operand: Copy + PartialEq + fmt::Debug {
     fn parse(text: &str) -> Option<Self>;
 }
 
+/// Declares a type as an operand of one number: the type, the number's type, the [`OperandKind`], the accepted texts,
+/// and the functions that decode, encode, print and parse.
+macro_rules! operand {
+    (
+        [$($generics:tt)*] $type:ty, $number:ty, $kind:expr, $expected:expr,
+        $decode:expr, $encode:expr, $print:expr, $parse:expr $(,)?
+    ) => {
+        impl<$($generics)*> Operand for $type {
+            const BYTES: usize = size_of::<$number>();
+            const EXPECTED: &'static str = $expected;
+            const KIND: OperandKind = $kind;
+
+            fn decode(bytes: &mut &[u8]) -> Self {
+                let mut number = <$number>::MIN.to_le_bytes();
+                Buf::copy_to_slice(bytes, &mut number);
+                let decode: fn($number) -> Self = $decode;
+                decode(<$number>::from_le_bytes(number))
+            }
+            fn encode(self, out: &mut impl BufMut) {
+                let encode: fn(Self) -> $number = $encode;
+                out.put_slice(&encode(self).to_le_bytes());
+            }
+            fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let print: fn(Self, &mut fmt::Formatter<'_>) -> fmt::Result = $print;
+                print(self, f)
+            }
+            fn parse(text: &str) -> Option<Self> {
+                let parse: fn(&str) -> Option<Self> = $parse;
+                parse(text)
+            }
+        }
+    };
+    ($($operand:tt)+) => { operand!([] $($operand)+); };
+}
+
+pub(super) use operand;
+
 /// Writes the names of the set bits, separated by commas, or `none`.
 pub(super) fn print_bits(bits: u16, names: &[&str], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     if bits == 0 {

@@ -8,7 +8,7 @@ use crate::disk::image_format::ImageFormat;
 use crate::images::format::file_plan::TableReach;
 use crate::images::qcow2::{HeaderFlags, HeaderLength};
 
-use super::encoding::{Operand, OperandKind, parse_bits, print_bits};
+use super::encoding::{Operand, OperandKind, operand, parse_bits, print_bits};
 
 /// The lowest image of a chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -163,24 +163,16 @@ impl Operand for Base {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImageForm(pub u16);
 
-impl Operand for ImageForm {
-    const BYTES: usize = 2;
-    const EXPECTED: &'static str = "0 to 65535";
-    const KIND: OperandKind = OperandKind::Other;
-
-    fn decode(bytes: &mut &[u8]) -> Self {
-        Self(bytes.get_u16_le())
-    }
-    fn encode(self, out: &mut impl BufMut) {
-        out.put_u16_le(self.0);
-    }
-    fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
-    }
-    fn parse(text: &str) -> Option<Self> {
-        text.parse().ok().map(Self)
-    }
-}
+operand!(
+    ImageForm,
+    u16,
+    OperandKind::Other,
+    "0 to 65535",
+    Self,
+    |it| it.0,
+    |it, f| write!(f, "{}", it.0),
+    |text| text.parse().ok().map(Self),
+);
 
 /// Optional features of an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -225,56 +217,41 @@ impl ImageFeatures {
     }
 }
 
-impl Operand for ImageFeatures {
-    const BYTES: usize = 1;
-    const EXPECTED: &'static str = "none, or names with commas: extended_l2, zstd, lazy_refcounts, \
-                                    compression_field, feature_names, unknown_extension";
-    const KIND: OperandKind = OperandKind::Other;
+operand!(
+    ImageFeatures,
+    u8,
+    OperandKind::Other,
+    "none, or names with commas: extended_l2, zstd, lazy_refcounts, \
+     compression_field, feature_names, unknown_extension",
+    |number| Self(number & Self::ALL),
+    |it| it.0,
+    |it, f| print_bits(u16::from(it.0), &Self::NAMES, f),
+    |text| Some(Self(u8::try_from(parse_bits(text, &Self::NAMES)?).ok()?)),
+);
 
-    fn decode(bytes: &mut &[u8]) -> Self {
-        Self(bytes.get_u8() & Self::ALL)
-    }
-    fn encode(self, out: &mut impl BufMut) {
-        out.put_u8(self.0);
-    }
-    fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        print_bits(u16::from(self.0), &Self::NAMES, f)
-    }
-    fn parse(text: &str) -> Option<Self> {
-        Some(Self(u8::try_from(parse_bits(text, &Self::NAMES)?).ok()?))
-    }
-}
-
-/// Two bytes. 0 is the shortest length; odd numbers count up from 104 bytes and even numbers count down from the
-/// cluster size, so that each number is a different length.
-impl Operand for HeaderLength {
-    const BYTES: usize = 2;
-    const EXPECTED: &'static str =
-        "shortest, 104+N with N up to 32767, or cluster-N with N up to 32766";
-    const KIND: OperandKind = OperandKind::Other;
-
-    fn decode(bytes: &mut &[u8]) -> Self {
-        match bytes.get_u16_le() {
-            0 => Self::Shortest,
-            odd if odd % 2 == 1 => Self::Above(odd / 2),
-            even => Self::Below(even / 2 - 1),
-        }
-    }
-    fn encode(self, out: &mut impl BufMut) {
-        out.put_u16_le(match self {
-            Self::Shortest => 0,
-            Self::Above(steps) => steps * 2 + 1,
-            Self::Below(steps) => steps * 2 + 2,
-        });
-    }
-    fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Shortest => f.write_str("shortest"),
-            Self::Above(steps) => write!(f, "104+{steps}"),
-            Self::Below(steps) => write!(f, "cluster-{steps}"),
-        }
-    }
-    fn parse(text: &str) -> Option<Self> {
+// Two bytes. 0 is the shortest length; odd numbers count up from 104 bytes and even numbers count down from the
+// cluster size, so that each number is a different length.
+operand!(
+    HeaderLength,
+    u16,
+    OperandKind::Other,
+    "shortest, 104+N with N up to 32767, or cluster-N with N up to 32766",
+    |number| match number {
+        0 => Self::Shortest,
+        odd if odd % 2 == 1 => Self::Above(odd / 2),
+        even => Self::Below(even / 2 - 1),
+    },
+    |it| match it {
+        Self::Shortest => 0,
+        Self::Above(steps) => steps * 2 + 1,
+        Self::Below(steps) => steps * 2 + 2,
+    },
+    |it, f| match it {
+        Self::Shortest => f.write_str("shortest"),
+        Self::Above(steps) => write!(f, "104+{steps}"),
+        Self::Below(steps) => write!(f, "cluster-{steps}"),
+    },
+    |text| {
         if text == "shortest" {
             return Some(Self::Shortest);
         }
@@ -283,27 +260,19 @@ impl Operand for HeaderLength {
         }
         let steps = text.strip_prefix("cluster-")?.parse().ok()?;
         (steps <= 32766).then_some(Self::Below(steps))
-    }
-}
+    },
+);
 
-/// Two bytes of flags. Decoding ignores bits without a meaning.
-impl Operand for HeaderFlags {
-    const BYTES: usize = 2;
-    const EXPECTED: &'static str = "none, or names with commas: dirty, corrupt, out_of_date, \
-                                    compatible_bits, autoclear_bits, feature_names, unknown_names, \
-                                    junk, no_end, name_at_end, empty_name, no_format";
-    const KIND: OperandKind = OperandKind::Content;
-
-    fn decode(bytes: &mut &[u8]) -> Self {
-        Self(bytes.get_u16_le() & ((1 << Self::WORDS.len()) - 1))
-    }
-    fn encode(self, out: &mut impl BufMut) {
-        out.put_u16_le(self.0);
-    }
-    fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        print_bits(self.0, &Self::WORDS, f)
-    }
-    fn parse(text: &str) -> Option<Self> {
-        Some(Self(parse_bits(text, &Self::WORDS)?))
-    }
-}
+// Two bytes of flags. Decoding ignores bits without a meaning.
+operand!(
+    HeaderFlags,
+    u16,
+    OperandKind::Content,
+    "none, or names with commas: dirty, corrupt, out_of_date, \
+     compatible_bits, autoclear_bits, feature_names, unknown_names, \
+     junk, no_end, name_at_end, empty_name, no_format",
+    |number| Self(number & ((1 << Self::WORDS.len()) - 1)),
+    |it| it.0,
+    |it, f| print_bits(it.0, &Self::WORDS, f),
+    |text| Some(Self(parse_bits(text, &Self::WORDS)?)),
+);

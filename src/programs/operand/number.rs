@@ -7,27 +7,19 @@ use bytes::{Buf, BufMut};
 
 use crate::formats::qcow2::constants::MAX_BITMAP_NAME_BYTES;
 
-use super::encoding::{Operand, OperandKind};
+use super::encoding::{Operand, OperandKind, operand};
 
-/// Any byte.
-impl Operand for u8 {
-    const BYTES: usize = 1;
-    const EXPECTED: &'static str = "0 to 255";
-    const KIND: OperandKind = OperandKind::Other;
-
-    fn decode(bytes: &mut &[u8]) -> Self {
-        bytes.get_u8()
-    }
-    fn encode(self, out: &mut impl BufMut) {
-        out.put_u8(self);
-    }
-    fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
-    }
-    fn parse(text: &str) -> Option<Self> {
-        text.parse().ok()
-    }
-}
+// Any byte.
+operand!(
+    u8,
+    u8,
+    OperandKind::Other,
+    "0 to 255",
+    |number| number,
+    |it| it,
+    |it, f| write!(f, "{it}"),
+    |text| text.parse().ok(),
+);
 
 /// The meaning of the numbers of a [`Number`].
 pub trait Meaning: Copy + PartialEq + fmt::Debug {
@@ -128,44 +120,28 @@ impl<const LOW: u8, const HIGH: u8, M> Number<LOW, HIGH, M> {
     }
 }
 
-impl<const LOW: u8, const HIGH: u8, M: Meaning> Operand for Number<LOW, HIGH, M> {
-    const BYTES: usize = 1;
-    const EXPECTED: &'static str = "a number in range";
-    const KIND: OperandKind = M::KIND;
+operand!(
+    [const LOW: u8, const HIGH: u8, M: Meaning] Number<LOW, HIGH, M>,
+    u8,
+    M::KIND,
+    "a number in range",
+    |number| Self(LOW + number % (HIGH - LOW + 1), PhantomData),
+    |it| it.0 - LOW,
+    |it, f| write!(f, "{}", it.0),
+    |text| Self::new(text.parse().ok()?),
+);
 
-    fn decode(bytes: &mut &[u8]) -> Self {
-        Self(LOW + bytes.get_u8() % (HIGH - LOW + 1), PhantomData)
-    }
-    fn encode(self, out: &mut impl BufMut) {
-        out.put_u8(self.0 - LOW);
-    }
-    fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
-    }
-    fn parse(text: &str) -> Option<Self> {
-        Self::new(text.parse().ok()?)
-    }
-}
-
-/// A plain 16-bit number.
-impl Operand for u16 {
-    const BYTES: usize = 2;
-    const EXPECTED: &'static str = "0 to 65535";
-    const KIND: OperandKind = OperandKind::Other;
-
-    fn decode(bytes: &mut &[u8]) -> Self {
-        bytes.get_u16_le()
-    }
-    fn encode(self, out: &mut impl BufMut) {
-        out.put_u16_le(self);
-    }
-    fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
-    }
-    fn parse(text: &str) -> Option<Self> {
-        text.parse().ok()
-    }
-}
+// A plain 16-bit number.
+operand!(
+    u16,
+    u16,
+    OperandKind::Other,
+    "0 to 65535",
+    |number| number,
+    |it| it,
+    |it, f| write!(f, "{it}"),
+    |text| text.parse().ok(),
+);
 
 /// Defines a 16-bit number from 0 to a highest value, which is included. Decoding folds larger numbers into the range.
 macro_rules! up_to {
@@ -189,24 +165,16 @@ macro_rules! up_to {
             }
         }
 
-        impl Operand for $name {
-            const BYTES: usize = 2;
-            const EXPECTED: &'static str = $expected;
-            const KIND: OperandKind = OperandKind::Other;
-
-            fn decode(bytes: &mut &[u8]) -> Self {
-                Self(bytes.get_u16_le() % ($highest + 1))
-            }
-            fn encode(self, out: &mut impl BufMut) {
-                out.put_u16_le(self.0);
-            }
-            fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{}", self.0)
-            }
-            fn parse(text: &str) -> Option<Self> {
-                text.parse().ok().filter(|value| *value <= $highest).map(Self)
-            }
-        }
+        operand!(
+            $name,
+            u16,
+            OperandKind::Other,
+            $expected,
+            |number| Self(number % ($highest + 1)),
+            |it| it.0,
+            |it, f| write!(f, "{}", it.0),
+            |text| text.parse().ok().filter(|value| *value <= $highest).map(Self),
+        );
     };
 }
 
@@ -251,27 +219,19 @@ impl Count {
     }
 }
 
-impl Operand for Count {
-    const BYTES: usize = 1;
-    const EXPECTED: &'static str = "1 to 16";
-    const KIND: OperandKind = OperandKind::Count;
-
-    fn decode(bytes: &mut &[u8]) -> Self {
-        match bytes.get_u8() {
-            byte if byte < Self::MAX => Self(byte + 1),
-            byte => Self(1 + byte % 2),
-        }
-    }
-    fn encode(self, out: &mut impl BufMut) {
-        out.put_u8(self.0 - 1);
-    }
-    fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
-    }
-    fn parse(text: &str) -> Option<Self> {
-        Self::new(text.parse().ok()?)
-    }
-}
+operand!(
+    Count,
+    u8,
+    OperandKind::Count,
+    "1 to 16",
+    |number| match number {
+        byte if byte < Self::MAX => Self(byte + 1),
+        byte => Self(1 + byte % 2),
+    },
+    |it| it.0 - 1,
+    |it, f| write!(f, "{}", it.0),
+    |text| Self::new(text.parse().ok()?),
+);
 
 /// The point from which a position is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -374,21 +334,13 @@ impl Inside {
     }
 }
 
-impl Operand for Inside {
-    const BYTES: usize = 2;
-    const EXPECTED: &'static str = "0 to 65535";
-    const KIND: OperandKind = OperandKind::Other;
-
-    fn decode(bytes: &mut &[u8]) -> Self {
-        Self(bytes.get_u16_le())
-    }
-    fn encode(self, out: &mut impl BufMut) {
-        out.put_u16_le(self.0);
-    }
-    fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
-    }
-    fn parse(text: &str) -> Option<Self> {
-        Some(Self(text.parse().ok()?))
-    }
-}
+operand!(
+    Inside,
+    u16,
+    OperandKind::Other,
+    "0 to 65535",
+    Self,
+    |it| it.0,
+    |it, f| write!(f, "{}", it.0),
+    |text| Some(Self(text.parse().ok()?)),
+);

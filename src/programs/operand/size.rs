@@ -4,7 +4,7 @@ use std::fmt;
 
 use bytes::{Buf, BufMut};
 
-use super::encoding::{Operand, OperandKind};
+use super::encoding::{Operand, OperandKind, operand};
 
 /// The placement of a compressed payload. Half of all bytes decode to `Packed`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,37 +25,31 @@ impl Skew {
     }
 }
 
-impl Operand for Skew {
-    const BYTES: usize = 2;
-    const EXPECTED: &'static str = "packed, or fresh+N, N 0 to 32767";
-    const KIND: OperandKind = OperandKind::Content;
-
-    fn decode(bytes: &mut &[u8]) -> Self {
-        match bytes.get_u16_le() {
-            value if value & 1 == 0 => Self::Packed,
-            value => Self::Fresh(value >> 1),
-        }
-    }
-    fn encode(self, out: &mut impl BufMut) {
-        out.put_u16_le(match self {
-            Self::Packed => 0,
-            Self::Fresh(steps) => steps << 1 | 1,
-        });
-    }
-    fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Packed => f.write_str("packed"),
-            Self::Fresh(steps) => write!(f, "fresh+{steps}"),
-        }
-    }
-    fn parse(text: &str) -> Option<Self> {
+operand!(
+    Skew,
+    u16,
+    OperandKind::Content,
+    "packed, or fresh+N, N 0 to 32767",
+    |number| match number {
+        value if value & 1 == 0 => Self::Packed,
+        value => Self::Fresh(value >> 1),
+    },
+    |it| match it {
+        Self::Packed => 0,
+        Self::Fresh(steps) => steps << 1 | 1,
+    },
+    |it, f| match it {
+        Self::Packed => f.write_str("packed"),
+        Self::Fresh(steps) => write!(f, "fresh+{steps}"),
+    },
+    |text| {
         if text == "packed" {
             return Some(Self::Packed);
         }
         let steps = text.strip_prefix("fresh+")?.parse().ok()?;
         (steps < 1 << 15).then_some(Self::Fresh(steps))
-    }
-}
+    },
+);
 
 /// A length of any magnitude: 0 to 1,023, shifted left by 0 to 63. Values of more than 64 bits become `u64::MAX`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,26 +63,20 @@ impl Magnitude {
     }
 }
 
-impl Operand for Magnitude {
-    const BYTES: usize = 2;
-    const EXPECTED: &'static str = "UNITS<<SHIFT, UNITS 0 to 1023, SHIFT 0 to 63";
-    const KIND: OperandKind = OperandKind::Other;
-
-    fn decode(bytes: &mut &[u8]) -> Self {
-        Self(bytes.get_u16_le())
-    }
-    fn encode(self, out: &mut impl BufMut) {
-        out.put_u16_le(self.0);
-    }
-    fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}<<{}", self.0 >> 6, self.0 & 63)
-    }
-    fn parse(text: &str) -> Option<Self> {
+operand!(
+    Magnitude,
+    u16,
+    OperandKind::Other,
+    "UNITS<<SHIFT, UNITS 0 to 1023, SHIFT 0 to 63",
+    Self,
+    |it| it.0,
+    |it, f| write!(f, "{}<<{}", it.0 >> 6, it.0 & 63),
+    |text| {
         let (units, shift) = text.split_once("<<")?;
         let (units, shift): (u16, u16) = (units.parse().ok()?, shift.parse().ok()?);
         (units < 1024 && shift < 64).then_some(Self(units << 6 | shift))
-    }
-}
+    },
+);
 
 /// A disk size: 16 bits, shifted left by 0 to 47, plus a signed tail that makes it odd.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -280,13 +268,12 @@ impl Relative {
     }
 }
 
-impl Operand for Relative {
-    const BYTES: usize = 2;
-    const EXPECTED: &'static str = "same, -UNITS<<SHIFT, +UNITS<<SHIFT, UNITS 0 to 255, SHIFT 0 to 63, or part+N, N 0 to 16383";
-    const KIND: OperandKind = OperandKind::Other;
-
-    fn decode(bytes: &mut &[u8]) -> Self {
-        let value = bytes.get_u16_le();
+operand!(
+    Relative,
+    u16,
+    OperandKind::Other,
+    "same, -UNITS<<SHIFT, +UNITS<<SHIFT, UNITS 0 to 255, SHIFT 0 to 63, or part+N, N 0 to 16383",
+    |value| {
         let [low, _] = (value >> 2).to_le_bytes();
         let shift = (value >> 10) as u8;
         match value & 3 {
@@ -295,25 +282,23 @@ impl Operand for Relative {
             2 => Self::More(low, shift),
             _ => Self::Part(value >> 2),
         }
-    }
-    fn encode(self, out: &mut impl BufMut) {
+    },
+    |it| {
         let pair = |units: u8, shift: u8| u16::from(shift) << 10 | u16::from(units) << 2;
-        out.put_u16_le(match self {
+        match it {
             Self::Same => 0,
             Self::Less(units, shift) => pair(units, shift) | 1,
             Self::More(units, shift) => pair(units, shift) | 2,
             Self::Part(part) => part << 2 | 3,
-        });
-    }
-    fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Same => f.write_str("same"),
-            Self::Less(units, shift) => write!(f, "-{units}<<{shift}"),
-            Self::More(units, shift) => write!(f, "+{units}<<{shift}"),
-            Self::Part(part) => write!(f, "part+{part}"),
         }
-    }
-    fn parse(text: &str) -> Option<Self> {
+    },
+    |it, f| match it {
+        Self::Same => f.write_str("same"),
+        Self::Less(units, shift) => write!(f, "-{units}<<{shift}"),
+        Self::More(units, shift) => write!(f, "+{units}<<{shift}"),
+        Self::Part(part) => write!(f, "part+{part}"),
+    },
+    |text| {
         if text == "same" {
             return Some(Self::Same);
         }
@@ -328,5 +313,5 @@ impl Operand for Relative {
             '+' if shift < 64 => Some(Self::More(units, shift)),
             _ => None,
         }
-    }
-}
+    },
+);

@@ -2,9 +2,9 @@
 
 use crate::disk::observer::{Event, Observer, Rare, State, Vital};
 use crate::images::qcow2::encoding::Sizes;
-use crate::images::qcow2::header::style::HeaderFlags;
 use crate::images::qcow2::placement::Tally;
 use crate::images::qcow2::placement::clusters::Clusters;
+use crate::images::qcow2::plan::HeaderFlags;
 use crate::images::qcow2::serialise::BuildScratch;
 
 use super::Builder;

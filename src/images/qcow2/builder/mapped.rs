@@ -1,7 +1,9 @@
-//! The decisions of the builder about data, as writers of other formats, raw files and later writes need them.
+//! The decisions of the builder about data, as raw files, later writes and the writers of other formats need them. Also
+//! the structures that several of these formats share: tables with an entry of 32 bits for each block.
 
 use crate::disk::clusters::{GuestCluster, SUBCLUSTERS};
 use crate::disk::image_format::ImageFormat;
+use crate::disk::observer::{Event, Observer, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::images::content::unstamped::UnstampedData;
 use crate::images::content::{WriteContent, WriteNumber, stamp};
@@ -212,5 +214,67 @@ impl Builder {
             },
             ClusterMapping::Compressed(_) | ClusterMapping::Extended(_) => StoredData::Other,
         }
+    }
+}
+
+/// Bytes in which all bits are set.
+pub static ONES: [u8; 64 << 10] = [0xff; 64 << 10];
+
+/// The length of an entry in bytes.
+pub const BLOCK_ENTRY_BYTES: u64 = 4;
+/// The unit to which a table is padded, in bytes.
+const SECTOR_BYTES: u64 = 512;
+/// The number of entries between two blocks up to which one write covers both.
+const NEAR_ENTRIES: u64 = 32;
+
+/// Writes a table with the blocks of `mapped`, sorted by their index, whose entries `entry_of` returns. Returns the
+/// byte behind the table, which is padded to a whole sector.
+pub fn write_table(
+    image: &mut Image,
+    table: u64,
+    entries: u32,
+    mapped: &[MappedCluster],
+    entry_of: impl Fn(&MappedCluster) -> Option<[u8; 4]>,
+) -> u64 {
+    let at = |index: u64| HostOffset::new(table.saturating_add(index * BLOCK_ENTRY_BYTES));
+    let padded = u64::from(entries).next_multiple_of(SECTOR_BYTES / BLOCK_ENTRY_BYTES);
+    let length = |from: u64, until: u64| until.saturating_sub(from) * BLOCK_ENTRY_BYTES;
+    let mut next = 0;
+    let index_of = |mapped: &MappedCluster| mapped.cluster.get();
+    for near in mapped.chunk_by(|here, then| index_of(then) - index_of(here) <= NEAR_ENTRIES) {
+        let (first, end) = (index_of(&near[0]), index_of(&near[near.len() - 1]) + 1);
+        write_ones(image, at(next), length(next, first));
+        let out = image.place(at(first), length(first, end) as usize);
+        out.fill(0xff);
+        for block in near {
+            let Some(entry) = entry_of(block) else { continue };
+            let inside = length(first, index_of(block)) as usize;
+            out[inside..][..entry.len()].copy_from_slice(&entry);
+        }
+        next = end;
+    }
+    write_ones(image, at(next), length(next, padded));
+    at(padded).get()
+}
+
+/// Writes bytes in which all bits are set. The image refers to them, so that a table costs no copy of its empty parts.
+fn write_ones(image: &mut Image, mut at: HostOffset, mut length_bytes: u64) {
+    while length_bytes > 0 {
+        let piece = length_bytes.min(ONES.len() as u64);
+        image.write_parts(at, &[], &ONES[..piece as usize]);
+        at += piece;
+        length_bytes -= piece;
+    }
+}
+
+/// Reports structures in the order of the file. Each has a host offset, if the image has it.
+pub fn report_structures<const N: usize>(
+    mut structures: [(Option<u64>, Event); N],
+    observer: &dyn Observer,
+) {
+    observer.begin(State::Serialise);
+    structures.sort_by_key(|(offset, _)| *offset);
+    for (_, event) in structures.iter().filter(|(offset, _)| offset.is_some()) {
+        observer.event(State::Serialise, *event);
     }
 }

@@ -6,7 +6,6 @@ pub mod compressed;
 pub mod file;
 pub mod mapped;
 pub mod snapshots;
-pub mod strings;
 pub mod tables;
 
 use crate::disk::clusters::{ClusterSize, GuestCluster, HostCluster, SUBCLUSTERS};

@@ -316,10 +316,10 @@ fn write_number(out: &mut &mut [u8], number: u32, length_bytes: u16) {
 /// The number of digits of the largest number.
 const MAX_DIGITS: u16 = 10;
 
-/// VM state begins at the first L1 table entry that the disk does not need.
 /// The number of unused bytes in the last cluster: a VM state may end at any byte.
 const UNUSED_BYTES: u64 = 5;
 
+/// VM state begins at the first L1 table entry that the disk does not need.
 impl Builder {
     /// Returns the number of the active disk's tables that map the disk. VM state lies in the tables after them.
     pub fn disk_tables(&self) -> usize {

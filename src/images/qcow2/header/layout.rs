@@ -12,9 +12,9 @@ use crate::formats::qcow2::constants::{
 use crate::formats::qcow2::geometry::{Compression, Version};
 use crate::images::files::image::Image;
 use crate::images::qcow2::encoding::Directory;
-use crate::images::qcow2::plan::ImagePlan;
-
-use super::style::{HeaderFlags, HeaderLength, HeaderStyle, Names, NamesTooLong};
+use crate::images::qcow2::plan::{
+    HeaderFlags, HeaderLength, HeaderStyle, ImagePlan, Names, NamesTooLong,
+};
 
 /// The largest number of extensions in an image: one of each kind, the unknown ones, and a filler.
 const MAX_EXTENSIONS: usize = 16;

@@ -7,7 +7,6 @@
 //! formats, directories) are never left out while anything else can be: see [`Builder::check_names`].
 
 pub(super) mod layout;
-pub mod style;
 
 use crate::disk::offsets::HostOffset;
 use crate::formats::qcow2::constants::{
@@ -20,9 +19,9 @@ use crate::images::files::image::Image;
 
 use super::builder::Builder;
 use super::encoding::FixedPart;
+use super::plan::{HeaderFlags, HeaderStyle, Names, NamesTooLong};
 use super::refcounts::RefcountStructures;
 use layout::{Extension, HeaderLayout};
-use style::{HeaderFlags, HeaderStyle, Names, NamesTooLong};
 
 /// The number of junk bytes at each end of an ignored range. A header may be as long as a cluster, so the middle
 /// stays a hole.
