@@ -11,21 +11,22 @@ use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
 use crate::disk::error::StorageError;
 use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::Storage;
+use crate::formats::error::MapError;
+use crate::formats::layer::ReadBuffers;
 use crate::formats::qcow2::entry::CompressedRun;
 use crate::formats::qcow2::geometry::{Compression, Geometry};
 
 use super::kept::{KeptClusters, Known, PayloadLocation};
-use crate::formats::error::MapError;
 
 /// The reason why a cluster could not be inflated.
-pub(super) enum InflateError {
+pub(crate) enum InflateError {
     Storage(StorageError),
     Payload(&'static str),
 }
 
 impl InflateError {
     /// Returns the error of the cluster at `guest`.
-    pub(super) fn at(self, guest: GuestOffset) -> MapError {
+    pub(crate) fn at(self, guest: GuestOffset) -> MapError {
         match self {
             Self::Storage(error) => error.into(),
             Self::Payload(what) => MapError::Compressed { guest, what },
@@ -42,6 +43,12 @@ pub(crate) struct Inflater {
     kept: KeptClusters,
 }
 
+impl ReadBuffers for Inflater {
+    fn forget(&mut self) {
+        self.kept.forget();
+    }
+}
+
 impl fmt::Debug for Inflater {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Inflater").finish_non_exhaustive()
@@ -53,13 +60,8 @@ impl fmt::Debug for Inflater {
 const ZSTD_WINDOW_LOG: u32 = 21;
 
 impl Inflater {
-    /// Forgets all inflated clusters.
-    pub(super) fn forget_clusters(&mut self) {
-        self.kept.forget();
-    }
-
     /// Returns the first `end` bytes of the cluster whose payload is `run`; `end` is at most a cluster.
-    pub(super) fn inflate<S: Storage + ?Sized>(
+    pub(crate) fn inflate<S: Storage + ?Sized>(
         &mut self,
         storage: &S,
         geometry: &Geometry,
@@ -443,7 +445,7 @@ mod tests {
             .map(|end| reads_of(&mut inflater, end))
             .fold((0, 0), |(n, sum), one| (n + 1, sum + one));
         assert!(reads < count + 30, "{reads} reads for {count} pieces");
-        inflater.forget_clusters();
+        inflater.forget();
         assert_eq!(reads_of(&mut inflater, 40), first);
     }
 }

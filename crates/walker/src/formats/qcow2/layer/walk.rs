@@ -16,20 +16,20 @@ use crate::formats::error::Flow;
 use crate::formats::layer::{Cover, entries_of, go_on};
 use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, Layout, SubclusterBitmap};
 
-use super::open::{Qcow2, check_bitmap, checked_kind, mapping_of, subcluster_mapping, unaligned};
+use super::{Qcow2, check_bitmap, checked_kind, mapping_of, subcluster_mapping, unaligned};
 
 /// The number of runs in one extended entry from which the walk reports a rare event.
 const MANY_SPLITS: u64 = 16;
 
 /// The walk of one layer.
-pub(super) struct Walk<'w, 's, S: Storage + ?Sized, C: Cover> {
-    pub(super) layer: &'w Qcow2<'s, S>,
-    pub(super) cover: &'w mut C,
+pub(crate) struct Walk<'w, 's, S: Storage + ?Sized, C: Cover> {
+    pub(crate) layer: &'w Qcow2<'s, S>,
+    pub(crate) cover: &'w mut C,
 }
 
 impl<S: Storage + ?Sized, C: Cover> Walk<'_, '_, S, C> {
     /// Walks the L1 table. `l1_scratch` and `l2_scratch` hold pieces of tables.
-    pub(super) fn l1(&mut self, l1_scratch: &mut [u8], l2_scratch: &mut [u8]) -> Flow {
+    pub(crate) fn l1(&mut self, l1_scratch: &mut [u8], l2_scratch: &mut [u8]) -> Flow {
         let storage = self.layer.image;
         let span_bits = self.layer.geometry().l2_span_bits();
         let span = 1 << span_bits;
