@@ -196,10 +196,6 @@ macro_rules! fields {
 }
 pub(in crate::formats) use fields;
 
-/// A field: its name in the specification, its offset in the structure, its width in bytes, and whether the mapping
-/// depends on it.
-pub(in crate::formats) type FieldLayout = (&'static str, u64, u8, bool);
-
 /// Returns the meaning of an entry, with its reserved bits if any is set.
 pub fn with_reserved(entry: String, reserved: u64) -> String {
     if reserved == 0 { entry } else { format!("{entry}; reserved bits {reserved:#x}") }

@@ -17,7 +17,7 @@ use crate::disk::offsets::HostOffset;
 use crate::formats::vmdk::tables::Tables;
 
 pub use fields::{ByteOrder, Part, StructureField, feature_names, with_reserved};
-pub(in crate::formats) use fields::{FieldLayout, field_in_words, fields, text_in_words};
+pub(in crate::formats) use fields::{field_in_words, fields, text_in_words};
 pub use seal::{Seal, SealKind};
 
 /// The place of a structure in a file.
@@ -110,7 +110,7 @@ impl Anatomy {
     }
 
     /// Adds the fields of a structure.
-    pub(super) fn add_fields(&mut self, group: FieldGroup, fields: &'static [FieldLayout]) {
+    pub(super) fn add_fields(&mut self, group: FieldGroup, fields: &'static [StructureField]) {
         group.elements(fields).for_each(|element| self.push(element));
     }
 
@@ -253,28 +253,22 @@ impl FieldGroup {
         Self { part, start, order, unit, seal: None }
     }
 
-    /// Returns the declared fields of the structure.
-    pub fn declared(
+    /// Returns the fields of the structure.
+    pub fn elements(
         self,
         fields: impl IntoIterator<Item = &'static StructureField>,
     ) -> impl Iterator<Item = Element> {
-        fields.into_iter().map(move |field| {
-            // A structure is shorter than 2^16 bytes, and a field than 9.
-            self.element(field.name, field.at as u64, field.width_bytes as u8, field.maps)
-        })
+        fields.into_iter().map(move |field| self.element(field))
     }
 
-    /// Returns the fields of the structure.
-    pub fn elements(self, fields: &'static [FieldLayout]) -> impl Iterator<Item = Element> {
-        fields.iter().map(move |(name, at, width, maps)| self.element(name, *at, *width, *maps))
-    }
-
-    fn element(self, name: &'static str, at: u64, width_bytes: u8, maps: bool) -> Element {
-        let guest = if maps { EVERYTHING } else { NOTHING };
-        let place = self.start + at;
-        let field = Element::field(self.part, name, place, width_bytes, guest);
+    fn element(self, field: &'static StructureField) -> Element {
+        let guest = if field.maps { EVERYTHING } else { NOTHING };
+        let place = self.start + field.at as u64;
+        // A field is shorter than 9 bytes.
+        let width_bytes = field.width_bytes as u8;
+        let element = Element::field(self.part, field.name, place, width_bytes, guest);
         // A checksum that is changed must stay wrong.
         let seal = self.seal.filter(|seal| seal.place() != place);
-        Element { order: self.order, unit: self.unit, seal, ..field }
+        Element { order: self.order, unit: self.unit, seal, ..element }
     }
 }

@@ -55,7 +55,7 @@ impl Anatomy {
         fields: impl IntoIterator<Item = &'static StructureField>,
     ) {
         let group = FieldGroup::new(part, at, ByteOrder::BigEndian, OffsetUnit::Byte);
-        group.declared(fields).for_each(|field| self.push(field));
+        group.elements(fields).for_each(|field| self.push(field));
     }
 
     fn extensions<S: Storage + ?Sized>(

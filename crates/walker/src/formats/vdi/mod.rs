@@ -157,7 +157,7 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vdi<'s, S> {
         let (order, unit) = (ByteOrder::LittleEndian, OffsetUnit::Byte);
         let group = FieldGroup::new(Part::Header, HostOffset::ZERO, order, unit);
         anatomy.add_structure(Part::Header, HostOffset::ZERO, VDI_HEADER_BYTES as u64);
-        group.declared(header::FIELDS).for_each(|field| anatomy.push(field));
+        anatomy.add_fields(group, header::FIELDS);
         let header = VdiHeader::read(image)?;
         anatomy.cluster_size = ClusterSize::from_bits(VDI_BLOCK_BYTES.ilog2());
         let entries = u64::from(header.entries);

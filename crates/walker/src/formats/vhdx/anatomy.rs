@@ -7,18 +7,19 @@ use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Storage, read_array};
 use crate::formats::anatomy::{
-    Anatomy, ByteOrder, Element, FieldGroup, FieldLayout, NOTHING, OffsetUnit, Part, Seal,
-    SealKind, feature_names, field_in_words, with_reserved,
+    Anatomy, ByteOrder, Element, FieldGroup, NOTHING, OffsetUnit, Part, Seal, SealKind,
+    StructureField, feature_names, field_in_words, with_reserved,
 };
 use crate::formats::entries::{Entries, each_entries};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::vhdx::block_table::{BlockState, BlockTable};
 use crate::formats::vhdx::constants::{
-    BAT_ENTRY_BYTES, CHECKSUM_AT, FILE_PARAMETERS, Guid, LOG_ENTRY_LENGTH_AT, LOG_ENTRY_SIGNATURE,
-    LOG_HEADER_BYTES, LOGICAL_SECTOR_SIZE, MAX_METADATA_ENTRIES, MAX_REGIONS, METADATA_ENTRIES_AT,
+    BAT_ENTRY_BYTES, CHECKSUM_AT, FILE_PARAMETERS, Guid, LOG_ENTRY_SIGNATURE, LOG_HEADER_BYTES,
+    LOGICAL_SECTOR_SIZE, MAX_METADATA_ENTRIES, MAX_REGIONS, METADATA_ENTRIES_AT,
     METADATA_ENTRY_BYTES, METADATA_TABLE_BYTES, OFFSET_UNIT_BYTES, PAGE_83, PHYSICAL_SECTOR_SIZE,
     REGION_ENTRIES_AT, REGION_ENTRY_BYTES, REGION_TABLE_BYTES, REGION_TABLE_OFFSET,
-    REGION_TABLE_OFFSETS, VHDX_HEADER_BYTES, VHDX_HEADER_OFFSETS, VIRTUAL_DISK_SIZE,
+    REGION_TABLE_OFFSETS, VHDX_HEADER_BYTES, VHDX_HEADER_OFFSETS, VIRTUAL_DISK_SIZE, content,
+    file_identifier, header, log_entry, metadata_item, metadata_table, region, region_table,
 };
 use crate::formats::vhdx::header::VhdxHeader;
 use crate::formats::vhdx::metadata::{Metadata, MetadataTable};
@@ -26,69 +27,13 @@ use crate::formats::vhdx::region_table::{Region, RegionTable};
 
 /// The number of bytes of the file identifier: the signature, and the name of the creator.
 const IDENTIFIER_BYTES: u64 = 8 + 512;
-const IDENTIFIER_FIELDS: &[FieldLayout] = &[("signature", 0, 8, true), ("creator", 8, 8, false)];
-
-/// No mapping depends on a header: it states only where the log lies, and which of the two headers counts.
-const VHDX_HEADER_FIELDS: &[FieldLayout] = &[
-    ("signature", 0, 4, false),
-    ("checksum", 4, 4, false),
-    ("sequence_number", 8, 8, false),
-    ("file_write_guid", 16, 8, false),
-    ("data_write_guid", 32, 8, false),
-    ("log_guid", 48, 8, false),
-    ("log_guid_end", 56, 8, false),
-    ("log_version", 64, 2, false),
-    ("version", 66, 2, false),
-    ("log_length", 68, 4, false),
-    ("log_offset", 72, 8, false),
-];
-
-const LOG_FIELDS: &[FieldLayout] = &[
-    ("log_signature", 0, 4, false),
-    ("log_checksum", 4, 4, false),
-    ("entry_length", 8, 4, false),
-    ("tail", 12, 4, false),
-    ("sequence_number", 16, 8, false),
-    ("descriptor_count", 24, 4, false),
-    ("log_guid", 32, 8, false),
-    ("log_guid_end", 40, 8, false),
-    ("flushed_file_offset", 48, 8, false),
-    ("last_file_offset", 56, 8, false),
-];
-
-const REGION_TABLE_FIELDS: &[FieldLayout] =
-    &[("signature", 0, 4, false), ("checksum", 4, 4, false), ("entry_count", 8, 4, false)];
-
-/// The offset of the number of entries.
-const REGION_COUNT_AT: u64 = 8;
-const REGION_FIELDS: &[FieldLayout] = &[
-    ("guid", 0, 8, true),
-    ("guid_end", 8, 8, true),
-    ("file_offset", 16, 8, true),
-    ("length", 24, 4, true),
-    ("required", 28, 4, false),
-];
-
-/// The offset of the number of entries.
-const METADATA_COUNT_AT: u64 = 10;
-const METADATA_TABLE_FIELDS: &[FieldLayout] =
-    &[("signature", 0, 8, false), ("entry_count", 10, 2, false)];
-
-const ITEM_FIELDS: &[FieldLayout] = &[
-    ("item_id", 0, 8, true),
-    ("item_id_end", 8, 8, true),
-    ("offset", 16, 4, true),
-    ("length", 20, 4, false),
-    ("flags", 24, 4, false),
-];
-
 /// The contents of the items that all readers know.
-const ITEM_CONTENTS: &[(Guid, &[FieldLayout])] = &[
-    (FILE_PARAMETERS, &[("block_size", 0, 4, true), ("file_parameters", 4, 4, false)]),
-    (VIRTUAL_DISK_SIZE, &[("virtual_disk_size", 0, 8, true)]),
-    (PAGE_83, &[("page_83_data", 0, 8, false), ("page_83_data_end", 8, 8, false)]),
-    (LOGICAL_SECTOR_SIZE, &[("logical_sector_size", 0, 4, false)]),
-    (PHYSICAL_SECTOR_SIZE, &[("physical_sector_size", 0, 4, false)]),
+const ITEM_CONTENTS: &[(Guid, &[StructureField])] = &[
+    (FILE_PARAMETERS, &[content::BLOCK_SIZE, content::FILE_PARAMETERS]),
+    (VIRTUAL_DISK_SIZE, &[content::VIRTUAL_DISK_SIZE]),
+    (PAGE_83, &[content::PAGE_83_DATA, content::PAGE_83_DATA_END]),
+    (LOGICAL_SECTOR_SIZE, &[content::LOGICAL_SECTOR_SIZE]),
+    (PHYSICAL_SECTOR_SIZE, &[content::PHYSICAL_SECTOR_SIZE]),
 ];
 
 /// The number of bytes of the block allocation table that are read at a time.
@@ -101,9 +46,9 @@ impl Anatomy {
         storage: &S,
     ) -> Result<(), MapError> {
         self.add_structure(Part::Header, HostOffset::ZERO, IDENTIFIER_BYTES);
-        self.add_fields(group(Part::Header, HostOffset::ZERO), IDENTIFIER_FIELDS);
+        self.add_fields(group(Part::Header, HostOffset::ZERO), file_identifier::FIELDS);
         for at in VHDX_HEADER_OFFSETS.map(HostOffset::new) {
-            self.add_sealed(Part::Header, at, VHDX_HEADER_BYTES, VHDX_HEADER_FIELDS);
+            self.add_sealed(Part::Header, at, VHDX_HEADER_BYTES, header::FIELDS);
         }
         let header = VhdxHeader::read(storage)?;
         self.log(storage, &header)?;
@@ -123,7 +68,7 @@ impl Anatomy {
         part: Part,
         start: HostOffset,
         length_bytes: usize,
-        fields: &'static [FieldLayout],
+        fields: &'static [StructureField],
     ) {
         self.add_structure(part, start, length_bytes as u64);
         let seal = Some(seal(start, length_bytes));
@@ -140,12 +85,11 @@ impl Anatomy {
         self.add_structure(Part::Header, start, header.log_length_bytes.into());
         let bytes: [u8; LOG_HEADER_BYTES] = read_array(storage, start)?;
         if bytes.starts_with(&LOG_ENTRY_SIGNATURE) {
-            let length = bytes.get(LOG_ENTRY_LENGTH_AT..).and_then(|rest| rest.first_chunk());
-            let length = length.and_then(|it| usize::try_from(u32::from_le_bytes(*it)).ok());
+            let length = usize::try_from(log_entry::ENTRY_LENGTH.little(&bytes)).ok();
             // The checksum of a longer entry is not kept right.
             let lengths = LOG_HEADER_BYTES..=OFFSET_UNIT_BYTES as usize;
             let seal = length.filter(|it| lengths.contains(it)).map(|it| seal(start, it));
-            self.add_fields(FieldGroup { seal, ..group(Part::Header, start) }, LOG_FIELDS);
+            self.add_fields(FieldGroup { seal, ..group(Part::Header, start) }, log_entry::FIELDS);
         }
         Ok(())
     }
@@ -158,13 +102,14 @@ impl Anatomy {
     ) -> Result<RegionTable, MapError> {
         for start in REGION_TABLE_OFFSETS {
             let at = HostOffset::new(start);
-            self.add_sealed(Part::Directory, at, REGION_TABLE_BYTES, REGION_TABLE_FIELDS);
+            self.add_sealed(Part::Directory, at, REGION_TABLE_BYTES, region_table::FIELDS);
             let seal = Some(seal(at, REGION_TABLE_BYTES));
-            let count = u32::from_le_bytes(read_array(storage, at + REGION_COUNT_AT)?);
+            let head: [u8; REGION_ENTRIES_AT] = read_array(storage, at)?;
+            let count = region_table::ENTRY_COUNT.little_32(&head);
             for index in 0..u64::from(count.min(MAX_REGIONS)) {
                 let inside = REGION_ENTRIES_AT as u64 + index * REGION_ENTRY_BYTES as u64;
                 let entry = group(Part::Directory, at + inside);
-                for field in (FieldGroup { seal, ..entry }).elements(REGION_FIELDS) {
+                for field in (FieldGroup { seal, ..entry }).elements(region::FIELDS) {
                     // QEMU does not read the second table.
                     let is_read = start == REGION_TABLE_OFFSET;
                     let guest = if is_read { field.guest } else { NOTHING };
@@ -182,23 +127,21 @@ impl Anatomy {
         region: HostOffset,
     ) -> Result<Metadata, MapError> {
         self.add_structure(Part::Metadata, region, METADATA_TABLE_BYTES as u64);
-        self.add_fields(group(Part::Metadata, region), METADATA_TABLE_FIELDS);
-        let count_at = region + METADATA_COUNT_AT;
-        let count = u16::from_le_bytes(read_array(storage, count_at)?).min(MAX_METADATA_ENTRIES);
-        for index in 0..u64::from(count) {
+        self.add_fields(group(Part::Metadata, region), metadata_table::FIELDS);
+        let head: [u8; METADATA_ENTRIES_AT] = read_array(storage, region)?;
+        let count = metadata_table::ENTRY_COUNT.little(&head).min(MAX_METADATA_ENTRIES.into());
+        for index in 0..count {
             let inside = METADATA_ENTRIES_AT as u64 + index * METADATA_ENTRY_BYTES as u64;
             let at = region + inside;
-            self.add_fields(group(Part::Metadata, at), ITEM_FIELDS);
+            self.add_fields(group(Part::Metadata, at), metadata_item::FIELDS);
             let entry: [u8; METADATA_ENTRY_BYTES] = read_array(storage, at)?;
-            let (guid, rest) = entry.split_at(16);
-            let [offset, length, ..] = rest.as_chunks::<4>().0 else { continue };
-            let [offset, length] = [*offset, *length].map(u32::from_le_bytes);
-            let at = region + offset.into();
+            let at = region + metadata_item::OFFSET.little(&entry);
+            let length = metadata_item::LENGTH.little(&entry);
             if length > 0 {
-                self.add_structure(Part::Metadata, at, length.into());
+                self.add_structure(Part::Metadata, at, length);
             }
             if let Some((_, fields)) =
-                ITEM_CONTENTS.iter().find(|(known, _)| known.as_slice() == guid)
+                ITEM_CONTENTS.iter().find(|(known, _)| entry.starts_with(known))
             {
                 self.add_fields(group(Part::Metadata, at), fields);
             }

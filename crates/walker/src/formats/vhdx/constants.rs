@@ -102,3 +102,113 @@ pub const MAX_LENGTH_BYTES: u64 = (1 << 63) - (1 << 30);
 /// The largest number of bytes that QEMU reads at once (`BDRV_REQUEST_MAX_BYTES`), as it reads the block allocation
 /// table.
 pub const MAX_REQUEST_BYTES: u32 = i32::MAX as u32 & !511;
+
+/// The fields of the file identifier.
+pub mod file_identifier {
+    use crate::formats::anatomy::fields;
+
+    fields! {
+        SIGNATURE = "signature" at 0, 8 bytes, maps;
+        CREATOR = "creator" at 8, 8 bytes;
+    }
+}
+
+/// The fields of a header. No mapping depends on them: a header states only where the log lies, and which of the two
+/// headers counts.
+pub mod header {
+    use crate::formats::anatomy::fields;
+
+    fields! {
+        SIGNATURE = "signature" at 0, 4 bytes;
+        CHECKSUM = "checksum" at 4, 4 bytes;
+        SEQUENCE_NUMBER = "sequence_number" at 8, 8 bytes;
+        FILE_WRITE_GUID = "file_write_guid" at 16, 8 bytes;
+        DATA_WRITE_GUID = "data_write_guid" at 32, 8 bytes;
+        LOG_GUID = "log_guid" at 48, 8 bytes;
+        LOG_GUID_END = "log_guid_end" at 56, 8 bytes;
+        LOG_VERSION = "log_version" at 64, 2 bytes;
+        VERSION = "version" at 66, 2 bytes;
+        LOG_LENGTH = "log_length" at 68, 4 bytes;
+        LOG_OFFSET = "log_offset" at 72, 8 bytes;
+    }
+}
+
+/// The fields of the header of a log entry.
+pub mod log_entry {
+    use crate::formats::anatomy::fields;
+
+    fields! {
+        LOG_SIGNATURE = "log_signature" at 0, 4 bytes;
+        LOG_CHECKSUM = "log_checksum" at 4, 4 bytes;
+        ENTRY_LENGTH = "entry_length" at 8, 4 bytes;
+        TAIL = "tail" at 12, 4 bytes;
+        SEQUENCE_NUMBER = "sequence_number" at 16, 8 bytes;
+        DESCRIPTOR_COUNT = "descriptor_count" at 24, 4 bytes;
+        LOG_GUID = "log_guid" at 32, 8 bytes;
+        LOG_GUID_END = "log_guid_end" at 40, 8 bytes;
+        FLUSHED_FILE_OFFSET = "flushed_file_offset" at 48, 8 bytes;
+        LAST_FILE_OFFSET = "last_file_offset" at 56, 8 bytes;
+    }
+}
+
+/// The fields of a region table before its entries.
+pub mod region_table {
+    use crate::formats::anatomy::fields;
+
+    fields! {
+        SIGNATURE = "signature" at 0, 4 bytes;
+        CHECKSUM = "checksum" at 4, 4 bytes;
+        ENTRY_COUNT = "entry_count" at 8, 4 bytes;
+    }
+}
+
+/// The fields of an entry of a region table.
+pub mod region {
+    use crate::formats::anatomy::fields;
+
+    fields! {
+        GUID = "guid" at 0, 8 bytes, maps;
+        GUID_END = "guid_end" at 8, 8 bytes, maps;
+        FILE_OFFSET = "file_offset" at 16, 8 bytes, maps;
+        LENGTH = "length" at 24, 4 bytes, maps;
+        REQUIRED = "required" at 28, 4 bytes;
+    }
+}
+
+/// The fields of a metadata table before its entries.
+pub mod metadata_table {
+    use crate::formats::anatomy::fields;
+
+    fields! {
+        SIGNATURE = "signature" at 0, 8 bytes;
+        ENTRY_COUNT = "entry_count" at 10, 2 bytes;
+    }
+}
+
+/// The fields of an entry of a metadata table.
+pub mod metadata_item {
+    use crate::formats::anatomy::fields;
+
+    fields! {
+        ITEM_ID = "item_id" at 0, 8 bytes, maps;
+        ITEM_ID_END = "item_id_end" at 8, 8 bytes, maps;
+        OFFSET = "offset" at 16, 4 bytes, maps;
+        LENGTH = "length" at 20, 4 bytes;
+        FLAGS = "flags" at 24, 4 bytes;
+    }
+}
+
+/// The fields of the contents of metadata items. Each item begins at 0.
+pub mod content {
+    use crate::formats::anatomy::fields;
+
+    fields! {
+        BLOCK_SIZE = "block_size" at 0, 4 bytes, maps;
+        FILE_PARAMETERS = "file_parameters" at 4, 4 bytes;
+        VIRTUAL_DISK_SIZE = "virtual_disk_size" at 0, 8 bytes, maps;
+        PAGE_83_DATA = "page_83_data" at 0, 8 bytes;
+        PAGE_83_DATA_END = "page_83_data_end" at 8, 8 bytes;
+        LOGICAL_SECTOR_SIZE = "logical_sector_size" at 0, 4 bytes;
+        PHYSICAL_SECTOR_SIZE = "physical_sector_size" at 0, 4 bytes;
+    }
+}

@@ -3,8 +3,6 @@
 
 use std::ops::{ControlFlow, Range};
 
-use bytes::Buf;
-
 use crate::disk::crc32c_zeros::append_zeros;
 use crate::disk::error::StorageError;
 use crate::disk::offsets::HostOffset;
@@ -12,7 +10,7 @@ use crate::disk::storage::{Storage, each_data, read_array};
 use crate::formats::error::MapError;
 use crate::formats::vhdx::constants::{
     CHECKSUM_AT, Guid, HEADER_SIGNATURE, MAX_LENGTH_BYTES, OFFSET_UNIT_BYTES, VHDX_HEADER_BYTES,
-    VHDX_HEADER_FIELD_BYTES, VHDX_HEADER_OFFSETS, VHDX_VERSION,
+    VHDX_HEADER_FIELD_BYTES, VHDX_HEADER_OFFSETS, VHDX_VERSION, header,
 };
 
 /// A checksum of the bytes so far.
@@ -89,7 +87,7 @@ pub struct VhdxHeader {
     /// The identity of the entries of the log; zeros if the log is empty.
     pub log_guid: Guid,
     /// The version of the log.
-    pub log_version: u16,
+    pub log_version: u32,
     /// The length of the log in bytes.
     pub log_length_bytes: u32,
     /// The host offset of the log.
@@ -188,19 +186,14 @@ impl VhdxHeader {
         if !bytes.starts_with(&HEADER_SIGNATURE) || !Checksum::is_valid(bytes) {
             return None;
         }
-        let mut rest = bytes.as_slice();
-        // Signature, checksum.
-        rest.advance(8);
-        let sequence = rest.get_u64_le();
-        // The identities of the file and of its data.
-        rest.advance(32);
-        let mut log_guid = [0; 16];
-        rest.copy_to_slice(&mut log_guid);
-        let (log_version, version) = (rest.get_u16_le(), rest.get_u16_le());
-        let log_length_bytes = rest.get_u32_le();
-        let log_offset = HostOffset::new(rest.get_u64_le());
-        let header = Self { sequence, log_guid, log_version, log_length_bytes, log_offset };
-        (version == VHDX_VERSION).then_some(header)
+        let header = Self {
+            sequence: header::SEQUENCE_NUMBER.little(bytes),
+            log_guid: *bytes.get(header::LOG_GUID.at..)?.first_chunk()?,
+            log_version: header::LOG_VERSION.little_32(bytes),
+            log_length_bytes: header::LOG_LENGTH.little_32(bytes),
+            log_offset: HostOffset::new(header::LOG_OFFSET.little(bytes)),
+        };
+        (header::VERSION.little(bytes) == VHDX_VERSION.into()).then_some(header)
     }
 
     /// Returns the log, if there is one, after the checks that QEMU makes (`block/vhdx-log.c`, `vhdx_parse_log`).

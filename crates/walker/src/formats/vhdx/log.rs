@@ -11,7 +11,7 @@ use crate::formats::entries::{Entries, each_entries};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::vhdx::constants::{
     DATA_DESCRIPTOR, LOG_DESCRIPTOR_BYTES, LOG_ENTRY_SIGNATURE, LOG_HEADER_BYTES, LOG_SECTOR_BYTES,
-    ZERO_DESCRIPTOR,
+    ZERO_DESCRIPTOR, log_entry,
 };
 use crate::formats::vhdx::header::{Checksum, ReplayLog};
 
@@ -30,17 +30,12 @@ impl ReplayEntry {
     /// Parses the header of an entry of `log`. Returns `None` if QEMU ignores the sector (`block/vhdx-log.c`,
     /// `vhdx_log_hdr_is_valid`).
     pub fn parse(bytes: &[u8; LOG_HEADER_BYTES], log: &ReplayLog) -> Option<Self> {
-        let mut rest = bytes.strip_prefix(&LOG_ENTRY_SIGNATURE)?;
-        // Checksum.
-        rest.advance(4);
-        let length_bytes = rest.get_u32_le();
-        // The offset of the first entry that is to be replayed.
-        rest.advance(4);
-        let (sequence, descriptors) = (rest.get_u64_le(), rest.get_u32_le());
-        // Reserved.
-        rest.advance(4);
+        let length_bytes = log_entry::ENTRY_LENGTH.little_32(bytes);
+        let sequence = log_entry::SEQUENCE_NUMBER.little(bytes);
+        let descriptors = log_entry::DESCRIPTOR_COUNT.little_32(bytes);
         let descriptor_bytes = u64::from(descriptors) * LOG_DESCRIPTOR_BYTES as u64;
-        let is_valid = rest.starts_with(&log.guid)
+        let is_valid = bytes.starts_with(&LOG_ENTRY_SIGNATURE)
+            && bytes.get(log_entry::LOG_GUID.at..).is_some_and(|rest| rest.starts_with(&log.guid))
             && length_bytes <= log.length_bytes
             && u64::from(length_bytes).is_multiple_of(LOG_SECTOR_BYTES)
             && sequence != 0

@@ -2,13 +2,12 @@
 
 use std::ops::ControlFlow;
 
-use bytes::Buf;
-
 use super::constants::{
     FILE_PARAMETERS, GUEST_SECTOR_BYTES, Guid, HAS_PARENT, LOGICAL_SECTOR_SIZE, MAX_LENGTH_BYTES,
     MAX_METADATA_ENTRIES, MAX_VHDX_BLOCK_BYTES, METADATA_ENTRIES_AT, METADATA_ENTRY_BYTES,
     METADATA_REQUIRED, METADATA_SIGNATURE, METADATA_TABLE_BYTES, MIN_VHDX_BLOCK_BYTES, PAGE_83,
-    PARENT_LOCATOR, PHYSICAL_SECTOR_SIZE, VIRTUAL_DISK_SIZE,
+    PARENT_LOCATOR, PHYSICAL_SECTOR_SIZE, VIRTUAL_DISK_SIZE, content, metadata_item,
+    metadata_table,
 };
 use super::header::not_vhdx;
 use crate::disk::offsets::HostOffset;
@@ -58,15 +57,15 @@ impl MetadataTable {
         if !head.starts_with(&METADATA_SIGNATURE) {
             return Err(not_vhdx("no metadata in their region"));
         }
-        let count = head.get(10..).map_or(0, |mut rest| rest.get_u16_le());
-        if count > MAX_METADATA_ENTRIES {
+        let count = metadata_table::ENTRY_COUNT.little(&head);
+        if count > MAX_METADATA_ENTRIES.into() {
             let field = "number of metadata items";
-            return Err(MapError::Header { field, found: count.into(), expected: "at most 2047" });
+            return Err(MapError::Header { field, found: count, expected: "at most 2047" });
         }
         let mut offsets = [None; ITEMS.len()];
         let table = region + head.len() as u64;
         let mut scratch = [0; METADATA_PIECE_BYTES];
-        let _ = each_entries(file, table, 0..count.into(), &mut scratch, |entries| -> Flow {
+        let _ = each_entries(file, table, 0..count, &mut scratch, |entries| -> Flow {
             // An entry of zeros is that of an unknown item.
             if let Entries::Read(_, entries) = entries {
                 entries.iter().try_for_each(|entry| note(entry, &mut offsets))?;
@@ -107,10 +106,9 @@ fn note(
     entry: &[u8; METADATA_ENTRY_BYTES],
     offsets: &mut [Option<u32>; ITEMS.len()],
 ) -> Result<(), MapError> {
-    let (guid, mut rest) = entry.split_at(16);
-    // Offset, length, flags.
-    let (offset, _, flags) = (rest.get_u32_le(), rest.get_u32_le(), rest.get_u32_le());
-    match ITEMS.iter().zip(offsets).find(|(item, _)| item.as_slice() == guid) {
+    let offset = metadata_item::OFFSET.little_32(entry);
+    let flags = metadata_item::FLAGS.little_32(entry);
+    match ITEMS.iter().zip(offsets).find(|(item, _)| entry.starts_with(*item)) {
         Some((_, Some(_))) => Err(not_vhdx("an item of the metadata occurs twice")),
         Some((_, place)) => {
             *place = Some(offset);
@@ -139,9 +137,8 @@ impl Metadata {
     /// # Errors
     /// The parameters name a parent that no item locates, or QEMU refuses the size of the blocks or sectors.
     pub fn parse(parameters: [u8; 8], size: [u8; 8], sector: [u8; 4]) -> Result<Self, MapError> {
-        let mut rest = parameters.as_slice();
-        let (block_bytes, flags) = (rest.get_u32_le(), rest.get_u32_le());
-        if flags & HAS_PARENT != 0 {
+        let block_bytes = content::BLOCK_SIZE.little_32(&parameters);
+        if content::FILE_PARAMETERS.little_32(&parameters) & HAS_PARENT != 0 {
             // Items with a locator of the parent were refused before, as unsupported.
             let expected = "0 without a parent locator";
             return Err(MapError::Header { field: "has-parent flag", found: 1, expected });

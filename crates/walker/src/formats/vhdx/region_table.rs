@@ -6,15 +6,13 @@
 
 use std::ops::ControlFlow;
 
-use bytes::Buf;
-
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::entries::{Entries, each_entries};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::vhdx::constants::{
-    BAT_REGION, Guid, MAX_REGIONS, METADATA_REGION, REGION_ENTRIES_AT, REGION_ENTRY_BYTES,
-    REGION_REQUIRED, REGION_TABLE_BYTES, REGION_TABLE_SIGNATURE,
+    BAT_REGION, MAX_REGIONS, METADATA_REGION, REGION_ENTRIES_AT, REGION_ENTRY_BYTES,
+    REGION_REQUIRED, REGION_TABLE_BYTES, REGION_TABLE_SIGNATURE, region, region_table,
 };
 use crate::formats::vhdx::header::{Checksum, not_vhdx};
 
@@ -100,7 +98,7 @@ impl RegionTable {
         if !head.starts_with(&REGION_TABLE_SIGNATURE) || !checksum.is_in(&head) {
             return Err(not_vhdx("the region table is not valid"));
         }
-        let count = head.get(8..).map_or(0, |mut rest| rest.get_u32_le());
+        let count = region_table::ENTRY_COUNT.little_32(&head);
         if count > MAX_REGIONS {
             let field = "number of regions";
             return Err(MapError::Header { field, found: count.into(), expected: "at most 2047" });
@@ -131,7 +129,8 @@ struct FoundRegions {
 
 impl FoundRegions {
     fn add(&mut self, entry: &[u8; REGION_ENTRY_BYTES]) -> Result<(), MapError> {
-        let Entry { guid, offset, length_bytes, flags } = Entry::parse(entry);
+        let offset = HostOffset::new(region::FILE_OFFSET.little(entry));
+        let length_bytes = region::LENGTH.little_32(entry);
         let region = Region::new(offset, length_bytes);
         // There are at most 2047 regions.
         if self.regions.iter().any(|other| other.overlaps(&region)) {
@@ -140,35 +139,19 @@ impl FoundRegions {
             return Err(MapError::Header { field: "offset of a region", found, expected });
         }
         self.regions.push(region);
-        let known = match guid {
-            BAT_REGION => &mut self.bat,
-            METADATA_REGION => &mut self.metadata,
-            _ if flags & REGION_REQUIRED != 0 => {
-                return Err(MapError::Unsupported("unknown region that a reader must know"));
-            }
-            _ => return Ok(()),
+        let known = if entry.starts_with(&BAT_REGION) {
+            &mut self.bat
+        } else if entry.starts_with(&METADATA_REGION) {
+            &mut self.metadata
+        } else if region::REQUIRED.little_32(entry) & REGION_REQUIRED != 0 {
+            return Err(MapError::Unsupported("unknown region that a reader must know"));
+        } else {
+            return Ok(());
         };
         match known.replace((offset, length_bytes)) {
             Some(_) => Err(not_vhdx("the region table has two regions of one kind")),
             None => Ok(()),
         }
-    }
-}
-
-struct Entry {
-    guid: Guid,
-    offset: HostOffset,
-    length_bytes: u32,
-    flags: u32,
-}
-
-impl Entry {
-    fn parse(bytes: &[u8; REGION_ENTRY_BYTES]) -> Self {
-        let mut rest = bytes.as_slice();
-        let mut guid = [0; 16];
-        rest.copy_to_slice(&mut guid);
-        let offset = HostOffset::new(rest.get_u64_le());
-        Self { guid, offset, length_bytes: rest.get_u32_le(), flags: rest.get_u32_le() }
     }
 }
 

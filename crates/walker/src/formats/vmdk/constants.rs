@@ -64,3 +64,121 @@ pub const PARENT_NAME: &[u8] = b"parentFileNameHint";
 /// The largest number of extents of a descriptor. QEMU opens a file for each of them, and a process may open 1,024
 /// files in most systems. Disks of 8 TiB have 4,096 extents of the usual 2 GiB.
 pub const MAX_DESCRIPTOR_EXTENTS: usize = 4096;
+
+/// The fields of the header of a sparse extent.
+pub mod sparse_header {
+    use crate::formats::anatomy::fields;
+
+    fields! {
+        MAGIC = "magic" at 0, 4 bytes, maps;
+        VERSION = "version" at 4, 4 bytes, maps;
+        FLAGS = "flags" at 8, 4 bytes, maps;
+        CAPACITY = "capacity" at 12, 8 bytes, maps;
+        GRAIN_SIZE = "grain_size" at 20, 8 bytes, maps;
+        DESCRIPTOR_OFFSET = "descriptor_offset" at 28, 8 bytes, maps;
+        DESCRIPTOR_SIZE = "descriptor_size" at 36, 8 bytes;
+        GTES_PER_GT = "gtes_per_gt" at 44, 4 bytes, maps;
+        RGD_OFFSET = "rgd_offset" at 48, 8 bytes;
+        GD_OFFSET = "gd_offset" at 56, 8 bytes, maps;
+        OVERHEAD = "overhead" at 64, 8 bytes;
+        UNCLEAN_SHUTDOWN = "unclean_shutdown" at 72, 1 bytes;
+        NEWLINES = "newlines" at 73, 4 bytes;
+        COMPRESS_ALGORITHM = "compress_algorithm" at 77, 2 bytes, maps;
+    }
+}
+
+/// The fields of the header of an extent as ESX writes it.
+pub mod cowd_header {
+    use crate::formats::anatomy::fields;
+
+    fields! {
+        MAGIC = "magic" at 0, 4 bytes, maps;
+        VERSION = "version" at 4, 4 bytes;
+        FLAGS = "flags" at 8, 4 bytes;
+        CAPACITY = "capacity" at 12, 4 bytes, maps;
+        GRAIN_SIZE = "grain_size" at 16, 4 bytes, maps;
+        GD_OFFSET = "gd_offset" at 20, 4 bytes, maps;
+        GD_ENTRIES = "gd_entries" at 24, 4 bytes, maps;
+        NEXT_FREE = "next_free" at 28, 4 bytes;
+    }
+}
+
+/// The fields of the first header of an seSparse extent. The specification has no names for them; those of QEMU count.
+/// All fields that are marked, except for the places and the capacity, have one valid value.
+pub mod const_header {
+    use crate::formats::anatomy::fields;
+
+    fields! {
+        MAGIC = "magic" at 0, 8 bytes, maps;
+        VERSION = "version" at 8, 8 bytes, maps;
+        CAPACITY = "capacity" at 16, 8 bytes, maps;
+        GRAIN_SIZE = "grain_size" at 24, 8 bytes, maps;
+        GRAIN_TABLE_SIZE = "grain_table_size" at 32, 8 bytes, maps;
+        FLAGS = "flags" at 40, 8 bytes, maps;
+        RESERVED1 = "reserved1" at 48, 8 bytes, maps;
+        RESERVED2 = "reserved2" at 56, 8 bytes, maps;
+        RESERVED3 = "reserved3" at 64, 8 bytes, maps;
+        RESERVED4 = "reserved4" at 72, 8 bytes, maps;
+        VOLATILE_HEADER_OFFSET = "volatile_header_offset" at 80, 8 bytes, maps;
+        VOLATILE_HEADER_SIZE = "volatile_header_size" at 88, 8 bytes;
+        JOURNAL_HEADER_OFFSET = "journal_header_offset" at 96, 8 bytes;
+        JOURNAL_HEADER_SIZE = "journal_header_size" at 104, 8 bytes;
+        JOURNAL_OFFSET = "journal_offset" at 112, 8 bytes;
+        JOURNAL_SIZE = "journal_size" at 120, 8 bytes;
+        GRAIN_DIR_OFFSET = "grain_dir_offset" at 128, 8 bytes, maps;
+        GRAIN_DIR_SIZE = "grain_dir_size" at 136, 8 bytes, maps;
+        GRAIN_TABLES_OFFSET = "grain_tables_offset" at 144, 8 bytes, maps;
+        GRAIN_TABLES_SIZE = "grain_tables_size" at 152, 8 bytes;
+        FREE_BITMAP_OFFSET = "free_bitmap_offset" at 160, 8 bytes;
+        FREE_BITMAP_SIZE = "free_bitmap_size" at 168, 8 bytes;
+        BACKMAP_OFFSET = "backmap_offset" at 176, 8 bytes;
+        BACKMAP_SIZE = "backmap_size" at 184, 8 bytes;
+        GRAINS_OFFSET = "grains_offset" at 192, 8 bytes, maps;
+        GRAINS_SIZE = "grains_size" at 200, 8 bytes;
+        PAD = "pad" at 208, 8 bytes, maps;
+    }
+}
+
+/// The fields of the second header of an seSparse extent.
+pub mod volatile_header {
+    use crate::formats::anatomy::fields;
+
+    fields! {
+        MAGIC = "magic" at 0, 8 bytes, maps;
+        FREE_GT_NUMBER = "free_gt_number" at 8, 8 bytes;
+        NEXT_TXN_SEQ_NUMBER = "next_txn_seq_number" at 16, 8 bytes;
+        REPLAY_JOURNAL = "replay_journal" at 24, 8 bytes, maps;
+        PAD = "pad" at 32, 8 bytes, maps;
+    }
+}
+
+/// The fields of a marker. The mapping does not depend on them.
+pub mod marker {
+    use crate::formats::anatomy::fields;
+
+    fields! {
+        MARKER_SECTORS = "marker_sectors" at 0, 8 bytes;
+        MARKER_SIZE = "marker_size" at 8, 4 bytes;
+        MARKER_TYPE = "marker_type" at 12, 4 bytes;
+    }
+}
+
+/// The fields of the marker before a compressed grain.
+pub mod grain_marker {
+    use crate::formats::anatomy::fields;
+
+    fields! {
+        LBA = "lba" at 0, 8 bytes;
+        SIZE = "size" at 8, 4 bytes;
+    }
+}
+
+/// The first bytes of a zlib stream: its header, and the first bytes of the deflate stream.
+pub mod stream {
+    use crate::formats::anatomy::fields;
+
+    fields! {
+        ZLIB_HEADER = "zlib_header" at 0, 2 bytes;
+        DEFLATE = "deflate" at 2, 4 bytes;
+    }
+}

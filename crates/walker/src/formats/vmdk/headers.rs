@@ -5,15 +5,15 @@
 //! # Arithmetic
 //! Products and sums have the lower bits that they have in QEMU.
 
-use bytes::Buf;
-
 use crate::disk::offsets::HostOffset;
+use crate::formats::anatomy::StructureField;
 use crate::formats::error::MapError;
 use crate::formats::vmdk::constants::{
     COMPRESS_DEFLATE, ESX_TABLE_ENTRIES, FLAG_MARKERS, FLAG_REDUNDANT_DIRECTORY, FLAG_ZERO_GRAINS,
     HEADER_BYTES, MARKER_FOOTER, MAX_GRAIN_TABLE_ENTRIES, MAX_VERSION, SE_SPARSE_ENTRY_BYTES,
     SE_SPARSE_GRAIN_SECTORS, SE_SPARSE_MAGIC, SE_SPARSE_TABLE_SECTORS, SE_SPARSE_VERSION,
-    SE_SPARSE_VOLATILE_MAGIC, SPARSE_MAGIC, STREAM_FOOTER_BYTES,
+    SE_SPARSE_VOLATILE_MAGIC, SPARSE_MAGIC, STREAM_FOOTER_BYTES, const_header, cowd_header, marker,
+    sparse_header, volatile_header,
 };
 use crate::formats::vmdk::tables::{GrainKind, SeSparse, Tables, offset_of, table_at};
 
@@ -39,36 +39,23 @@ pub struct SparseHeader {
     /// The sector of the first grain.
     pub overhead_sectors: u64,
     /// The compression of grains.
-    pub compression: u16,
+    pub compression: u32,
 }
 
 impl SparseHeader {
     /// Reads the fields behind the magic number, without any check.
     pub fn read(bytes: &[u8; HEADER_BYTES]) -> Self {
-        let mut rest = bytes.as_slice();
-        // Magic number.
-        rest.advance(4);
-        let (version, flags) = (rest.get_u32_le(), rest.get_u32_le());
-        let (capacity_sectors, grain_sectors) = (rest.get_u64_le(), rest.get_u64_le());
-        let descriptor_sector = rest.get_u64_le();
-        // Size of the descriptor.
-        rest.advance(8);
-        let table_entries = rest.get_u32_le();
-        let (redundant_directory_sector, directory_sector) = (rest.get_u64_le(), rest.get_u64_le());
-        let overhead_sectors = rest.get_u64_le();
-        // Unclean shutdown, four bytes that text mode damages.
-        rest.advance(5);
         Self {
-            version,
-            flags,
-            capacity_sectors,
-            grain_sectors,
-            descriptor_sector,
-            table_entries,
-            redundant_directory_sector,
-            directory_sector,
-            overhead_sectors,
-            compression: rest.get_u16_le(),
+            version: sparse_header::VERSION.little_32(bytes),
+            flags: sparse_header::FLAGS.little_32(bytes),
+            capacity_sectors: sparse_header::CAPACITY.little(bytes),
+            grain_sectors: sparse_header::GRAIN_SIZE.little(bytes),
+            descriptor_sector: sparse_header::DESCRIPTOR_OFFSET.little(bytes),
+            table_entries: sparse_header::GTES_PER_GT.little_32(bytes),
+            redundant_directory_sector: sparse_header::RGD_OFFSET.little(bytes),
+            directory_sector: sparse_header::GD_OFFSET.little(bytes),
+            overhead_sectors: sparse_header::OVERHEAD.little(bytes),
+            compression: sparse_header::COMPRESS_ALGORITHM.little_32(bytes),
         }
     }
 
@@ -100,7 +87,7 @@ impl SparseHeader {
             let expected = "at most the sectors of the file";
             return fault("sector of the first grain", self.overhead_sectors, expected);
         }
-        let kind = match self.compression == COMPRESS_DEFLATE {
+        let kind = match self.compression == COMPRESS_DEFLATE.into() {
             true => GrainKind::Compressed { has_marker: self.flags & FLAG_MARKERS != 0 },
             false => GrainKind::Plain,
         };
@@ -131,9 +118,9 @@ pub fn footer_header(bytes: &[u8; STREAM_FOOTER_BYTES]) -> Result<SparseHeader, 
 }
 
 /// Returns the value, the size and the type of a marker.
-pub(super) fn marker_fields(marker: &[u8; HEADER_BYTES]) -> (u64, u32, u32) {
-    let mut rest = marker.as_slice();
-    (rest.get_u64_le(), rest.get_u32_le(), rest.get_u32_le())
+pub(super) fn marker_fields(bytes: &[u8; HEADER_BYTES]) -> (u64, u32, u32) {
+    let (size, kind) = (marker::MARKER_SIZE, marker::MARKER_TYPE);
+    (marker::MARKER_SECTORS.little(bytes), size.little_32(bytes), kind.little_32(bytes))
 }
 
 /// Returns the error of an extent without a footer where its header announces one.
@@ -157,14 +144,11 @@ pub struct CowdHeader {
 impl CowdHeader {
     /// Reads the fields behind the magic number, without any check.
     pub fn read(bytes: &[u8; HEADER_BYTES]) -> Self {
-        let mut rest = bytes.as_slice();
-        // Magic number, version, flags.
-        rest.advance(12);
         Self {
-            capacity_sectors: rest.get_u32_le(),
-            grain_sectors: rest.get_u32_le(),
-            directory_sector: rest.get_u32_le(),
-            directory_entries: rest.get_u32_le(),
+            capacity_sectors: cowd_header::CAPACITY.little_32(bytes),
+            grain_sectors: cowd_header::GRAIN_SIZE.little_32(bytes),
+            directory_sector: cowd_header::GD_OFFSET.little_32(bytes),
+            directory_entries: cowd_header::GD_ENTRIES.little_32(bytes),
         }
     }
 
@@ -204,31 +188,30 @@ impl ConstHeader {
     /// # Errors
     /// QEMU refuses a field.
     pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Self, MapError> {
-        let mut rest = bytes.as_slice();
-        if rest.get_u64_le() != SE_SPARSE_MAGIC {
+        use const_header as field;
+        let number = |field: StructureField| field.little(bytes);
+        if number(field::MAGIC) != SE_SPARSE_MAGIC {
             return Err(not_sesparse("no constant header in the first sector"));
         }
-        expect("version", rest.get_u64_le(), SE_SPARSE_VERSION, "8589934593")?;
-        let capacity_sectors = rest.get_u64_le();
-        expect("sectors of a grain", rest.get_u64_le(), SE_SPARSE_GRAIN_SECTORS, "8")?;
-        expect("sectors of a grain table", rest.get_u64_le(), SE_SPARSE_TABLE_SECTORS, "64")?;
-        expect("flags", rest.get_u64_le(), 0, "0")?;
-        for _ in 0..4 {
-            expect("reserved field", rest.get_u64_le(), 0, "0")?;
+        let (grain, table) = (number(field::GRAIN_SIZE), number(field::GRAIN_TABLE_SIZE));
+        expect("version", number(field::VERSION), SE_SPARSE_VERSION, "8589934593")?;
+        expect("sectors of a grain", grain, SE_SPARSE_GRAIN_SECTORS, "8")?;
+        expect("sectors of a grain table", table, SE_SPARSE_TABLE_SECTORS, "64")?;
+        expect("flags", number(field::FLAGS), 0, "0")?;
+        for reserved in [field::RESERVED1, field::RESERVED2, field::RESERVED3, field::RESERVED4] {
+            expect("reserved field", number(reserved), 0, "0")?;
         }
-        let volatile_sector = rest.get_u64_le();
-        // Size of the volatile header; offsets and sizes of the journal's header and of the journal.
-        rest.advance(5 * 8);
-        let (directory_sector, directory_sectors) = (rest.get_u64_le(), rest.get_u64_le());
-        let tables_sector = rest.get_u64_le();
-        // Size of the tables; offsets and sizes of the bitmap of free grains and of the map from grains to entries.
-        rest.advance(5 * 8);
-        let grains_sector = rest.get_u64_le();
-        // Size of the grains.
-        rest.advance(8);
-        zeros(rest)?;
-        let places = SeSparse { tables_sector, grains_sector };
-        Ok(Self { capacity_sectors, volatile_sector, directory_sector, directory_sectors, places })
+        zeros(bytes, field::PAD)?;
+        Ok(Self {
+            capacity_sectors: number(field::CAPACITY),
+            volatile_sector: number(field::VOLATILE_HEADER_OFFSET),
+            directory_sector: number(field::GRAIN_DIR_OFFSET),
+            directory_sectors: number(field::GRAIN_DIR_SIZE),
+            places: SeSparse {
+                tables_sector: number(field::GRAIN_TABLES_OFFSET),
+                grains_sector: number(field::GRAINS_OFFSET),
+            },
+        })
     }
 
     /// Returns the host offset of the volatile header.
@@ -259,14 +242,12 @@ impl ConstHeader {
 /// # Errors
 /// QEMU refuses a field: the journal holds changes that the tables lack, for example.
 pub fn check_volatile(bytes: &[u8; HEADER_BYTES]) -> Result<(), MapError> {
-    let mut rest = bytes.as_slice();
-    if rest.get_u64_le() != SE_SPARSE_VOLATILE_MAGIC {
+    if volatile_header::MAGIC.little(bytes) != SE_SPARSE_VOLATILE_MAGIC {
         return Err(not_sesparse("no volatile header at its sector"));
     }
-    // Number of the next free table, sequence number of the next transaction.
-    rest.advance(2 * 8);
-    expect("replay of the journal", rest.get_u64_le(), 0, "0")?;
-    zeros(rest)
+    let replay = volatile_header::REPLAY_JOURNAL.little(bytes);
+    expect("replay of the journal", replay, 0, "0")?;
+    zeros(bytes, volatile_header::PAD)
 }
 
 fn expect(
@@ -281,8 +262,10 @@ fn expect(
     }
 }
 
-fn zeros(padding: &[u8]) -> Result<(), MapError> {
-    match padding.iter().find(|byte| **byte != 0) {
+/// Checks that the padding, which begins with this field, consists of zeros.
+fn zeros(header: &[u8; HEADER_BYTES], padding: StructureField) -> Result<(), MapError> {
+    let mut bytes = header.iter().skip(padding.at);
+    match bytes.find(|byte| **byte != 0) {
         None => Ok(()),
         Some(byte) => expect("padding", (*byte).into(), 0, "0"),
     }

@@ -4,43 +4,15 @@ use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::anatomy::{
-    Anatomy, ByteOrder, Element, FieldGroup, FieldLayout, NOTHING, OffsetUnit, Part, Seal,
-    SealKind, field_in_words,
+    Anatomy, ByteOrder, Element, FieldGroup, NOTHING, OffsetUnit, Part, Seal, SealKind,
+    StructureField, field_in_words,
 };
 use crate::formats::error::MapError;
 use crate::formats::vpc::constants::{
     DYNAMIC_CHECKSUM_AT, DYNAMIC_HEADER_BYTES, FOOTER_BYTES, FOOTER_CHECKSUM_AT, SECTOR_BYTES,
-    TYPE_FIXED, UNALLOCATED,
+    TYPE_FIXED, UNALLOCATED, dynamic_header, footer,
 };
 use crate::formats::vpc::headers::{DynamicHeader, Footer};
-
-/// The fields of a footer.
-const FOOTER_FIELDS: &[FieldLayout] = &[
-    ("cookie", 0, 8, true),
-    ("features", 8, 4, false),
-    ("file_format_version", 12, 4, false),
-    ("data_offset", 16, 8, true),
-    ("creator_application", 28, 4, true),
-    ("original_size", 40, 8, false),
-    ("current_size", 48, 8, true),
-    ("cylinders", 56, 2, true),
-    ("heads", 58, 1, true),
-    ("sectors_per_track", 59, 1, true),
-    ("disk_type", 60, 4, true),
-    ("checksum", FOOTER_CHECKSUM_AT as u64, 4, true),
-    ("saved_state", 84, 1, false),
-];
-
-/// The fields of a dynamic header.
-const DYNAMIC_HEADER_FIELDS: &[FieldLayout] = &[
-    ("cookie", 0, 8, true),
-    ("data_offset", 8, 8, false),
-    ("table_offset", 16, 8, true),
-    ("header_version", 24, 4, false),
-    ("max_table_entries", 28, 4, true),
-    ("block_size", 32, 4, true),
-    ("checksum", DYNAMIC_CHECKSUM_AT as u64, 4, false),
-];
 
 /// The length of a table entry.
 const TABLE_ENTRY_BYTES: u64 = 4;
@@ -57,25 +29,25 @@ impl Anatomy {
         let first = read_footer(storage, HostOffset::ZERO)?;
         let at_end = read_footer(storage, HostOffset::new(last))?;
         if !Footer::is_at(&first) {
-            self.sealed(HostOffset::new(last), FOOTER_BYTES, FOOTER_CHECKSUM_AT, FOOTER_FIELDS);
+            self.sealed(HostOffset::new(last), FOOTER_BYTES, FOOTER_CHECKSUM_AT, footer::FIELDS);
             return Footer::parse(&at_end).map(|_| ());
         }
-        self.sealed(HostOffset::ZERO, FOOTER_BYTES, FOOTER_CHECKSUM_AT, FOOTER_FIELDS);
-        let footer = Footer::parse(&first)?;
-        let header_at = HostOffset::new(footer.data_offset);
+        self.sealed(HostOffset::ZERO, FOOTER_BYTES, FOOTER_CHECKSUM_AT, footer::FIELDS);
+        let parsed = Footer::parse(&first)?;
+        let header_at = HostOffset::new(parsed.data_offset);
         let mut bytes = [0; DYNAMIC_HEADER_BYTES];
         storage.read_at(header_at, &mut bytes)?;
-        let fields = DYNAMIC_HEADER_FIELDS;
+        let fields = dynamic_header::FIELDS;
         self.sealed(header_at, DYNAMIC_HEADER_BYTES, DYNAMIC_CHECKSUM_AT, fields);
-        let header = DynamicHeader::parse(&bytes, footer.virtual_size_bytes())?;
+        let header = DynamicHeader::parse(&bytes, parsed.virtual_size_bytes())?;
         self.cluster_size = ClusterSize::from_bits(header.block_bytes.ilog2());
-        if footer.disk_type != TYPE_FIXED {
+        if parsed.disk_type != TYPE_FIXED {
             self.table(storage, &header)?;
         }
         if Footer::is_at(&at_end) {
             // No reader needs this copy.
             self.add_structure(Part::Header, HostOffset::new(last), FOOTER_BYTES as u64);
-            let copy = group(HostOffset::new(last)).elements(FOOTER_FIELDS);
+            let copy = group(HostOffset::new(last)).elements(footer::FIELDS);
             copy.for_each(|field| self.push(Element { guest: NOTHING, ..field }));
         }
         Ok(())
@@ -87,7 +59,7 @@ impl Anatomy {
         start: HostOffset,
         length_bytes: usize,
         inside: usize,
-        fields: &'static [FieldLayout],
+        fields: &'static [StructureField],
     ) {
         self.add_structure(Part::Header, start, length_bytes as u64);
         let seal = Some(Seal { start, length_bytes, inside, kind: SealKind::ComplementOfSum });

@@ -5,11 +5,11 @@ pub const COOKIE: [u8; 8] = *b"conectix";
 /// The length of a footer in bytes.
 pub const FOOTER_BYTES: usize = 512;
 /// The offset of the checksum in a footer.
-pub const FOOTER_CHECKSUM_AT: usize = 64;
+pub const FOOTER_CHECKSUM_AT: usize = footer::CHECKSUM.at;
 /// The first bytes of a dynamic header.
 pub const DYNAMIC_COOKIE: [u8; 8] = *b"cxsparse";
 /// The offset of the checksum in a dynamic header.
-pub const DYNAMIC_CHECKSUM_AT: usize = 36;
+pub const DYNAMIC_CHECKSUM_AT: usize = dynamic_header::CHECKSUM.at;
 /// The length of a dynamic header in bytes.
 pub const DYNAMIC_HEADER_BYTES: usize = 1024;
 /// The unit of entries and of the disk's size, in bytes.
@@ -28,3 +28,39 @@ pub const MAX_SECTORS: u64 = 0xff00_0000;
 pub const MAX_CHS_SECTORS: u64 = 65_535 * 16 * 255;
 /// The creators whose disks have the size that cylinders, heads and sectors state (QEMU `block/vpc.c`, `vpc_open`).
 pub const CHS_CREATORS: [[u8; 4]; 2] = [*b"vpc ", *b"qemu"];
+
+/// The fields of a footer.
+pub mod footer {
+    use crate::formats::anatomy::fields;
+
+    fields! {
+        COOKIE = "cookie" at 0, 8 bytes, maps;
+        FEATURES = "features" at 8, 4 bytes;
+        FILE_FORMAT_VERSION = "file_format_version" at 12, 4 bytes;
+        DATA_OFFSET = "data_offset" at 16, 8 bytes, maps;
+        CREATOR_APPLICATION = "creator_application" at 28, 4 bytes, maps;
+        ORIGINAL_SIZE = "original_size" at 40, 8 bytes;
+        CURRENT_SIZE = "current_size" at 48, 8 bytes, maps;
+        CYLINDERS = "cylinders" at 56, 2 bytes, maps;
+        HEADS = "heads" at 58, 1 bytes, maps;
+        SECTORS_PER_TRACK = "sectors_per_track" at 59, 1 bytes, maps;
+        DISK_TYPE = "disk_type" at 60, 4 bytes, maps;
+        CHECKSUM = "checksum" at 64, 4 bytes, maps;
+        SAVED_STATE = "saved_state" at 84, 1 bytes;
+    }
+}
+
+/// The fields of a dynamic header.
+pub mod dynamic_header {
+    use crate::formats::anatomy::fields;
+
+    fields! {
+        COOKIE = "cookie" at 0, 8 bytes, maps;
+        DATA_OFFSET = "data_offset" at 8, 8 bytes;
+        TABLE_OFFSET = "table_offset" at 16, 8 bytes, maps;
+        HEADER_VERSION = "header_version" at 24, 4 bytes;
+        MAX_TABLE_ENTRIES = "max_table_entries" at 28, 4 bytes, maps;
+        BLOCK_SIZE = "block_size" at 32, 4 bytes, maps;
+        CHECKSUM = "checksum" at 36, 4 bytes;
+    }
+}

@@ -1,13 +1,12 @@
 //! The footer, which is the last sector of a file and the first sector of a dynamic disk, and the header of a dynamic
 //! disk.
 
-use bytes::Buf;
-
 use crate::disk::offsets::HostOffset;
 use crate::formats::error::MapError;
 use crate::formats::vpc::constants::{
     CHS_CREATORS, COOKIE, DYNAMIC_COOKIE, DYNAMIC_HEADER_BYTES, FOOTER_BYTES, FOOTER_CHECKSUM_AT,
     MAX_CHS_SECTORS, MAX_SECTORS, MAX_TABLE_ENTRIES, MIN_BLOCK_BYTES, SECTOR_BYTES, UNALLOCATED,
+    dynamic_header, footer,
 };
 
 /// The fields of a footer that a reader needs.
@@ -20,11 +19,11 @@ pub struct Footer {
     /// The size of the disk as stored, in bytes.
     pub current_size_bytes: u64,
     /// The number of cylinders.
-    pub cylinders: u16,
+    pub cylinders: u32,
     /// The number of heads.
-    pub heads: u8,
+    pub heads: u32,
     /// The number of sectors of a track.
-    pub sectors: u8,
+    pub sectors: u32,
     /// The type of the disk: 2 fixed, 3 dynamic, 4 differencing.
     pub disk_type: u32,
 }
@@ -65,23 +64,14 @@ impl Footer {
     }
 
     fn read(bytes: &[u8; FOOTER_BYTES]) -> Self {
-        let mut rest = bytes.as_slice();
-        // Cookie, features, version.
-        rest.advance(16);
-        let data_offset = rest.get_u64();
-        // Time of creation.
-        rest.advance(4);
-        let creator = rest.get_u32().to_be_bytes();
-        // Version and system of the creator, original size.
-        rest.advance(16);
         Self {
-            data_offset,
-            creator,
-            current_size_bytes: rest.get_u64(),
-            cylinders: rest.get_u16(),
-            heads: rest.get_u8(),
-            sectors: rest.get_u8(),
-            disk_type: rest.get_u32(),
+            data_offset: footer::DATA_OFFSET.big(bytes),
+            creator: footer::CREATOR_APPLICATION.big_32(bytes).to_be_bytes(),
+            current_size_bytes: footer::CURRENT_SIZE.big(bytes),
+            cylinders: footer::CYLINDERS.big_32(bytes),
+            heads: footer::HEADS.big_32(bytes),
+            sectors: footer::SECTORS_PER_TRACK.big_32(bytes),
+            disk_type: footer::DISK_TYPE.big_32(bytes),
         }
     }
 
@@ -113,10 +103,9 @@ impl Footer {
 pub fn checksums(structure: &[u8], at: usize) -> (u32, u32) {
     let sum =
         |bytes: &[u8]| bytes.iter().fold(0u32, |sum, byte| sum.wrapping_add(u32::from(*byte)));
-    let mut stored = structure.get(at..).unwrap_or_default();
-    let field = stored.get(..4).unwrap_or_default();
-    let others = sum(structure).wrapping_sub(sum(field));
-    (!others, if stored.len() < 4 { 0 } else { stored.get_u32() })
+    let stored = structure.get(at..).and_then(|rest| rest.first_chunk::<4>());
+    let stored = stored.copied().unwrap_or_default();
+    (!sum(structure).wrapping_sub(sum(&stored)), u32::from_be_bytes(stored))
 }
 
 /// The fields of a dynamic header that a reader needs. QEMU checks neither its checksum nor its version.
@@ -142,13 +131,9 @@ impl DynamicHeader {
                 what: "no dynamic header at the data offset",
             });
         }
-        let mut rest = bytes.as_slice();
-        // Cookie, data offset.
-        rest.advance(16);
-        let table_offset = HostOffset::new(rest.get_u64());
-        // Version.
-        rest.advance(4);
-        let (entries, block_bytes) = (rest.get_u32(), rest.get_u32());
+        let table_offset = HostOffset::new(dynamic_header::TABLE_OFFSET.big(bytes));
+        let entries = dynamic_header::MAX_TABLE_ENTRIES.big_32(bytes);
+        let block_bytes = dynamic_header::BLOCK_SIZE.big_32(bytes);
         let fault = |field, found: u32, expected| {
             Err(MapError::Header { field, found: found.into(), expected })
         };

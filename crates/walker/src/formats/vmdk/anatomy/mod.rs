@@ -13,16 +13,15 @@ use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::anatomy::{
-    Anatomy, ByteOrder, EVERYTHING, Element, FieldLayout, NOTHING, Part, feature_names,
-    field_in_words, text_in_words,
+    Anatomy, ByteOrder, EVERYTHING, Element, NOTHING, Part, feature_names, field_in_words,
+    text_in_words,
 };
 use crate::formats::error::MapError;
-use crate::formats::vmdk::anatomy::tables::{
-    DirectoryPlace, MARKER_FIELDS, OccupiedSectors, group,
-};
+use crate::formats::vmdk::anatomy::tables::{DirectoryPlace, OccupiedSectors, group};
 use crate::formats::vmdk::constants::{
     COWD_MAGIC, DIRECTORY_AT_END, EMBEDDED_DESCRIPTOR_AT, FLAG_MARKERS, FLAG_REDUNDANT_DIRECTORY,
     HEADER_BYTES, IDENTITY_BYTES, PARENT_NAME, SECTOR_BYTES, SPARSE_MAGIC, STREAM_FOOTER_BYTES,
+    const_header, cowd_header, marker, sparse_header, volatile_header,
 };
 use crate::formats::vmdk::descriptor::{ExtentKind, after, text_of};
 use crate::formats::vmdk::head::{first_sector, sectors_of};
@@ -71,7 +70,7 @@ impl Anatomy {
     ) -> Result<(), MapError> {
         self.add_structure(Part::Header, HostOffset::ZERO, HEADER_BYTES as u64);
         if first.starts_with(&COWD_MAGIC) {
-            self.add_fields(group(Part::Header, HostOffset::ZERO), COWD_FIELDS);
+            self.add_fields(group(Part::Header, HostOffset::ZERO), cowd_header::FIELDS);
             return self.only_directory(storage, &CowdHeader::read(first).tables()?);
         }
         let header = self.headers(storage, SparseHeader::read(first))?;
@@ -106,11 +105,11 @@ impl Anatomy {
         first: &[u8; HEADER_BYTES],
     ) -> Result<(), MapError> {
         self.add_structure(Part::Header, HostOffset::ZERO, HEADER_BYTES as u64);
-        self.add_fields(group(Part::Header, HostOffset::ZERO), CONST_HEADER_FIELDS);
+        self.add_fields(group(Part::Header, HostOffset::ZERO), const_header::FIELDS);
         let header = ConstHeader::parse(first)?;
         let volatile = header.volatile_offset()?;
         self.add_structure(Part::Header, volatile, HEADER_BYTES as u64);
-        self.add_fields(group(Part::Header, volatile), VOLATILE_HEADER_FIELDS);
+        self.add_fields(group(Part::Header, volatile), volatile_header::FIELDS);
         self.only_directory(storage, &header.tables()?)
     }
 
@@ -143,17 +142,28 @@ impl Anatomy {
     ) -> Result<SparseHeader, MapError> {
         let at_start = group(Part::Header, HostOffset::ZERO);
         if first.directory_sector != DIRECTORY_AT_END {
-            self.add_fields(at_start, SPARSE_HEADER_FIELDS);
+            self.add_fields(at_start, sparse_header::FIELDS);
             return Ok(first);
         }
-        self.add_fields(at_start, FIRST_HEADER_FIELDS);
+        // The rest of a header that only names the footer does not count. If the capacity is 0, QEMU looks for a
+        // descriptor.
+        let counting = [
+            sparse_header::MAGIC,
+            sparse_header::CAPACITY,
+            sparse_header::DESCRIPTOR_OFFSET,
+            sparse_header::GD_OFFSET,
+        ];
+        for field in at_start.elements(sparse_header::FIELDS) {
+            let counts = counting.iter().any(|it| it.name == field.name);
+            self.push(Element { guest: if counts { EVERYTHING } else { NOTHING }, ..field });
+        }
         let end = sectors_of(storage).saturating_mul(SECTOR_BYTES);
         let at = end.checked_sub(STREAM_FOOTER_BYTES as u64).ok_or(no_footer())?;
         let sector = |number: u64| HostOffset::new(at.saturating_add(number * SECTOR_BYTES));
         self.add_structure(Part::Header, sector(0), STREAM_FOOTER_BYTES as u64);
-        self.add_fields(group(Part::Header, sector(0)), MARKER_FIELDS);
-        self.add_fields(group(Part::Header, sector(1)), SPARSE_HEADER_FIELDS);
-        self.add_fields(group(Part::Header, sector(2)), MARKER_FIELDS);
+        self.add_fields(group(Part::Header, sector(0)), marker::FIELDS);
+        self.add_fields(group(Part::Header, sector(1)), sparse_header::FIELDS);
+        self.add_fields(group(Part::Header, sector(2)), marker::FIELDS);
         let mut bytes = [0; STREAM_FOOTER_BYTES];
         storage.read_at(sector(0), &mut bytes)?;
         footer_header(&bytes)
@@ -191,95 +201,6 @@ impl Anatomy {
         Ok(())
     }
 }
-
-/// The fields of the header that counts.
-const SPARSE_HEADER_FIELDS: &[FieldLayout] = &[
-    ("magic", 0, 4, true),
-    ("version", 4, 4, true),
-    ("flags", 8, 4, true),
-    ("capacity", 12, 8, true),
-    ("grain_size", 20, 8, true),
-    ("descriptor_offset", 28, 8, true),
-    ("descriptor_size", 36, 8, false),
-    ("gtes_per_gt", 44, 4, true),
-    ("rgd_offset", 48, 8, false),
-    ("gd_offset", 56, 8, true),
-    ("overhead", 64, 8, false),
-    ("unclean_shutdown", 72, 1, false),
-    ("newlines", 73, 4, false),
-    ("compress_algorithm", 77, 2, true),
-];
-
-/// The fields of a header that only names the footer. If the capacity is 0, QEMU looks for a descriptor.
-const FIRST_HEADER_FIELDS: &[FieldLayout] = &[
-    ("magic", 0, 4, true),
-    ("version", 4, 4, false),
-    ("flags", 8, 4, false),
-    ("capacity", 12, 8, true),
-    ("grain_size", 20, 8, false),
-    ("descriptor_offset", 28, 8, true),
-    ("descriptor_size", 36, 8, false),
-    ("gtes_per_gt", 44, 4, false),
-    ("rgd_offset", 48, 8, false),
-    ("gd_offset", 56, 8, true),
-    ("overhead", 64, 8, false),
-    ("unclean_shutdown", 72, 1, false),
-    ("newlines", 73, 4, false),
-    ("compress_algorithm", 77, 2, false),
-];
-
-/// The fields of the header of an extent as ESX writes it.
-const COWD_FIELDS: &[FieldLayout] = &[
-    ("magic", 0, 4, true),
-    ("version", 4, 4, false),
-    ("flags", 8, 4, false),
-    ("capacity", 12, 4, true),
-    ("grain_size", 16, 4, true),
-    ("gd_offset", 20, 4, true),
-    ("gd_entries", 24, 4, true),
-    ("next_free", 28, 4, false),
-];
-
-/// The fields of the first header of an seSparse extent. The specification has no names for them; those of QEMU count.
-/// All fields that are marked, except for the places and the capacity, have one valid value.
-const CONST_HEADER_FIELDS: &[FieldLayout] = &[
-    ("magic", 0, 8, true),
-    ("version", 8, 8, true),
-    ("capacity", 16, 8, true),
-    ("grain_size", 24, 8, true),
-    ("grain_table_size", 32, 8, true),
-    ("flags", 40, 8, true),
-    ("reserved1", 48, 8, true),
-    ("reserved2", 56, 8, true),
-    ("reserved3", 64, 8, true),
-    ("reserved4", 72, 8, true),
-    ("volatile_header_offset", 80, 8, true),
-    ("volatile_header_size", 88, 8, false),
-    ("journal_header_offset", 96, 8, false),
-    ("journal_header_size", 104, 8, false),
-    ("journal_offset", 112, 8, false),
-    ("journal_size", 120, 8, false),
-    ("grain_dir_offset", 128, 8, true),
-    ("grain_dir_size", 136, 8, true),
-    ("grain_tables_offset", 144, 8, true),
-    ("grain_tables_size", 152, 8, false),
-    ("free_bitmap_offset", 160, 8, false),
-    ("free_bitmap_size", 168, 8, false),
-    ("backmap_offset", 176, 8, false),
-    ("backmap_size", 184, 8, false),
-    ("grains_offset", 192, 8, true),
-    ("grains_size", 200, 8, false),
-    ("pad", 208, 8, true),
-];
-
-/// The fields of the second header of an seSparse extent.
-const VOLATILE_HEADER_FIELDS: &[FieldLayout] = &[
-    ("magic", 0, 8, true),
-    ("free_gt_number", 8, 8, false),
-    ("next_txn_seq_number", 16, 8, false),
-    ("replay_journal", 24, 8, true),
-    ("pad", 32, 8, true),
-];
 
 /// The upper half of both magic numbers of seSparse extents.
 const SESPARSE_MAGICS: u64 = 0xcafe;

@@ -4,24 +4,16 @@ use std::ops::{ControlFlow, Range};
 
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
-use crate::formats::anatomy::{
-    Anatomy, ByteOrder, Element, FieldGroup, FieldLayout, NOTHING, OffsetUnit, Part,
-};
+use crate::formats::anatomy::{Anatomy, ByteOrder, Element, FieldGroup, NOTHING, OffsetUnit, Part};
 use crate::formats::entries::{Entries, each_entries};
 use crate::formats::error::{Flow, MapError};
-use crate::formats::vmdk::constants::{GRAIN_MARKER_BYTES, HEADER_BYTES, SECTOR_BYTES};
+use crate::formats::vmdk::constants::{
+    GRAIN_MARKER_BYTES, HEADER_BYTES, SECTOR_BYTES, grain_marker, marker, stream,
+};
 use crate::formats::vmdk::headers::marker_fields;
 use crate::formats::vmdk::tables::{Grain, GrainKind, Tables};
 
-/// The fields of a marker. The mapping does not depend on them.
-pub(super) const MARKER_FIELDS: &[FieldLayout] =
-    &[("marker_sectors", 0, 8, false), ("marker_size", 8, 4, false), ("marker_type", 12, 4, false)];
-
-/// The fields of the marker before a compressed grain.
-const GRAIN_MARKER_FIELDS: &[FieldLayout] = &[("lba", 0, 8, false), ("size", 8, 4, false)];
-/// The first bytes of a zlib stream: its header, and the first bytes of the deflate stream.
-const STREAM_FIELDS: &[FieldLayout] = &[("zlib_header", 0, 2, false), ("deflate", 2, 4, false)];
-/// The number of bytes of these fields.
+/// The number of bytes of a stream's fields.
 const STREAM_FIELDS_BYTES: u64 = 6;
 
 /// The number of bytes of a directory or a table that are read at a time.
@@ -184,10 +176,10 @@ impl Anatomy {
         let GrainKind::Compressed { has_marker } = tables.kind else { return };
         let mut stream = grain;
         if has_marker {
-            self.add_fields(group(Part::BlockFront, grain), GRAIN_MARKER_FIELDS);
+            self.add_fields(group(Part::BlockFront, grain), grain_marker::FIELDS);
             stream = grain + GRAIN_MARKER_BYTES;
         }
-        self.add_fields(group(Part::BlockFront, stream), STREAM_FIELDS);
+        self.add_fields(group(Part::BlockFront, stream), stream::FIELDS);
         let end = stream + STREAM_FIELDS_BYTES;
         self.add_structure(Part::BlockFront, grain, end.saturating_distance_from(grain));
     }
@@ -209,7 +201,7 @@ impl Anatomy {
         let is_marker = matches!(marker_fields(&bytes), (1.., 0, 1..=2));
         if is_marker && !occupied.contains(at) {
             self.add_structure(Part::Header, at, SECTOR_BYTES);
-            self.add_fields(group(Part::Header, at), MARKER_FIELDS);
+            self.add_fields(group(Part::Header, at), marker::FIELDS);
         }
         Ok(())
     }
