@@ -225,7 +225,7 @@ impl AccessTrace {
     }
 
     /// Notes that the last access, a read, has returned the bytes up to `end`.
-    pub(super) fn end_read(&self, end: HostOffset) {
+    fn end_read(&self, end: HostOffset) {
         let last = self.length.load(Relaxed).checked_sub(1);
         let places = last.and_then(|at| Some((self.accesses.get(at)?, self.lengths.get(at)?)));
         let Some((access, length)) = places else { return };

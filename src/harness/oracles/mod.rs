@@ -233,7 +233,7 @@ const MAX_CHARS: usize = 80;
 /// Returns the first line of `text` with `_` in place of numbers, hexadecimal numbers, lists of them, paths and quoted
 /// values. A digit
 /// at the end of a word belongs to the word: L2, qcow2.
-pub(super) fn without_values(text: &str) -> String {
+fn without_values(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     let words = without_quotes(line);
     let mut kept = String::new();

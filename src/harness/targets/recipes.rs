@@ -56,7 +56,7 @@ impl JudgeCase for MadeDiskJudge {
 const ORACLE: &str = "known_bytes";
 
 /// Reads the places of `known` that lie on the disk.
-pub(in crate::harness) fn check_known_bytes(
+fn check_known_bytes(
     disk: &mut TestedDisk,
     known: &[KnownBytes],
     buffer: &mut Vec<u8>,

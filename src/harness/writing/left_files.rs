@@ -76,7 +76,7 @@ impl WriterJudge {
     }
 
     /// Judges the data file after a cut that has left a disk of `size_bytes`.
-    pub(super) fn raw_data_file_after_cut(
+    fn raw_data_file_after_cut(
         &mut self,
         cut: &Cut,
         size_bytes: u64,
@@ -106,7 +106,7 @@ impl WriterJudge {
     }
 
     /// Judges the snapshots of the file after a cut. Its table is one of those since the last flush.
-    pub(super) fn snapshots_after_cut(
+    fn snapshots_after_cut(
         &mut self,
         reader: &mut Walker,
         cut: &Cut,
@@ -153,7 +153,7 @@ impl WriterJudge {
 
     /// Compares the names in the header of a file after a cut with those before the requests, and so the snapshots from
     /// before, unless a request has changed their table since the last flush.
-    pub(super) fn kept_after_cut(&self, cut: &Cut, set_aside: &mut SetAside) -> OracleResult {
+    fn kept_after_cut(&self, cut: &Cut, set_aside: &mut SetAside) -> OracleResult {
         let Some(before) = &self.before else { return Ok(()) };
         let snapshots = &cut.guest.snapshots;
         let kept = snapshots.is_settled().then(|| snapshots.kept()).into_iter().flatten();

@@ -23,7 +23,7 @@ use crate::images::image::Image;
 use super::reading::{ORACLE, each_run, is_copy, read, refused};
 
 /// The length of the header that ESX writes, with its unused part.
-pub(super) const COWD_HEADER_BYTES: u64 = 4 * SECTOR_BYTES;
+const COWD_HEADER_BYTES: u64 = 4 * SECTOR_BYTES;
 const ENTRY_BYTES: u64 = 4;
 /// The bytes of a descriptor that are read: the builder writes no longer text.
 const TEXT_BYTES: usize = 1024;
@@ -54,7 +54,7 @@ pub(super) fn check(
 }
 
 /// Returns the tables of a sparse extent, and the offset of its redundant directory if it has one.
-pub(super) fn sparse_tables(
+fn sparse_tables(
     image: &Image,
     header: &SparseHeader,
 ) -> Result<(Tables, Option<u64>), Box<Violation>> {
@@ -64,7 +64,7 @@ pub(super) fn sparse_tables(
 }
 
 /// Returns the tables of an extent as ESX writes it.
-pub(super) fn cowd_tables(header: &CowdHeader) -> Result<Tables, Box<Violation>> {
+fn cowd_tables(header: &CowdHeader) -> Result<Tables, Box<Violation>> {
     header.tables().map_err(|error| refused("header", &error))
 }
 
@@ -109,7 +109,7 @@ fn check_descriptor(
 }
 
 /// Checks the identities in a descriptor, and that it names its parent.
-pub(super) fn check_identity(text: &[u8], parent: Option<&LayerFiles>) -> OracleResult {
+fn check_identity(text: &[u8], parent: Option<&LayerFiles>) -> OracleResult {
     let value = |name: &[u8]| lines(text).find_map(|line| line.strip_prefix(name));
     let is_number = |value: &[u8]| value.len() == 8 && value.iter().all(u8::is_ascii_hexdigit);
     let is_content = |value: &[u8]| is_number(value) && value != NO_CONTENT;
@@ -146,7 +146,7 @@ pub(super) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// Checks the directory, and that the redundant one is a true copy. Returns the bytes of the directory and its tables.
-pub(super) fn check_tables(
+fn check_tables(
     image: &Image,
     tables: &Tables,
     redundant: Option<u64>,

@@ -398,7 +398,7 @@ impl Recount {
     }
 
     /// Checks the bound of the references, counts and entries of bitmap tables.
-    pub(super) fn check_bound(&self) -> Result<(), MapError> {
+    fn check_bound(&self) -> Result<(), MapError> {
         if self.bitmap_entries > self.clusters.bound() {
             return Err(MapError::TooLarge("too many entries of bitmap tables"));
         }
