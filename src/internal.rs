@@ -24,23 +24,21 @@ pub mod findings {
     pub mod explain {
         pub use crate::findings::explain::*;
     }
+    #[cfg(feature = "fuzzer")]
     pub mod log {
-        pub use crate::findings::log::*;
+        pub use crate::findings::report::log::*;
     }
     pub mod panics {
         pub use crate::findings::panics::*;
     }
     #[cfg(feature = "fuzzer")]
     pub mod records {
-        pub use crate::findings::records::*;
+        pub use crate::findings::report::records::*;
     }
 }
 pub mod fuzzing {
     #[cfg(feature = "fuzzer")]
     pub mod campaign {
-        pub mod slot {
-            pub use crate::fuzzing::campaign::subject::*;
-        }
         pub mod subject {
             pub use crate::fuzzing::campaign::subject::*;
         }

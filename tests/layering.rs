@@ -98,7 +98,7 @@ const FILES: &[&str] = &[
     "harness::against::qemu_io::qemu_img",
     "harness::against::qemu_io::recorded",
     "findings::isolation",
-    "findings::bundle",
+    "findings::report::bundle",
     "fuzzing::campaign",
     "fuzzing::corpus",
     "fuzzing::libfuzzer",
@@ -126,7 +126,7 @@ const PROCESSES: &[&str] = &["processes"];
 
 /// The modules that may read the environment.
 const ENVIRONMENT: &[&str] =
-    &["findings::bundle", "fuzzing::libfuzzer", "harness::engines::chain_files", "cli"];
+    &["findings::report::bundle", "fuzzing::libfuzzer", "harness::engines::chain_files", "cli"];
 
 /// The paths that touch the system: each path, the modules that may import it, and its effect.
 const SYSTEM: &[(&[&str], &[&str], &str)] = &[

@@ -27,6 +27,7 @@ pub const MAX_RECOUNTED: usize = 1 << 26;
 /// `content`), and zeros follow. Inflating a cluster of 2 MiB takes a millisecond.
 pub const MAX_INFLATED_BYTES: u64 = 16 << 10;
 /// The largest number of entries in the log of a run. A person reads a few hundred of them, a test all.
+#[cfg(feature = "fuzzer")]
 pub const MAX_LOGGED: usize = 1 << 16;
 /// The number of extents after which a watched walk ends.
 pub const MAX_WATCHED_EXTENTS: usize = 4096;

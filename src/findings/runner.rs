@@ -4,15 +4,14 @@ use std::rc::Rc;
 
 use crate::disk::observer::Observer;
 use crate::harness::cases::implementation::Implementation;
-#[cfg(feature = "fuzzer")]
-use crate::harness::cases::implementation::no_observer;
 use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, Failure, Harness, MetFinding, Outcome, Pipeline};
-use crate::images::files::FileNames;
-use crate::images::files::LayerFiles;
+use crate::images::files::{FileNames, LayerFiles};
 
-use super::panics;
-use super::panics::PanicNote;
+use super::panics::{self, PanicNote};
+
+#[cfg(feature = "fuzzer")]
+use crate::harness::cases::implementation::no_observer;
 
 /// The result of a run.
 #[derive(Debug, PartialEq, Eq)]

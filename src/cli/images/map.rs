@@ -9,7 +9,7 @@ use crate::cli::output::{CommandError, Exit, ExitResult};
 use crate::disk::extent::{Extent, Window};
 use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::FileStorage;
-use crate::findings::records::{MapRecord, RecordList};
+use crate::findings::report::records::{MapRecord, RecordList};
 use crate::walkers::chain::FileChain;
 use crate::walkers::{Disk, MapError, WalkScratch, map_extents};
 

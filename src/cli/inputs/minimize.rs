@@ -16,7 +16,9 @@ use crate::cli::under_test::UnderTest;
 use crate::findings::PanicNotes;
 use crate::findings::file_text::FileText;
 use crate::findings::isolation::Isolation;
-use crate::findings::judges::{CandidateJudge, JudgeError, Passed, Predicate, SameFinding};
+use crate::findings::minimizer::judges::{
+    CandidateJudge, JudgeError, Passed, Predicate, SameFinding,
+};
 use crate::findings::minimizer::{self, MinimizeProgress, MinimizeSettings, Minimized};
 use crate::harness::targets::TargetKind;
 use crate::programs::Program;

@@ -1,7 +1,7 @@
 //! Compares two maps in JSON: first the numbers of extents, then each field.
 
 use crate::disk::extent::Extent;
-use crate::findings::records::MapRecord;
+use crate::findings::report::records::MapRecord;
 use crate::harness::engines::image_answers::QemuMapRecord;
 
 use super::replies::Replies;

@@ -11,7 +11,7 @@ use super::compare::{self, RawFiles, Replies, data};
 use super::divergence::{Divergence, DivergenceKind};
 use super::sides::Sides;
 use super::workdir::{remove, settle, stamps, unchanged};
-use crate::findings::records::MapRecord;
+use crate::findings::report::records::MapRecord;
 use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, KnownFindings, Walker};
 use crate::processes::Reply;

@@ -12,7 +12,7 @@ use crate::base::error::Error;
 use crate::differential::divergence::{cause_of, reason_of};
 use crate::differential::iteration::{Course, format_of};
 use crate::differential::sides::CpuSeconds;
-use crate::findings::page::document;
+use crate::findings::report::page::document;
 use crate::harness::KnownFindings;
 use crate::recipes::recipe::{Command, Recipe, RecipeStep, value_of, verb_of};
 

@@ -1,13 +1,20 @@
-//! The fields and entries of an image, with their values.
+//! The fields and entries of an image, with their values and the meaning of their bits in words.
 
 use std::ops::Range;
 
 use crate::base::limits::MAX_EXPLAINED_ENTRIES;
+use crate::disk::clusters::SUBCLUSTERS;
+use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
+use crate::formats;
 use crate::formats::anatomy::{Anatomy, ByteOrder, Element, Part};
+use crate::formats::anatomy::{feature_names, with_reserved};
+use crate::formats::qcow2::constants::{COPIED, OFFSET_MASK};
+use crate::formats::qcow2::entry;
+use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
+use crate::formats::qcow2::geometry::Geometry;
+use crate::formats::vmdk::tables::Tables;
 use crate::images::image::Image;
-
-use super::spelled::{ImageFacts, spelled};
 
 /// A field or an entry.
 #[derive(Clone, Debug)]
@@ -65,4 +72,109 @@ pub(super) fn of(
         }
     };
     anatomy.elements().take(MAX_EXPLAINED_ENTRIES).map(entry).collect()
+}
+
+/// Names of the header's feature bits, from bit 0 on (specification, "Header").
+const FEATURE_BITS: [(&str, &[&str]); 3] = [
+    (
+        "incompatible_features",
+        &["dirty", "corrupt", "external data file", "compression type", "extended L2"],
+    ),
+    ("compatible_features", &["lazy refcounts"]),
+    ("autoclear_features", &["bitmaps", "raw external data"]),
+];
+
+/// The facts about an image that give its fields and entries their meaning.
+#[derive(Clone, Copy, Debug)]
+pub struct ImageFacts {
+    /// The format.
+    pub format: ImageFormat,
+    /// The geometry of a qcow2 image; `None` without a valid header.
+    pub geometry: Option<Geometry>,
+    /// The tables of a VMDK image; `None` without a valid header.
+    pub grain_tables: Option<Tables>,
+}
+
+impl ImageFacts {
+    /// Returns the facts about a file that is not a qcow2 image.
+    pub(super) fn of_other(format: ImageFormat, anatomy: &Anatomy) -> Self {
+        Self { format, geometry: None, grain_tables: anatomy.grain_tables().copied() }
+    }
+}
+
+/// Returns the meaning of a field or an entry in words.
+pub fn spelled(part: Part, name: &str, value: u64, facts: &ImageFacts) -> String {
+    match facts.format {
+        ImageFormat::Qcow2 => qcow2(part, name, value, facts.geometry.as_ref()),
+        format => formats::spelled(format, part, name, value, facts.grain_tables.as_ref()),
+    }
+}
+
+/// Returns the meaning of a field or an entry of a qcow2 image. Without a `geometry`, entries of L2 tables have none.
+fn qcow2(part: Part, name: &str, value: u64, geometry: Option<&Geometry>) -> String {
+    match part {
+        Part::L1 | Part::SnapshotTable => match L1Entry(value).table() {
+            Some(table) => {
+                let entry = format!("{}table at {table:#x}", flag(value, COPIED, "COPIED, "));
+                with_reserved(entry, value & !(COPIED | OFFSET_MASK))
+            }
+            None => with_reserved("no table".to_string(), value & !COPIED),
+        },
+        Part::L2 => geometry.map_or(String::new(), |geometry| l2(value, geometry)),
+        Part::Bitmap => {
+            let bitmap = SubclusterBitmap(value);
+            let [allocated, zero] = [bitmap.allocated(), bitmap.zero()].map(bits);
+            format!("allocated: {allocated}; zero: {zero}")
+        }
+        Part::RefcountTable => match entry::refcount_block_offset(value) {
+            Some(block) => format!("block at {block:#x}"),
+            None => "no block".to_string(),
+        },
+        Part::BitmapTable => match (value & OFFSET_MASK, value & 1) {
+            (0, 1) => "all ones".to_string(),
+            (0, _) => "all zeros".to_string(),
+            (at, _) => format!("bits at {at:#x}"),
+        },
+        Part::Header => match FEATURE_BITS.iter().find(|(field, _)| *field == name) {
+            Some((_, names)) => feature_names(value, names),
+            None => value.to_string(),
+        },
+        _ => value.to_string(),
+    }
+}
+
+fn l2(value: u64, geometry: &Geometry) -> String {
+    let copied = flag(value, COPIED, "COPIED, ");
+    let entry = match L2Entry(value).kind(geometry) {
+        Ok(ClusterKind::Unallocated) => "unallocated".to_string(),
+        Ok(ClusterKind::ZeroPlain) => "zero".to_string(),
+        Ok(ClusterKind::ZeroAllocated(host)) => format!("{copied}zero, allocated at {host:#x}"),
+        Ok(ClusterKind::Normal(host)) => format!("{copied}normal at {host:#x}"),
+        Ok(ClusterKind::Subclusters(host)) => format!("{copied}subclusters at {host:#x}"),
+        Ok(ClusterKind::UnallocatedSubclusters) => "subclusters, not allocated".to_string(),
+        Ok(ClusterKind::Compressed(run)) => {
+            let (at, sectors) = (run.offset, run.additional_sectors);
+            return format!("{copied}compressed at {at:#x}, {sectors} sectors more");
+        }
+        Err(fault) => return fault.to_string(),
+    };
+    let zero = u64::from(!geometry.extended_l2);
+    with_reserved(entry, value & !(COPIED | OFFSET_MASK | zero))
+}
+
+fn flag(value: u64, bit: u64, name: &'static str) -> &'static str {
+    if value & bit != 0 { name } else { "" }
+}
+
+/// Returns the numbers of the bits that are set, as ranges.
+fn bits(word: u32) -> String {
+    let set = |bit: &u32| word & 1 << bit != 0;
+    let mut ranges = Vec::new();
+    let mut at = 0;
+    while let Some(first) = (at..SUBCLUSTERS).find(set) {
+        let last = (first..SUBCLUSTERS).take_while(set).last().unwrap_or(first);
+        ranges.push(if first == last { first.to_string() } else { format!("{first}–{last}") });
+        at = last + 1;
+    }
+    if ranges.is_empty() { "none".to_string() } else { ranges.join(", ") }
 }

@@ -1,14 +1,14 @@
 //! The layout of the files that a program builds.
 
-use crate::disk::image_format::ImageFormat;
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::base::file_parts::FilePart;
 use crate::base::limits::MAX_EXPLAINED_RUNS;
 use crate::disk::clusters::ClusterSize;
+use crate::disk::image_format::ImageFormat;
 use crate::disk::storage::Storage;
-use crate::findings::provenance::Provenance;
+use crate::findings::explain::provenance::Provenance;
 use crate::formats::anatomy::{Anatomy, EVERYTHING, Element, Part, Structure};
 use crate::formats::qcow2::entry::L1Entry;
 use crate::formats::qcow2::head::Head;
@@ -20,8 +20,7 @@ use crate::images::files::{Images, LayerFile, LayerFiles};
 use crate::images::image::Image;
 use crate::programs::Vm;
 
-use super::entries::{self, ExplainedEntry};
-use super::spelled::{ImageFacts, spelled};
+use super::entries::{self, ExplainedEntry, ImageFacts, spelled};
 
 /// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,16 +3,16 @@
 
 mod entries;
 mod files;
-mod spelled;
+mod provenance;
+pub(crate) mod refcounts;
 mod steps;
+pub(crate) mod watch;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::base::limits::{EXPLAINED_FUEL, MAX_EXPLAINED_EXTENTS};
 use crate::disk::extent::{Extent, Window};
-use crate::findings::provenance::Provenance;
-use crate::findings::watch::{Watch, Watched};
 use crate::formats::anatomy::Anatomy;
 use crate::harness::engine::Engine;
 use crate::harness::files::chain::Chain;
@@ -24,9 +24,12 @@ use crate::images::image::Image;
 use crate::images::limits::Limits;
 use crate::programs::{Program, Vm};
 
-pub use entries::ExplainedEntry;
+use provenance::Provenance;
+use watch::{Watch, Watched};
+
 pub use files::{FileKind, FileRun, FileView};
-pub use spelled::spelled;
+
+pub use entries::{ExplainedEntry, spelled};
 pub use steps::{Mapped, Step, StepChange};
 
 /// The explanation of an input.

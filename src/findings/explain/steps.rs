@@ -1,22 +1,23 @@
 //! The operations of an input and their effects.
 
-use crate::disk::image_format::ImageFormat;
 use std::fmt;
 use std::ops::Range;
 
 use crate::disk::clusters::ClusterSize;
+use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
-use crate::findings::provenance::Provenance;
+use crate::findings::explain::provenance::Provenance;
 use crate::formats::anatomy::Part;
 use crate::images::damage::{Attack, Spot};
 use crate::images::files::{Images, LayerFile};
 use crate::images::layer_anatomy::LayerAnatomy;
 use crate::images::limits::Limits;
-use crate::programs::Placed;
 use crate::programs::operation::{Class, OPERATION_BYTES};
 use crate::programs::program::records;
-use crate::programs::{Effect, JournalRecord, Operation, Program, Question, Vm, WriteRequest};
+use crate::programs::{
+    Effect, JournalRecord, Operation, Placed, Program, Question, Vm, WriteRequest,
+};
 
 /// A record of an input.
 #[derive(Clone, Debug)]

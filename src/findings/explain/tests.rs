@@ -1,11 +1,12 @@
 //! Explanations of small programs with known effects.
 
-use super::*;
 use crate::formats::anatomy::Part;
 use crate::harness::Walker;
 use crate::harness::oracles::qcow2::recount::Role;
 use crate::programs::Effect;
 use crate::programs::text::assemble;
+
+use super::*;
 
 const IMAGE: &str = "image version=3 cluster_bits=12 refcount_order=4 features=none size=64<<12+0 \
                      rng_seed=0 blocks=append table=append tolerance=0\n";

@@ -5,14 +5,14 @@ use std::ops::{ControlFlow, Range};
 
 use crate::base::limits::MAX_MINIMIZE_ROUNDS;
 
-use super::trials::{MinimizeProgress, Minimized, Trials};
+use super::search::{MinimizeProgress, Minimized, Trials};
 
 /// The number of times that the length of a range is halved before ranges are no longer removed: there would be many.
 const REMOVED_HALVINGS: u32 = 8;
 
 /// The measure that every step makes smaller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct FileMeasure {
+struct FileMeasure {
     /// The number of bytes that are not 0: a person reads these.
     pub(super) nonzero: usize,
     pub(super) length: usize,

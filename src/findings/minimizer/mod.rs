@@ -11,31 +11,28 @@
 //!
 //! [measure]: Measure
 
-mod dropping;
 mod file;
-mod geometry;
+#[cfg(feature = "fuzzer")]
+pub mod judges;
 mod measure;
-mod numbers;
-mod operands;
-mod plainer;
+mod reducers;
 mod search;
-mod trials;
 
 use std::ops::ControlFlow;
 
 use crate::base::limits::MAX_MINIMIZE_ROUNDS;
 use crate::harness::cases::target::Inputs;
 
-pub use measure::Measure;
-pub use search::MinimizeSettings;
 use search::Search;
-pub use trials::{MinimizeProgress, Minimized};
+
+pub use measure::Measure;
+pub use search::{MinimizeProgress, MinimizeSettings, Minimized};
 
 #[cfg(test)]
 mod tests;
 
 /// A way to make programs simpler.
-pub(crate) struct Reducer {
+struct Reducer {
     /// Its name.
     pub name: &'static str,
     /// Proposes all simpler programs of its kind.
@@ -43,17 +40,17 @@ pub(crate) struct Reducer {
 }
 
 /// All reducers, in the order in which they run: those that remove most come first.
-pub(crate) const REDUCERS: &[Reducer] = &[
-    Reducer { name: "ranges", reduce: dropping::ranges },
-    Reducer { name: "layers", reduce: dropping::layers },
-    Reducer { name: "resizes", reduce: dropping::resizes },
-    Reducer { name: "checkpoints", reduce: dropping::checkpoints },
-    Reducer { name: "operations", reduce: dropping::operations },
-    Reducer { name: "kinds", reduce: plainer::kinds },
-    Reducer { name: "patches", reduce: plainer::patches },
-    Reducer { name: "positions", reduce: plainer::positions },
-    Reducer { name: "operands", reduce: operands::reduce },
-    Reducer { name: "geometry", reduce: geometry::reduce },
+const REDUCERS: &[Reducer] = &[
+    Reducer { name: "ranges", reduce: reducers::ranges },
+    Reducer { name: "layers", reduce: reducers::layers },
+    Reducer { name: "resizes", reduce: reducers::resizes },
+    Reducer { name: "checkpoints", reduce: reducers::checkpoints },
+    Reducer { name: "operations", reduce: reducers::operations },
+    Reducer { name: "kinds", reduce: reducers::kinds },
+    Reducer { name: "patches", reduce: reducers::patches },
+    Reducer { name: "positions", reduce: reducers::positions },
+    Reducer { name: "operands", reduce: reducers::operands },
+    Reducer { name: "geometry", reduce: reducers::geometry },
 ];
 
 /// Minimizes `input`, which shows a bug. `judge` reports whether a candidate shows the same bug; candidates that are

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 
-use super::*;
 use crate::formats::qcow2::geometry::Version;
 use crate::images::entropy::Entropy;
 use crate::images::limits::Limits;
@@ -12,6 +11,8 @@ use crate::programs::operand::BytesKind;
 use crate::programs::operation::OPERATION_BYTES;
 use crate::programs::text::assemble;
 use crate::programs::{JournalRecord, Operation, Program, Vm};
+
+use super::*;
 
 const SETTINGS: MinimizeSettings = MinimizeSettings {
     inputs: Inputs::Programs,

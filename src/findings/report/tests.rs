@@ -2,14 +2,15 @@
 
 use std::rc::Rc;
 
-use super::*;
-use crate::findings::log::Log;
 use crate::findings::panics::PanicNote;
+use crate::findings::report::log::Log;
 use crate::harness::cases::implementation::Implementation;
 use crate::harness::oracles::Violation;
 use crate::harness::{Checks, Failure};
 use crate::images::files::FileNames;
 use crate::programs::generate::{GenerateSettings, generate};
+
+use super::*;
 
 /// Returns the report of a program of three operations whose run ended as `ran`.
 fn report(target: TargetKind, ran: &Ran) -> Report {

@@ -10,7 +10,8 @@
 use std::cell::RefCell;
 
 use crate::disk::clusters::ClusterSize;
-use crate::findings::watch::{RefcountEntry, Watch, Watched};
+use crate::findings::explain::refcounts::RefcountEntry;
+use crate::findings::explain::watch::{Watch, Watched};
 use crate::formats::anatomy::Part;
 use crate::images::damage::Transform;
 use crate::programs::operand::{Anchor, At, Gap, Inside, Number, Operand};

@@ -1,19 +1,106 @@
-//! The fields and entries of the images, part by part.
+//! The tables of the page: the operations of the program, and the fields and entries of the images.
 
 use std::ops::Range;
 
 use maud::{Markup, html};
 
 use crate::base::limits::MAX_EXPLAINED_ENTRIES;
+use crate::findings::report::Report;
+use crate::findings::report::evidence::{EntryJson, FileJson, StepJson, effect_name};
+use crate::programs::Effect;
 
-use crate::findings::evidence::{EntryJson, FileJson};
-
-use super::links::{Links, spoken};
-use super::shown::{MOST_ENTRIES, left_out, shown};
+use super::layout::{Links, MOST_ENTRIES, MOST_STEPS, failing, left_out, shown, spoken};
 use super::strip::title;
 
-/// Returns the section. Damaged parts, and parts that the operation `failing` wrote, are open.
-pub fn section(files: &[FileJson], links: &Links, failing: Option<usize>) -> Markup {
+/// Returns the section with the program, operation by operation. If the input is a file, the section only says so.
+pub fn program(report: &Report) -> Markup {
+    let steps = &report.evidence.steps;
+    let ranges = shown(steps.len(), MOST_STEPS, failing(steps));
+    let image = report.program.as_deref().and_then(|program| program.lines().next());
+    html! {
+        section #program aria-labelledby="program-h" {
+            h2 #program-h { "The program" }
+            @match (&report.program, steps.is_empty()) {
+                (None, _) if !report.recipe.is_empty() => {
+                    p { "There is none: these commands made and changed the disk." }
+                    pre { (report.recipe.join("\n")) }
+                },
+                (None, _) => p { "There is none: the input is the file itself." },
+                (Some(program), true) if report.operations.is_some_and(|count| count > 0) => {
+                    p { "The effects of the operations are unknown: running them panicked." }
+                    pre { (program) }
+                },
+                _ => {
+                    p.first-line { code { (image.unwrap_or_default()) } }
+                    @if steps.is_empty() { p { "It has no operations." } }
+                    @else { (step_table(steps, &ranges)) }
+                    (left_out("records", steps.len(), &ranges))
+                }
+            }
+        }
+    }
+}
+
+fn step_table(steps: &[StepJson], ranges: &[std::ops::Range<usize>]) -> Markup {
+    html! {
+        div.scroll {
+            table.group #steps {
+                caption {
+                    "Operations in order. Numbers count from 0, program counters are bytes of the input."
+                }
+                thead { tr {
+                    th scope="col" { "Number" } th scope="col" { "Counter" }
+                    th scope="col" { "Bytes" } th scope="col" { "Operation" }
+                    th scope="col" { "Changes" } th scope="col" { "Effect" }
+                } }
+                tbody {
+                    @for range in ranges {
+                        @for step in steps.get(range.clone()).unwrap_or_default() { (step_row(step)) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn step_row(step: &StepJson) -> Markup {
+    let StepJson { counter, bytes, number, operation, effect, changes, failing } = step;
+    let (Some(number), Some(operation)) = (number, operation) else {
+        return html! {
+            tr.meaningless {
+                th scope="row" { "none" }
+                td.number { (counter) }
+                td { code { (bytes) } }
+                td colspan="3" { "decodes to no operation" }
+            }
+        };
+    };
+    let effect = match effect {
+        None => "not run",
+        Some(Effect::None) => "no effect",
+        Some(effect) => effect_name(*effect),
+    };
+    html! {
+        tr id=(format!("op-{number}")) .failing[*failing] data-op=(number) data-says=(operation) {
+            th scope="row" {
+                span.handle { "#" (number) }
+                @if *failing { " " strong.badge { "found after this" } }
+            }
+            td.number { (counter) }
+            td { code { (bytes) } }
+            td.operation { code { (operation) } }
+            td {
+                @if changes.is_empty() { span.quiet { "no change" } }
+                @for change in changes { div { (change) } }
+            }
+            td { (effect) }
+        }
+    }
+}
+
+/// Returns the section with the fields and entries of the images, part by part. Damaged parts, and parts that the
+/// operation `failing` wrote, are open.
+pub fn entries(files: &[FileJson], links: &Links, failing: Option<usize>) -> Markup {
     let with_entries = || files.iter().enumerate().filter(|(_, file)| !file.entries.is_empty());
     html! {
         section #entries aria-labelledby="entries-h" {
@@ -70,13 +157,13 @@ fn part(
                     @if damaged > 0 { ", " (damaged) " damaged" } }
                 span.count {}
             }
-            (table(file, first, entries, &ranges, links))
+            (entry_table(file, first, entries, &ranges, links))
             (left_out("entries", entries.len(), &ranges))
         }
     }
 }
 
-fn table(
+fn entry_table(
     file: usize,
     first: usize,
     entries: &[EntryJson],
@@ -99,7 +186,7 @@ fn table(
                     @for range in ranges {
                         @for at in range.clone() {
                             @if let Some(entry) = entries.get(at) {
-                                (row(&format!("entry-{file}-{}", first + at), entry, any_damaged, links))
+                                (entry_row(&format!("entry-{file}-{}", first + at), entry, any_damaged, links))
                             }
                         }
                     }
@@ -109,7 +196,7 @@ fn table(
     }
 }
 
-fn row(key: &str, entry: &EntryJson, any_damaged: bool, links: &Links) -> Markup {
+fn entry_row(key: &str, entry: &EntryJson, any_damaged: bool, links: &Links) -> Markup {
     let EntryJson { part, name, offset, width, value, damaged, spelled, operation, read, .. } =
         entry;
     let what = if name.is_empty() { "entry" } else { name };

@@ -1,6 +1,5 @@
 //! Runs `qemu-img map` on the files that a program builds.
 
-use crate::disk::image_format::ImageFormat;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -10,8 +9,10 @@ use serde_json::json;
 use crate::base::error::Error;
 use crate::base::files::Existing;
 use crate::disk::extent::Extent;
+use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
+use crate::findings::report::records::MapRecord;
 use crate::formats::qcow2::constants::INCOMPATIBLE_DATA_FILE;
 use crate::harness::against::qemu_io::printed_version;
 use crate::harness::cases::target::Expectation;
@@ -19,11 +20,9 @@ use crate::harness::engines::image_answers::QemuMapRecord;
 use crate::images::export::Holes;
 use crate::images::files::{FileNames, Images, LayerFiles};
 use crate::processes::{Executable, ProcessEnd, Reply, run};
-use crate::programs::export;
-use crate::programs::export::Built;
+use crate::programs::export::{self, Built};
 
-use super::records::MapRecord;
-use super::report::Report;
+use super::Report;
 
 /// The file of the image at the top. [`FileNames::default`] names the other files; their names begin with this one.
 const TOP_STEM: &str = "layer";

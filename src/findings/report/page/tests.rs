@@ -2,19 +2,18 @@
 
 use std::path::Path;
 
-use crate::harness::Failure;
+use crate::findings::report::examiner::Examiner;
+use crate::findings::report::qemu::QemuError;
+use crate::findings::report::records::MapRecord;
+use crate::findings::report::{Report, Verdict};
 use crate::harness::cases::implementation::Implementation;
 use crate::harness::oracles::Violation;
+use crate::harness::targets::TargetKind;
+use crate::harness::{Checks, Failure};
+use crate::images::files::FileNames;
 use crate::programs::text::assemble;
 
 use super::*;
-use crate::findings::examiner::Examiner;
-use crate::findings::qemu::QemuError;
-use crate::findings::records::MapRecord;
-use crate::findings::report::{Report, Verdict};
-use crate::harness::Checks;
-use crate::harness::targets::TargetKind;
-use crate::images::files::FileNames;
 
 const IMAGE: &str = "image version=3 cluster_bits=12 refcount_order=4 features=none size=33<<12+0 rng_seed=0 \
                      blocks=append table=append tolerance=0";

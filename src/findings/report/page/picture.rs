@@ -1,13 +1,11 @@
 //! The picture of the guest disk, with a row for each reader.
 
-use crate::disk::extent::MappingStatus;
 use maud::{Markup, html};
 
-use crate::findings::page::scale::{Scale, WIDTH};
-use crate::findings::page::strip::{filled, rounded, swatch, ticks, zigzag};
-use crate::findings::records::MapRecord;
-
-use super::answer::ReaderExtents;
+use crate::disk::extent::MappingStatus;
+use crate::findings::report::page::layout::{Scale, WIDTH};
+use crate::findings::report::page::strip::{filled, rounded, swatch, ticks, zigzag};
+use crate::findings::report::records::MapRecord;
 
 /// All statuses, in the order of the legend.
 const KINDS: [MappingStatus; 8] = [
@@ -147,4 +145,18 @@ fn mark(x: f64) -> Markup {
             text x=(rounded(words)) y="13" text-anchor=(anchor) { "▼ first difference" }
         }
     }
+}
+
+/// The extents of the disk according to one reader.
+pub struct ReaderExtents<'a> {
+    /// The name of the reader in keys.
+    pub key: &'static str,
+    /// The name of the reader for people.
+    pub who: String,
+    /// The extents that it reported.
+    pub records: &'a [MapRecord],
+    /// A remark about the extents, or the reason why there are none.
+    pub said: Option<String>,
+    /// The extents that the page shows, with their indices.
+    pub chosen: Vec<(usize, &'a MapRecord)>,
 }

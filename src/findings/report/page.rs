@@ -2,22 +2,20 @@
 //! inside.
 
 mod disk;
-mod entries;
-mod links;
-mod program;
-mod scale;
-mod shown;
+mod layout;
+mod picture;
 mod strip;
+mod tables;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use sha2::{Digest, Sha256};
 
-use crate::findings::qemu::QemuResult;
+use crate::findings::report::qemu::QemuResult;
 use crate::findings::report::{Report, Verdict};
 
-use links::{Links, failing};
+use layout::{Links, failing};
 
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
@@ -36,10 +34,10 @@ pub fn render(report: &Report, result: &QemuResult) -> String {
                 "keys: the page marks the related items. Click, or press Enter or Space, to hold the mark. "
                 "Press Escape to release it."
             }
-            (program::section(report))
+            (tables::program(report))
             (strip::section(&evidence.files, &links, failing))
             (disk::section(report, result, &links))
-            (entries::section(&evidence.files, &links, failing))
+            (tables::entries(&evidence.files, &links, failing))
             (vitals(report))
         }
         (dock())

@@ -11,13 +11,11 @@ use crate::harness::cases::target::Expectation;
 use crate::harness::targets::TargetKind;
 use crate::images::export::Holes;
 use crate::images::files::FileNames;
-use crate::programs::export;
-use crate::programs::export::Built;
+use crate::programs::export::{self, Built};
 
-use super::qemu;
-use super::qemu::QemuResult;
+use super::Report;
+use super::qemu::{self, QemuResult};
 use super::records::{MapRecord, RecordList};
-use super::report::Report;
 
 /// The maximum total length of the images in an archive, in bytes.
 const MAX_PACKED_BYTES: u64 = 64 << 20;
@@ -166,8 +164,8 @@ mod tests {
     use std::io::Read;
 
     use super::*;
-    use crate::findings::examiner::Examiner;
     use crate::findings::report::Verdict;
+    use crate::findings::report::examiner::Examiner;
     use crate::harness::Checks;
     use crate::harness::cases::implementation::Implementation;
     use crate::programs::generate::{GenerateSettings, generate};

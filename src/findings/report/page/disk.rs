@@ -1,25 +1,20 @@
 //! The guest disk according to the reference model, the walker and qemu-img: three rows to one scale, and a table of
 //! the same extents.
 
-mod answer;
-mod picture;
-
-use crate::harness::cases::target::Expectation;
 use std::iter;
 use std::ops::Range;
 
 use maud::{Markup, html};
 
 use crate::findings::explain::Explanation;
+use crate::findings::report::Report;
+use crate::findings::report::qemu::QemuResult;
+use crate::findings::report::records::MapRecord;
+use crate::harness::cases::target::Expectation;
 use crate::images::export::Holes;
 
-use crate::findings::records::MapRecord;
-use crate::findings::report::Report;
-
-use super::links::{Links, spoken};
-use super::shown::{MAX_SHOWN_EXTENTS, shown};
-use crate::findings::qemu::QemuResult;
-use answer::ReaderExtents;
+use super::layout::{Links, MAX_SHOWN_EXTENTS, shown, spoken};
+use super::picture::{ReaderExtents, picture};
 
 /// Returns the section.
 pub fn section(report: &Report, result: &QemuResult, links: &Links) -> Markup {
@@ -50,7 +45,7 @@ pub fn section(report: &Report, result: &QemuResult, links: &Links) -> Markup {
                 }
             }
             @if answers.iter().any(|answer| !answer.chosen.is_empty()) {
-                (picture::picture(&answers, first))
+                (picture(&answers, first))
                 @if let Some(left) = left { p.left-out { (left) } }
                 (table(&answers, first, explanation, links))
             }

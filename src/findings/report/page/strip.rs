@@ -4,13 +4,11 @@ use std::ops::Range;
 
 use maud::{Markup, html};
 
-use crate::findings::evidence::{FileJson, RunJson, RunRole};
 use crate::findings::explain::FileKind;
+use crate::findings::report::evidence::{FileJson, RunJson, RunRole};
 use crate::harness::oracles::qcow2::recount::Role;
 
-use super::links::{Links, spoken};
-use super::scale::{Scale, ScalePiece, WIDTH};
-use super::shown::{MOST_RUNS, left_out, shown};
+use super::layout::{Links, MOST_RUNS, Scale, ScalePiece, WIDTH, left_out, shown, spoken};
 
 /// The roles in the order of the legend.
 const ROLES: [RunRole; 17] = [

@@ -101,7 +101,7 @@ fn clusters(geometry: &Geometry, first: u64, count: u64) -> Range<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::findings::watch::Watch;
+    use crate::findings::explain::watch::Watch;
     use crate::images::limits::Limits;
     use crate::programs::text::assemble;
 

@@ -1,5 +1,116 @@
-//! The scale of a picture: it places pieces in proportion to their lengths. A piece that is too long is drawn with a
-//! break, and the caption reports it. A piece that is too short for a mouse is widened.
+//! What the sections of the page share: limits of lists, links between operations and the bytes that they wrote, and
+//! the scale of a picture.
+//!
+//! The page identifies an operation by its number, and any other item by a key. The script marks the items that are
+//! related to the focused one. A scale places pieces in proportion to their lengths. A piece that is too long is drawn
+//! with a break, and the caption reports it. A piece that is too short for a mouse is widened.
+
+use std::collections::BTreeSet;
+use std::iter;
+use std::ops::Range;
+
+use maud::{Markup, html};
+
+use crate::findings::report::evidence::StepJson;
+
+/// The maximum number of operations.
+pub const MOST_STEPS: usize = 600;
+/// The maximum number of runs of a file.
+pub const MOST_RUNS: usize = 400;
+/// The maximum number of extents of each reader.
+pub const MAX_SHOWN_EXTENTS: usize = 200;
+/// The maximum number of entries of a part.
+pub const MOST_ENTRIES: usize = 300;
+
+/// Returns the ranges of at most `most` of `count` items: the first ones and, if there is a `focus`, those around it.
+pub fn shown(count: usize, most: usize, focus: Option<usize>) -> Vec<Range<usize>> {
+    let head = most / 4;
+    let around = most - head;
+    let focus = focus.unwrap_or(0).min(count);
+    // Three quarters of the items around the focus come before it: they led to the finding.
+    let start = focus.saturating_sub(around / 4 * 3).min(count.saturating_sub(around));
+    match count <= most || start <= head {
+        true => iter::once(0..count.min(most)).collect(),
+        false => vec![0..head, start..(start + around).min(count)],
+    }
+}
+
+/// Returns a sentence with the items that the page shows, and the command that prints all of them.
+pub fn left_out(what: &str, count: usize, shown: &[Range<usize>]) -> Markup {
+    let total: usize = shown.iter().map(Range::len).sum();
+    let ranges: Vec<_> = shown
+        .iter()
+        .map(|range| format!("{} to {}", range.start, range.end.saturating_sub(1)))
+        .collect();
+    html! {
+        @if total < count {
+            p.left-out {
+                "This page shows " (total) " of " (count) " " (what) " (counted from 0: " (ranges.join(", "))
+                "). " code { "qcowfuzz replay --json" } " prints all of them."
+            }
+        }
+    }
+}
+
+/// The maximum number of operations that are named beside an item.
+const MOST_NAMED: usize = 8;
+
+/// The operations that are on the page.
+pub struct Links {
+    shown: BTreeSet<usize>,
+}
+
+impl Links {
+    /// Returns the links to the operations of a program that the page shows.
+    pub fn new(steps: &[StepJson]) -> Self {
+        let ranges = shown(steps.len(), MOST_STEPS, failing(steps));
+        let steps = ranges.into_iter().filter_map(|range| steps.get(range)).flatten();
+        Self { shown: steps.filter_map(|step| step.number).collect() }
+    }
+
+    /// Returns the numbers of the operations, separated by spaces for the script.
+    pub fn list(&self, operations: &[usize]) -> String {
+        let known = operations.iter().filter(|number| self.shown.contains(number));
+        known.map(ToString::to_string).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Returns links to the operations.
+    pub fn named(&self, operations: &[usize]) -> Markup {
+        let named = operations.iter().take(MOST_NAMED).enumerate();
+        html! {
+            @for (at, number) in named {
+                @if at > 0 { ", " }
+                @if self.shown.contains(number) {
+                    a.by href=(format!("#op-{number}")) { "#" (number) }
+                } @else {
+                    "#" (number)
+                }
+            }
+            @if operations.len() > MOST_NAMED {
+                " and " (operations.len() - MOST_NAMED) " more"
+            }
+        }
+    }
+}
+
+/// Returns the index of the operation after which the violation was found.
+pub fn failing(steps: &[StepJson]) -> Option<usize> {
+    steps.iter().position(|step| step.failing)
+}
+
+/// Returns the operations in words.
+pub fn spoken(operations: &[usize]) -> String {
+    let named: Vec<_> = operations.iter().take(MOST_NAMED).map(ToString::to_string).collect();
+    let more = match operations.len().saturating_sub(MOST_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    match operations.len() {
+        0 => "by no operation".to_string(),
+        1 => format!("by operation {}", named.join(", ")),
+        _ => format!("by operations {}{more}", named.join(", ")),
+    }
+}
 
 /// The usual width of a picture.
 pub const WIDTH: f64 = 940.0;
@@ -110,6 +221,35 @@ impl Scale {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Returns the ranges as pairs: in a failed assertion, `0..2` could be mistaken for its elements.
+    fn ranges(count: usize, focus: Option<usize>) -> Vec<(usize, usize)> {
+        shown(count, 8, focus).iter().map(|range| (range.start, range.end)).collect()
+    }
+
+    #[test]
+    fn few_are_shown_in_full() {
+        assert_eq!(ranges(0, None), [(0, 0)]);
+        assert_eq!(ranges(8, Some(3)), [(0, 8)]);
+        assert_eq!(left_out("runs", 8, &shown(8, 8, None)).into_string(), "");
+    }
+
+    #[test]
+    fn of_many_the_first_and_those_around_the_focus_are_shown() {
+        assert_eq!(ranges(100, None), [(0, 8)]);
+        assert_eq!(ranges(100, Some(2)), [(0, 8)]);
+        assert_eq!(ranges(100, Some(50)), [(0, 2), (47, 53)]);
+        assert_eq!(ranges(100, Some(99)), [(0, 2), (94, 100)]);
+        for count in 0..40 {
+            for focus in 0..count {
+                let ranges = shown(count, 8, Some(focus));
+                assert!(ranges.iter().any(|range| range.contains(&focus)), "{count} {focus}");
+                assert_eq!(ranges.iter().map(Range::len).sum::<usize>(), count.min(8));
+            }
+        }
+        let sentence = left_out("runs", 100, &shown(100, 8, Some(50))).into_string();
+        assert!(sentence.contains("This page shows 8 of 100 runs"), "{sentence}");
+    }
 
     #[test]
     fn what_has_room_is_to_scale() {

@@ -1,8 +1,6 @@
 //! Watched entries: the fields and entries of the images of a chain that an implementation has read, our walker or
 //! another one, and the operation of the program that each depends on. Some entries that it has not read are kept, too.
 
-mod refcounts;
-
 use std::cell::RefCell;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -17,6 +15,7 @@ use crate::disk::extent::{Extent, Window};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Data, Layer, Storage};
+use crate::findings::explain::provenance::Provenance;
 use crate::formats::anatomy::{Element, Part};
 use crate::harness::cases::tracer::AccessedRange;
 use crate::images::files::{FileNames, Images, LayerFile};
@@ -27,9 +26,7 @@ use crate::programs::operation::Class;
 use crate::programs::{Effect, Program, Vm};
 use crate::walkers::{Disk, WalkScratch, map_extents};
 
-use super::provenance::Provenance;
-
-pub use refcounts::RefcountEntry;
+use super::refcounts::RefcountEntry;
 
 /// The number of entries of a part that were not read and that are kept, for each layer.
 const MAX_UNREAD: usize = 64;
@@ -117,7 +114,7 @@ impl Watch {
             return Vec::new();
         }
         // The images that a program builds are valid.
-        let entries = refcounts::entries(&top.image);
+        let entries = super::refcounts::entries(&top.image);
         debug_assert!(entries.is_ok(), "{entries:?}");
         entries.unwrap_or_default()
     }

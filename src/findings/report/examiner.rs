@@ -4,15 +4,15 @@ use std::fmt;
 use std::path::Path;
 use std::rc::Rc;
 
+use crate::findings::report::log::Log;
+use crate::findings::runner::Runner;
 use crate::harness::cases::implementation::{Implementation, no_observer};
 use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, Pipeline};
 use crate::images::files::FileNames;
 
+use super::Report;
 use super::evidence::Evidence;
-use super::log::Log;
-use super::report::Report;
-use super::runner::Runner;
 
 /// Runs inputs of a target, and reports them.
 pub struct Examiner {
@@ -85,8 +85,8 @@ mod tests {
     use super::*;
     use crate::disk::offsets::HostOffset;
     use crate::disk::storage::Storage;
-    use crate::findings::log::tests::Text;
     use crate::findings::report::Verdict;
+    use crate::findings::report::log::tests::Text;
     use crate::harness::cases::implementation::Implementation;
     use crate::harness::engine::{Engine, Facts, Opened};
     use crate::harness::files::chain::Chain;

@@ -1,0 +1,355 @@
+//! The judges of the minimizer: each reports whether a candidate shows the bug that the input shows.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use crate::base::error::Error;
+use crate::base::files::{Existing, replace};
+use crate::findings::explain::explain;
+use crate::findings::isolation::{
+    FinishedRun, IsolatedRun, IsolatedRuns, Isolation, IsolationError, Repeat,
+};
+use crate::findings::panics::{PanicNote, caught};
+use crate::findings::runner::UNSTEADY;
+use crate::images::limits::Limits;
+use crate::processes::{Executable, ProcessEnd};
+use crate::programs::{Program, export};
+
+/// Reports whether a candidate shows the bug.
+pub trait CandidateJudge {
+    /// Reports whether `candidate` shows the bug.
+    ///
+    /// # Errors
+    /// The candidate could not be judged.
+    fn shows(&mut self, candidate: &[u8]) -> Result<bool, JudgeError>;
+
+    /// Returns the finding in the input: a fingerprint, or how a command ended.
+    fn found(&self) -> String;
+
+    /// Returns the number of other checksums that are tried for each candidate
+    /// ([`MinimizeSettings::rerolls`](crate::findings::minimizer::MinimizeSettings::rerolls)).
+    fn rerolls(&self) -> u16 {
+        0
+    }
+
+    /// Reports whether candidates may be run in this process
+    /// ([`MinimizeSettings::runs_here`](crate::findings::minimizer::MinimizeSettings::runs_here)).
+    fn runs_here(&self) -> bool {
+        true
+    }
+}
+
+/// The reason why an input or a candidate could not be judged.
+#[derive(Debug, thiserror::Error)]
+pub enum JudgeError {
+    /// The input shows no bug.
+    #[error("no violation was found in the input, expected an input that shows one")]
+    NothingFound,
+    /// The process of a candidate could not be run.
+    #[error(transparent)]
+    Isolation(#[from] IsolationError),
+    /// There is no temporary folder.
+    #[error("a temporary folder: {0}")]
+    Scratch(io::Error),
+    /// A candidate could not be written.
+    #[error(transparent)]
+    File(#[from] Error),
+    /// The command could not be run.
+    #[error("{command}: {source}")]
+    Command {
+        /// The command.
+        command: String,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+    /// The command gives the same result for the input and for an empty one.
+    #[error(
+        "{command}: ended with {end} for the input and for an empty one, expected different results"
+    )]
+    Undecided {
+        /// The command.
+        command: String,
+        /// The end of both runs.
+        end: ProcessEnd,
+    },
+    /// The build of the input panics. This is the fingerprint of the panic.
+    #[error("{0}")]
+    Build(String),
+}
+
+/// The file that the command gets.
+#[derive(Clone, Copy, Debug)]
+pub enum Passed {
+    /// The candidate, a program.
+    Program,
+    /// The candidate, a file.
+    File,
+    /// The image that the candidate builds, within these limits.
+    Image(Limits),
+}
+
+/// A command, and its end for the input.
+#[derive(Debug)]
+pub struct Predicate {
+    command: ShellCommand,
+    ended: ProcessEnd,
+}
+
+/// A command that a shell runs.
+#[derive(Debug)]
+struct ShellCommand {
+    line: String,
+    passed: Passed,
+    /// The folder for candidates.
+    scratch: TempDir,
+}
+
+/// The reason why the command was not run.
+enum NotRun {
+    /// The build panicked.
+    Build(PanicNote),
+    /// The candidate could not be written, or the command could not be started.
+    Error(JudgeError),
+}
+
+impl From<JudgeError> for NotRun {
+    fn from(error: JudgeError) -> Self {
+        Self::Error(error)
+    }
+}
+
+impl From<Error> for NotRun {
+    fn from(error: Error) -> Self {
+        Self::Error(error.into())
+    }
+}
+
+impl From<NotRun> for JudgeError {
+    fn from(not_run: NotRun) -> Self {
+        match not_run {
+            NotRun::Build(note) => Self::Build(note.fingerprint()),
+            NotRun::Error(error) => error,
+        }
+    }
+}
+
+impl Predicate {
+    /// Runs `command` with `input`, and with an empty program or file.
+    ///
+    /// # Errors
+    /// The command gives the same result for both, so it decides nothing; or it could not be run.
+    pub fn new(command: &str, passed: Passed, input: &[u8]) -> Result<Self, JudgeError> {
+        let scratch = TempDir::with_prefix("qcowfuzz-").map_err(JudgeError::Scratch)?;
+        let command = ShellCommand { line: command.to_string(), passed, scratch };
+        let ended = command.run(input)?;
+        let empty = match passed {
+            Passed::Program | Passed::Image(_) => Program::default().encode(),
+            Passed::File => Vec::new(),
+        };
+        let nothing = command.run(&empty)?;
+        if ended == nothing {
+            return Err(JudgeError::Undecided { command: command.line, end: ended });
+        }
+        Ok(Self { command, ended })
+    }
+}
+
+impl ShellCommand {
+    fn run(&self, candidate: &[u8]) -> Result<ProcessEnd, NotRun> {
+        let failed = |source: io::Error| JudgeError::Command { command: self.line.clone(), source };
+        // Each run has its own folder, so that a shorter chain leaves no file of a longer one.
+        let folder = tempfile::tempdir_in(self.scratch.path()).map_err(failed)?;
+        let path = self.written(candidate, folder.path())?;
+        // Nothing bounds the command, but Ctrl-C ends it, too.
+        let shell = Executable::shell(&self.line).with([path]).sharing_group();
+        Ok(shell.run_silently().map_err(failed)?)
+    }
+
+    fn written(&self, candidate: &[u8], folder: &Path) -> Result<PathBuf, NotRun> {
+        let limits = match self.passed {
+            Passed::Program | Passed::File => {
+                let path = folder.join("candidate");
+                replace(&path, folder, candidate)?;
+                return Ok(path);
+            }
+            Passed::Image(limits) => limits,
+        };
+        let path = folder.join("candidate.qcow2");
+        let names = export::names(&path);
+        let explained = caught(|| explain(candidate, limits, usize::MAX, &names));
+        let explained = explained.map_err(NotRun::Build)?;
+        export::write_small_filled(&path, Existing::Replace, explained.built())?;
+        Ok(path)
+    }
+}
+
+impl CandidateJudge for Predicate {
+    fn shows(&mut self, candidate: &[u8]) -> Result<bool, JudgeError> {
+        match self.command.run(candidate) {
+            Ok(ended) => Ok(ended == self.ended),
+            // The command gets no image, so the candidate does not show its bug.
+            Err(NotRun::Build(_)) => Ok(false),
+            Err(NotRun::Error(error)) => Err(error),
+        }
+    }
+
+    fn found(&self) -> String {
+        format!("{}: {}", self.command.line, self.ended)
+    }
+}
+
+/// The number of other checksums that are tried for each candidate if the oracle draws its questions from the checksum.
+const REROLLS: u16 = 12;
+
+/// Runs candidates in another process, and compares their findings.
+#[derive(Debug)]
+pub struct SameFinding {
+    shown: String,
+    drawn: bool,
+    ends: bool,
+    runs: IsolatedRuns,
+}
+
+impl SameFinding {
+    /// Creates a judge for the finding of `input`, or for its first known finding if it has no other.
+    ///
+    /// # Errors
+    /// The input shows no bug, or could not be run.
+    pub fn new(input: &[u8], isolation: Isolation) -> Result<Self, JudgeError> {
+        let ran = isolation.isolated_run(input)?;
+        let shown = shown(&ran).ok_or(JudgeError::NothingFound)?;
+        let drawn = matches!(ran, IsolatedRun::Finished(FinishedRun { drawn: true, .. }));
+        let repeat = if shown == UNSTEADY { Repeat::Twice } else { Repeat::Once };
+        let ends = matches!(ran, IsolatedRun::Ended(_));
+        Ok(Self { shown, drawn, ends, runs: IsolatedRuns::new(isolation, repeat) })
+    }
+}
+
+/// Returns the fingerprint of the finding of a run, or else of its first known finding.
+fn shown(ran: &IsolatedRun) -> Option<String> {
+    match ran {
+        IsolatedRun::Finished(run) => run.fingerprint.as_ref().or(run.known.first()).cloned(),
+        IsolatedRun::Ended(end) => Some(end.fingerprint()),
+    }
+}
+
+impl CandidateJudge for SameFinding {
+    fn shows(&mut self, candidate: &[u8]) -> Result<bool, JudgeError> {
+        Ok(shown(&self.runs.run(candidate)?).is_some_and(|shown| shown == self.shown))
+    }
+
+    fn found(&self) -> String {
+        self.shown.clone()
+    }
+
+    fn rerolls(&self) -> u16 {
+        if self.drawn { REROLLS } else { 0 }
+    }
+
+    fn runs_here(&self) -> bool {
+        // Perhaps the build of the input's image ends the process.
+        !self.ends
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::findings::isolation::tests::shell;
+    use crate::programs::text::assemble;
+
+    const IMAGE: &str = "image version=3 cluster_bits=16 refcount_order=4 features=none size=16<<16+0 rng_seed=0 \
+                         blocks=append table=append tolerance=0\n";
+
+    fn program(operations: &str) -> Vec<u8> {
+        assemble(&format!("{IMAGE}{operations}")).unwrap().encode()
+    }
+
+    fn predicate(command: &str, passed: Passed) -> Result<Predicate, String> {
+        let input = program("snapshot\nwrite at=start+0 clusters=1");
+        Predicate::new(command, passed, &input).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_input_that_ends_its_process_is_judged_by_the_end() {
+        let script = r#"ulimit -c 0
+            grep -q bad "$input" && kill -ABRT $$; grep -q odd "$input" && exit 3; echo {}"#;
+        let mut judge = SameFinding::new(b"a bad input", shell(script)).unwrap();
+        assert_eq!(judge.found(), "process: end, an answer → signal: 6 (SIGABRT)");
+        assert!(!judge.runs_here() && judge.rerolls() == 0);
+        let shows = [&b"bad"[..], b"odd", b"good"].map(|candidate| judge.shows(candidate).unwrap());
+        assert_eq!(shows, [true, false, false]);
+    }
+
+    #[test]
+    fn a_candidate_that_ends_the_process_does_not_show_another_finding() {
+        let script = r#"ulimit -c 0; grep -q dies "$input" && kill -SEGV $$
+            grep -q bug "$input" && echo '{"fingerprint":"model: kind, a → b","drawn":true}' || echo {}"#;
+        let mut judge = SameFinding::new(b"a bug", shell(script)).unwrap();
+        assert_eq!(judge.found(), "model: kind, a → b");
+        assert!(judge.runs_here() && judge.rerolls() > 0);
+        let shows = [&b"bug"[..], b"bug that dies", b"", b"bug"]
+            .map(|candidate| judge.shows(candidate).unwrap());
+        assert_eq!(shows, [true, false, false, true]);
+    }
+
+    #[test]
+    fn a_known_finding_is_judged_if_there_is_no_other() {
+        // The candidates are answers.
+        let answers = || shell(r#"cat "$input"; echo"#);
+        let (known, both) =
+            (r#"{"known":["one","two"]}"#, r#"{"fingerprint":"new","known":["one"]}"#);
+        let candidates = [known, both, r#"{"known":["two","one"]}"#, "{}"];
+        for (input, expected) in
+            [(known, [true, false, false, false]), (both, [false, true, false, false])]
+        {
+            let mut judge = SameFinding::new(input.as_bytes(), answers()).unwrap();
+            let shows = candidates.map(|candidate| judge.shows(candidate.as_bytes()).unwrap());
+            assert_eq!(shows, expected, "{input}");
+        }
+    }
+
+    #[test]
+    fn an_input_without_a_finding_has_no_judge() {
+        let judge = SameFinding::new(b"", shell("echo {}"));
+        assert!(matches!(judge, Err(JudgeError::NothingFound)));
+    }
+
+    #[test]
+    fn a_judge_that_cannot_judge_returns_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        // The first run ends its process. The second run fails with exit code 2.
+        let script = format!(
+            "test -e {0} && {{ echo no >&2; exit 2; }}; touch {0}; exit 3",
+            dir.path().join("flag").display()
+        );
+        let mut judge = SameFinding::new(b"", shell(&script)).unwrap();
+        assert_eq!(judge.shows(b"").unwrap_err().to_string(), "no");
+    }
+
+    #[test]
+    fn a_command_is_called_with_the_candidate_or_with_its_image() {
+        // Reads the number of snapshots in the header of the image.
+        let command = "f() { test $(od -An -tu1 -j63 -N1 \"$1\") -gt 0; }; f";
+        let mut judge = predicate(command, Passed::Image(Limits::WALKED)).unwrap();
+        assert!(judge.found().ends_with(": exit status: 0"), "{}", judge.found());
+        let shows =
+            ["snapshot", "write at=start+0 clusters=1", "write at=start+1 clusters=1\nsnapshot"]
+                .map(|operations| judge.shows(&program(operations)).unwrap());
+        assert_eq!(shows, [true, false, true]);
+        // Exits with the length of the candidate.
+        let mut judge = predicate("f() { exit $(wc -c <\"$1\"); }; f", Passed::Program).unwrap();
+        assert!(judge.found().ends_with(": exit status: 36"), "{}", judge.found());
+        assert!(judge.shows(&[0; 36]).unwrap() && !judge.shows(&[0; 37]).unwrap());
+    }
+
+    #[test]
+    fn a_command_that_decides_nothing_is_refused() {
+        let error = predicate("true", Passed::Program).unwrap_err();
+        let expected = "true: ended with exit status: 0 for the input and for an empty one, \
+                        expected different results";
+        assert_eq!(error, expected);
+    }
+}
