@@ -10,6 +10,7 @@ mod meddling;
 #[path = "planted_writers/not_given.rs"]
 mod not_given;
 #[allow(dead_code)]
+#[path = "qemu/tools.rs"]
 mod qemu;
 
 use qcowfuzz::harness::cases::implementation::{Implementation, no_observer};

@@ -13,7 +13,7 @@ fn measure_prints_sizes_as_text_and_as_json() {
     assert_eq!(text(&output.stdout), json);
 }
 
-/// `tests/qemu_measure.rs` compares more, and without the command.
+/// `tests/qemu/images/measure.rs` compares more, and without the command.
 #[test]
 fn measure_prints_what_qemu_img_prints() {
     let dir = with_image();

@@ -1,4 +1,4 @@
-//! Compares docs/formats.md with the form bits of docs/bytecode.md and with the numbers in `tests/qemu_formats/`.
+//! Compares docs/formats.md with the form bits of docs/bytecode.md and with the numbers in `tests/qemu/formats/`.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +35,7 @@ fn the_numbers_of_images_are_those_of_the_tests() {
     let documented: Vec<_> = table.iter().map(|row| between(&row[0], '"')[0]).collect();
     assert_eq!(documented, KINDS.map(|(kind, _)| kind));
     for (column, (_, file)) in (2..).zip(FORMATS) {
-        let source = text_of(format!("tests/qemu_formats/{file}.rs"));
+        let source = text_of(format!("tests/qemu/formats/{file}.rs"));
         let source: String = source.split_whitespace().collect::<Vec<_>>().join(" ");
         for (row, (kind, constant)) in table.iter().zip(KINDS) {
             let number = source.split(constant).nth(1).expect(constant).trim_start();
@@ -67,7 +67,7 @@ fn every_format_has_its_tests_and_its_tables() {
         let name = format.name();
         assert!(names.contains(&name), "{name}: no heading in FORMATS of tests/docs/formats.rs");
         let judged = format!("qemu_agrees_about_{name}_images");
-        assert!(text_of("tests/qemu_formats.rs").contains(&judged), "{judged}: no such test");
+        assert!(text_of("tests/qemu/formats/mod.rs").contains(&judged), "{judged}: no such test");
         let planted = text_of("tests/planted_layout.rs");
         let places = [format!("ImageFormat::{format:?}"), format!("mod {name};")];
         assert!(places.iter().any(|it| planted.contains(it)), "{name}: no planted fault");

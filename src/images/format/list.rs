@@ -1,4 +1,11 @@
-//! The drawers of all formats, by the list of formats in the walker's package.
+//! The rules by which QEMU refuses an image, or the use of an entry: their names, and the entries that break one. The
+//! drawer of each format has a file of rules for its images, and one for its entries. The rules judge bytes alone. They
+//! share constants with the code that reads images, and nothing else, so that a check which that code lacks shows as a
+//! disagreement. `tests/qemu/damaged/refusals.rs` and `tests/qemu/formats/mod.rs` compare them with the installed
+//! qemu-img.
+//!
+//! If a format keeps a structure twice, readers may differ in the choice. Then an image breaks a rule only if QEMU
+//! refuses it and no choice is left.
 
 use crate::disk::image_format::{ImageFormat, for_each_format};
 use crate::images;
