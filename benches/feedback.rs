@@ -6,7 +6,7 @@
 #[path = "../tests/lines/mod.rs"]
 mod lines;
 #[allow(dead_code)]
-#[path = "../tests/planted/mod.rs"]
+#[path = "../tests/planted/faults/mod.rs"]
 mod planted;
 mod reach;
 mod sets;

@@ -3,6 +3,7 @@
 #[allow(dead_code)]
 mod lines;
 #[allow(dead_code)]
+#[path = "planted/faults/mod.rs"]
 mod planted;
 #[path = "../benches/reach/mod.rs"]
 mod reach;

@@ -68,7 +68,7 @@ fn every_format_has_its_tests_and_its_tables() {
         assert!(names.contains(&name), "{name}: no heading in FORMATS of tests/docs/formats.rs");
         let judged = format!("qemu_agrees_about_{name}_images");
         assert!(text_of("tests/qemu/formats/mod.rs").contains(&judged), "{judged}: no such test");
-        let planted = text_of("tests/planted_layout.rs");
+        let planted = text_of("tests/planted/layout/mod.rs");
         let places = [format!("ImageFormat::{format:?}"), format!("mod {name};")];
         assert!(places.iter().any(|it| planted.contains(it)), "{name}: no planted fault");
     }

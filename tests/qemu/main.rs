@@ -1,9 +1,9 @@
 //! The installed QEMU judges our walker, our builder and our adapters, and they judge it: both have the same answers
 //! about images of programs, about images that QEMU makes, about damaged images, and about every format but qcow2.
 
-#[path = "../planted/broken.rs"]
+#[path = "../planted/faults/broken.rs"]
 mod broken;
-#[path = "../planted/broken_formats.rs"]
+#[path = "../planted/faults/broken_formats.rs"]
 mod broken_formats;
 mod damaged;
 #[allow(dead_code)]

@@ -1,16 +1,11 @@
 //! The oracle `declarations` finds wrong bytes in the declarations of an image. The test plants each fault in every
 //! image of the seeds that has the field.
 
-#[allow(dead_code)]
-mod altered;
-#[allow(dead_code)]
-mod lines;
-
 use qcowfuzz::disk::image_format::ImageFormat;
 use std::fs;
 use std::path::Path;
 
-use altered::Altered;
+use crate::altered::Altered;
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::formats::qcow2::bitmap::{BitmapCluster, BitmapTableEntry, bits_for};

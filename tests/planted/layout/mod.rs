@@ -1,11 +1,8 @@
 //! The oracle `layout` finds wrong bits in the structures of images whose format is not qcow2: the test alters one
 //! structure of a program's image.
 
-#[path = "planted_layout/vhdx.rs"]
 mod vhdx;
-#[path = "planted_layout/vmdk.rs"]
 mod vmdk;
-#[path = "planted_layout/vmdk_extents.rs"]
 mod vmdk_extents;
 
 use qcowfuzz::disk::image_format::ImageFormat;

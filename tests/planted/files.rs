@@ -1,17 +1,10 @@
 //! Bugs that only unusual files show: each is planted in a seed with such a file, and found.
 
-#[allow(dead_code)]
-mod altered;
-#[allow(dead_code)]
-mod lines;
-#[allow(dead_code)]
-mod planted;
-
 use std::fs;
 use std::path::Path;
 
-use altered::Altered;
-use planted::{Fault, Faulty, LookUp};
+use crate::altered::Altered;
+use crate::planted::{Fault, Faulty, LookUp};
 use qcowfuzz::base::features::FeatureSet;
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;

@@ -1,16 +1,13 @@
 //! Each oracle can fail: engines with one planted bug each run generated programs. The oracle that exists for the bug
 //! finds it, reports the expected fingerprint, and finds nothing else.
 
-#[allow(dead_code)]
-mod lines;
-mod planted;
-
+use crate::planted;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use planted::refusals::AsIfSound;
-use planted::{
+use crate::planted::refusals::AsIfSound;
+use crate::planted::{
     Case, Fault, Faulty, broken, broken_formats, chains, extents, hostile, points, snapshots, walks,
 };
 use qcowfuzz::harness::engine::Engine;

@@ -1,13 +1,10 @@
 //! The oracles find wrong bits in an image: the test builds generated programs, alters one element of the image, and
 //! each oracle compares the result with the journal of the same program.
 
-mod altered;
-#[allow(dead_code)]
-mod lines;
-
+use crate::lines;
 use std::collections::BTreeSet;
 
-use altered::{Altered, Case, bitmaps, contents, counts, out_of_date, snapshots};
+use crate::altered::{Altered, Case, bitmaps, contents, counts, out_of_date, snapshots};
 use qcowfuzz::disk::extent::{Extent, Window};
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::harness::engine::{Engine, OpenDisk};

@@ -1,18 +1,12 @@
 //! The target `writes` can fail: the small writer with one planted fault each writes to the images of generated
 //! programs. Without a fault, it passes.
 
-#[path = "planted_writers/altered.rs"]
 mod altered;
-#[path = "planted_writers/contents.rs"]
 mod contents;
-#[path = "planted_writers/meddling.rs"]
 mod meddling;
-#[path = "planted_writers/not_given.rs"]
 mod not_given;
-#[allow(dead_code)]
-#[path = "qemu/tools.rs"]
-mod qemu;
 
+use crate::qemu;
 use qcowfuzz::harness::cases::implementation::{Implementation, no_observer};
 use qcowfuzz::harness::engine::questions::QuestionKind;
 use qcowfuzz::harness::files::chain::ChainFolder;

@@ -10,7 +10,7 @@ use qcowfuzz::formats::vhdx::header::Checksum;
 use qcowfuzz::formats::vhdx::metadata::Metadata;
 use qcowfuzz::images::Image;
 
-use crate::Bug;
+use super::Bug;
 
 const MIB: u64 = 1 << 20;
 const HEADERS: [u64; 2] = [64 << 10, 128 << 10];
