@@ -85,7 +85,7 @@ def fields_left_out(file, text, functions):
 
 def listed():
     """Returns all mutants, each with a name of its own that no line number is part of."""
-    subprocess.run([ROOT / "scripts" / "install-tools", "cargo-mutants"], check=True)
+    subprocess.run([ROOT / ".ci" / "install-tools", "cargo-mutants"], check=True)
     command = ["cargo", "mutants", "--list", "--json", *(f"--file={pattern}" for pattern in ENCODING)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:

@@ -81,7 +81,7 @@ fn references(document: &str) -> Vec<String> {
     let links = links.map(|link| link.split('#').next().unwrap_or_default());
     let mut found: Vec<_> = links.filter(|link| !link.contains("://")).map(String::from).collect();
     let rooms = ["src/", "crates/", "tests/", "examples/", "docs/", "scripts/", "benches/"];
-    let rooms = [&rooms[..], &["corpus/", ".ci/"]].concat();
+    let rooms = [&rooms[..], &["corpus/", ".ci/", "xtask/"]].concat();
     let words = quoted(document).into_iter().flat_map(str::split_whitespace);
     let paths = words.filter(|word| rooms.iter().any(|room| word.starts_with(room)));
     found.extend(paths.map(|word| word.trim_end_matches(',').to_string()));
@@ -120,16 +120,16 @@ fn the_two_commands_are_those_of_ci() {
         ]
     );
     let ci = text_of(".ci/run");
-    assert!(ci.contains("\nstep tools scripts/install-tools qemu chromium cargo-fuzz "));
-    assert!(text_of("scripts/install-tools").contains("|| cargo install --locked cargo-fuzz\n"));
+    assert!(ci.contains("\nstep tools .ci/install-tools qemu chromium llvm cargo-fuzz "));
+    assert!(text_of(".ci/install-tools").contains("|| cargo install --locked cargo-fuzz ;;\n"));
     assert!(ci.contains("\nstep tests cargo test "));
     // The commands run every target, including this one.
-    assert!(ci.contains("\nstep fuzz less_optimized scripts/fuzz-smoke nightly\n"));
-    let smoke = text_of("scripts/fuzz-smoke");
-    assert!(smoke.contains("targets=$(cargo \"+$QCOWFUZZ_TOOLCHAIN\" fuzz list)"));
-    assert!(smoke.contains("scripts/fuzz-committed \"$target\""));
-    let committed = text_of("scripts/fuzz-committed");
-    assert!(committed.contains("cargo \"+$toolchain\" fuzz run --no-trace-compares "));
+    assert!(ci.contains("\nstep fuzz less_optimized cargo xtask fuzz-smoke\n"));
+    let fuzzing = text_of("xtask/src/fuzzing.rs");
+    assert!(fuzzing.contains("\"fuzz\", \"list\"]"));
+    assert!(fuzzing.contains("for target in targets_or_all(targets, toolchain)? {"));
+    assert!(fuzzing.contains("\"fuzz\", \"run\"]).args(build).arg(target)"));
+    assert!(fuzzing.contains("let build: &[&str] = &[\"--no-trace-compares\", "));
     assert!(text_of("fuzz/options/programs.options").contains("\nuse_counters = 0\n"));
     assert!(text_of("fuzz/Cargo.toml").contains("name = \"map_extents\""));
     let version = text_of("Cargo.toml");

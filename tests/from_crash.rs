@@ -1,5 +1,5 @@
 //! Runs the commands of `docs/crash.md`, and those of `docs/campaigns.md` on a testcase, and compares their output with
-//! the pages. The command must have the canary in it: `scripts/from-crash` builds it and names it in `QCOWFUZZ_CANARY`.
+//! the pages. The command must have the canary in it: `cargo xtask from-crash` builds it and names it in `QCOWFUZZ_CANARY`.
 
 mod skipped;
 
@@ -69,7 +69,7 @@ fn the_document_has_commands() {
 /// Returns a folder with the canary's command in `bin/`; `None` if there is no canary.
 fn prepared() -> Option<TempDir> {
     let Some(canary) = std::env::var_os("QCOWFUZZ_CANARY") else {
-        skipped("QCOWFUZZ_CANARY is not set; scripts/from-crash sets it");
+        skipped("QCOWFUZZ_CANARY is not set; cargo xtask from-crash sets it");
         return None;
     };
     let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
 //! The packages that `cargo package` makes. That of the library contains all of its source, the example engine, the
 //! pages and the licences; that of the walker contains its source and the licences; neither contains anything else.
-//! `scripts/check-package` builds and tests them.
+//! `cargo xtask check-package` builds and tests them.
 
 use std::collections::BTreeSet;
 use std::fs;

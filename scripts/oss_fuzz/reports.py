@@ -8,7 +8,7 @@ from .common import Failed, Unable, print_end, run
 from .runner import Sandbox
 
 TARGET = "map_extents"
-# scripts/canary looks for the same.
+# cargo xtask canary looks for the same.
 FINGERPRINT = r"(model|snapshots): kind, zero-allocated → zero-plain"
 # A function of the library or of the walker with its place, as llvm-symbolizer prints it.
 FRAME = r"^ *#\d+ 0x[0-9a-f]+ in .*\bqcowfuzz(_walker)?::.* \S*/src/\S+\.rs:\d+"

@@ -1,4 +1,4 @@
-//! `bundle`: the inputs that it refuses. `scripts/from-crash` runs it with a planted bug, which the archive shows
+//! `bundle`: the inputs that it refuses. `cargo xtask from-crash` runs it with a planted bug, which the archive shows
 //! again.
 
 use std::fs;

@@ -1,5 +1,5 @@
 //! Runs each command of `docs/campaigns.md`, in the order of the page, with few runs and in a folder of its own.
-//! (`tests/from_crash.rs` runs the commands on a testcase, `scripts/shared-corpus` those of libFuzzer.)
+//! (`tests/from_crash.rs` runs the commands on a testcase, `cargo xtask shared-corpus` those of libFuzzer.)
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
 //! `minimize` with a predicate, because no input shows a bug here: its results, the inputs that it refuses, and the
-//! files that it leaves. `scripts/from-crash` runs it by fingerprint, with a planted bug.
+//! files that it leaves. `cargo xtask from-crash` runs it by fingerprint, with a planted bug.
 
 use std::fs;
 use std::io::Read;

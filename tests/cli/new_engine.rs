@@ -1,4 +1,4 @@
-//! `qcowfuzz new-engine`: the files that it writes, and the folders that it refuses. `scripts/new-engine` builds and
+//! `qcowfuzz new-engine`: the files that it writes, and the folders that it refuses. `cargo xtask check-new-engine` builds and
 //! runs such a crate.
 
 use std::fs;

@@ -1,5 +1,5 @@
-//! `triage` of folders whose inputs show nothing. `scripts/from-crash` runs it with a planted bug, and
-//! `scripts/survivor` runs it on inputs that end their process.
+//! `triage` of folders whose inputs show nothing. `cargo xtask from-crash` runs it with a planted bug, and
+//! `cargo xtask survivor` runs it on inputs that end their process.
 
 use std::fs;
 use std::path::Path;

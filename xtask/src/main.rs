@@ -4,9 +4,16 @@
 //! Exit codes: 0, the check passed or the measurement is complete; 1, the check failed; 2, the program could not work.
 
 mod checks;
+mod checks_fail;
+mod crash_states;
+mod fuzzing;
+mod new_engine;
+mod package;
 mod planted;
+mod planted_runs;
 mod process;
 mod results;
+mod shared_corpus;
 
 use std::process::ExitCode;
 
@@ -24,14 +31,113 @@ struct Arguments {
 /// The subcommands, by what they are for.
 #[derive(Subcommand)]
 enum Verb {
-    /// Check licences, sources and advisories of all locked dependencies
-    CheckDependencies,
+    /// Check licences, sources and duplicates of all locked dependencies
+    CheckDependencies {
+        /// Check them against the advisory database, too, which is cloned from GitHub
+        #[arg(long)]
+        advisories: bool,
+    },
+    /// Build the documentation without a warning, and compare the list of public items
+    CheckDocs {
+        /// Write the list of public items instead of comparing it
+        #[arg(long)]
+        write: bool,
+    },
+    /// Check that no dependency needs a newer Rust than the manifest states
+    CheckMsrv {
+        /// Install that version, and build with it
+        #[arg(long)]
+        build: bool,
+    },
+    /// Build a crate of `qcowfuzz new-engine` and follow docs/engines.md
+    CheckNewEngine,
+    /// Check that `nightly-fuzz` finds the canary, and nothing without it
+    CheckNightlyFuzz {
+        /// Seconds of each run
+        #[arg(long, default_value_t = 5)]
+        seconds: u64,
+    },
+    /// Pack the crates, then build and test the packages
+    CheckPackage,
+    /// Check the workflows, and that they run every step of .ci/run
+    CheckWorkflows,
+    /// Plant a fault for each check, which must find it
+    ChecksFail,
+    /// Check that both loops find the canary
+    Canary {
+        /// Runs of each loop
+        #[arg(long, default_value_t = 200_000)]
+        runs: u64,
+    },
+    /// Check that ClusterFuzz derives one crash state from one bug
+    CrashStates {
+        /// Runs of each campaign from an empty corpus
+        #[arg(long, default_value_t = 200_000)]
+        runs: u64,
+    },
+    /// Check that the pages about a crash show the real output
+    FromCrash,
+    /// Fuzz targets from their committed corpora
+    FuzzSmoke(fuzzing::Smoke),
+    /// Fuzz targets on all cores, continue after findings, and keep the corpora
+    NightlyFuzz(fuzzing::Night),
+    /// Check that campaigns that share a corpus lose nothing if one is killed
+    SharedCorpus(shared_corpus::Arguments),
+    /// Check that a campaign survives a stack overflow, a hang, an allocation without measure and a panic
+    Survivor {
+        /// Runs of each campaign
+        #[arg(long, default_value_t = 700)]
+        runs: u64,
+    },
 }
 
 fn main() -> ExitCode {
     let Arguments { verb } = Arguments::parse();
     let result: Result<()> = match verb {
-        Verb::CheckDependencies => checks::dependencies(),
+        Verb::CheckDependencies { advisories } => checks::dependencies(advisories),
+        Verb::CheckDocs { write } => checks::docs(write),
+        Verb::CheckMsrv { build } => checks::msrv(build),
+        Verb::CheckNewEngine => new_engine::check(),
+        Verb::CheckNightlyFuzz { seconds } => planted_runs::nightly_fuzz(seconds),
+        Verb::CheckPackage => package::check(),
+        Verb::CheckWorkflows => checks::workflows(),
+        Verb::ChecksFail => checks_fail::check(),
+        Verb::Canary { runs } => planted_runs::canary(runs),
+        Verb::CrashStates { runs } => crash_states::check(runs),
+        Verb::FromCrash => planted_runs::from_crash(),
+        Verb::FuzzSmoke(options) => fuzzing::smoke(&options),
+        Verb::NightlyFuzz(options) => fuzzing::night(&options),
+        Verb::SharedCorpus(options) => shared_corpus::check(&options),
+        Verb::Survivor { runs } => planted_runs::survivor(runs),
     };
     process::exit_code(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn pages_and_workflows_name_subcommands() {
+        let list = ["README.md", "CONTRIBUTING.md", ".ci/run"]
+            .map(|name| process::root().join(name))
+            .into_iter();
+        let folders = ["docs", ".github/workflows"]
+            .map(|name| process::files_below(&process::root().join(name)).unwrap());
+        let arguments = Arguments::command();
+        let mut named = 0;
+        for path in list.chain(folders.into_iter().flatten()) {
+            let text = std::fs::read_to_string(&path).unwrap();
+            for verb in text.split("cargo xtask ").skip(1) {
+                let verb =
+                    verb.split(|it: char| it != '-' && !it.is_ascii_lowercase()).next().unwrap();
+                let is_verb = arguments.find_subcommand(verb).is_some() || verb == "--help";
+                assert!(is_verb, "{}: cargo xtask {verb}", path.display());
+                named += 1;
+            }
+        }
+        assert!(named > 20, "{named}");
+    }
 }

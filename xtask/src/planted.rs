@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 
-use crate::process::{command, output, root, run};
+use crate::process::{ROOT, command, output, quiet, root, run};
 
 /// The bug that is a condition in the source, and no patch.
 pub const CANARY: &str = "canary";
@@ -98,17 +98,31 @@ impl Planted {
     }
 
     /// Returns a command that runs in the copy and builds into a folder of its own.
-    pub fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = command(program);
         command.current_dir(&self.tree).env("CARGO_TARGET_DIR", &self.target);
         // Cargo before 1.91 ignores this variable and then shares nothing.
         command.env("CARGO_BUILD_BUILD_DIR", "{workspace-root}/target");
         command
     }
+
+    /// Returns this program, which works on the copy.
+    pub fn xtask(&self) -> Result<Command> {
+        let mut command = self.command(std::env::current_exe()?);
+        command.env(ROOT, &self.tree);
+        Ok(command)
+    }
+}
+
+/// Builds the command with bugs in it, and returns its place.
+pub fn planted_command(name: &str, bugs: &[&str]) -> Result<PathBuf> {
+    let planted = Planted::new(name, bugs)?;
+    quiet(planted.command("cargo").args(["build", "-q", "--locked", "--bin", "qcowfuzz"]))?;
+    Ok(planted.target.join("debug/qcowfuzz"))
 }
 
 /// Copies all files that git knows or would add, with their dates.
-fn copy_tree(to: &std::path::Path) -> Result<()> {
+pub fn copy_tree(to: &std::path::Path) -> Result<()> {
     let files = output(command("git").args(["ls-files", "-z", "-co", "--exclude-standard"]))?;
     for name in files.split('\0').filter(|name| !name.is_empty()) {
         let (from, to) = (root().join(name), to.join(name));

@@ -1,0 +1,124 @@
+//! Proves, with planted bugs, that loops find them, survive them and report them.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::check;
+use crate::planted::{CANARY, Planted, planted_command, sanitized};
+use crate::process::{captured, command, expect, files_below, passes};
+
+/// The violation that the canary causes, without its oracle.
+const VIOLATION: &str = ": kind, zero-allocated → zero-plain";
+
+/// Proves that both loops can fail. Both must find the canary from an empty corpus, and the oracle `model` or `snapshots`
+/// must report it.
+pub fn canary(runs: u64) -> Result<()> {
+    let planted = Planted::new(CANARY, &[CANARY])?;
+    let work = tempfile::tempdir()?;
+    let corpus = work.path().join("corpus");
+    fs::create_dir(&corpus)?;
+    let runs = runs.to_string();
+    let mut libfuzzer = planted.command("cargo");
+    libfuzzer.args(["+nightly", "fuzz", "run", "--no-trace-compares", "map_extents"]).arg(corpus);
+    libfuzzer.args(["--", "-use_counters=0", "-seed=1", "-max_len=512", &format!("-runs={runs}")]);
+    libfuzzer.arg(format!("-artifact_prefix={}/", work.path().display()));
+    let mut embedded = planted.command("cargo");
+    embedded.args(["run", "-q", "--", "fuzz", "--until-found", "--runs", &runs, "--dir"]);
+    embedded.arg(work.path());
+    for (name, command) in [("libFuzzer", sanitized(&mut libfuzzer)), ("embedded", &mut embedded)] {
+        let (status, log) = captured(command)?;
+        let is_it = |line: &&str| {
+            ["model", "snapshots"].iter().any(|it| line.contains(&format!("{it}{VIOLATION}")))
+        };
+        let found = log.lines().find(is_it).filter(|_| !status.success());
+        check!(found.is_some(), "{log}\n{name}: {status}, expected a finding '{VIOLATION}'");
+        println!("{name}: {}", found.unwrap_or_default());
+    }
+    Ok(())
+}
+
+/// Runs the commands of `docs/crash.md`, and those of `docs/campaigns.md` on a testcase, with the canary planted, and
+/// compares their output with the pages.
+pub fn from_crash() -> Result<()> {
+    let canary = planted_command(CANARY, &[CANARY])?;
+    let test = ["test", "-q", "--locked", "--test", "from_crash"];
+    passes(command("cargo").args(test).env("QCOWFUZZ_CANARY", canary))
+}
+
+/// Runs `nightly-fuzz` for seconds. With the canary planted, the summary must contain the bug, and the program must fail.
+/// Without it, the program must find nothing and keep the corpus, and a second run must continue from that corpus.
+pub fn nightly_fuzz(seconds: u64) -> Result<()> {
+    let work = tempfile::tempdir()?;
+    let page = work.path().join("page");
+    // The targets are those that `fuzz-smoke` and `canary` have built.
+    let night = |mut command: Command, dir: &str, target: &str, code: i32, text: &str| {
+        command.args(["nightly-fuzz", "--no-trace-compares"]).arg(work.path().join(dir));
+        command.args([&seconds.to_string(), target]).env("GITHUB_STEP_SUMMARY", &page);
+        expect(&mut command, code, text)
+    };
+    let sound = || Ok::<_, anyhow::Error>(command(std::env::current_exe()?));
+    night(Planted::new(CANARY, &[CANARY])?.xtask()?, "canary", "map_extents", 1, VIOLATION)?;
+    let found = fs::read_to_string(&page)?;
+    let is_it = |line: &str| line.starts_with("new ") && line.contains(VIOLATION);
+    check!(found.lines().any(is_it), "{found}\nexpected a new bug '{VIOLATION}'");
+    let kept = || files_below(&work.path().join("sound/corpus/refcounts")).map_or(0, |it| it.len());
+    for _ in 0..2 {
+        let before = kept();
+        night(sound()?, "sound", "refcounts", 0, "")?;
+        let line = format!("\n## refcounts: {before} → {} inputs", kept());
+        let found = fs::read_to_string(&page)?;
+        check!(
+            kept() > 0 && found.contains(&line),
+            "{found}\nexpected inputs, and the line '{line}'"
+        );
+    }
+    // A target that does not build must not count as one that found nothing.
+    night(sound()?, "sound", "no_such_target", 2, "no_such_target")?;
+    println!("check-nightly-fuzz: finds the canary, and nothing without it");
+    Ok(())
+}
+
+/// Proves that a campaign survives a stack overflow, a hang, an allocation without measure and a panic, which are planted
+/// in a copy of the tree (`bugs/deadly`). The campaign must find all four and make all runs, and a second campaign must
+/// be the same.
+pub fn survivor(runs: u64) -> Result<()> {
+    // Not optimized: that build shares all dependencies, and most of the time goes to hangs.
+    let qcowfuzz = planted_command("survivor", &["deadly/walk"])?;
+    let work = tempfile::tempdir()?;
+    let [one, other] = ["one", "other"].map(|name| work.path().join(name));
+    let campaign = |dir: &Path| {
+        fs::create_dir_all(dir.join("corpus"))?;
+        passes(command("cp").args(["-r", "corpus/map_extents"]).arg(dir.join("corpus")))?;
+        let mut fuzz = command(&qcowfuzz);
+        fuzz.args(["fuzz", "--jobs", "1", "--timeout", "2", "--runs", &runs.to_string(), "--dir"]);
+        expect(fuzz.arg(dir), 1, &format!("map_extents: {runs} runs"))
+    };
+    let found = campaign(&one)?;
+    println!("{found}");
+    let overflow = "an answer → signal: 6 (SIGABRT)";
+    let memory = "memory: allocation, within the limit → beyond";
+    for text in [overflow, "an answer → none", memory, "panic: qcowfuzz, "] {
+        check!(found.contains(text), "the campaign did not print '{text}'");
+    }
+    campaign(&other)?;
+    for folder in ["corpus", "artifacts"] {
+        passes(command("diff").arg("-r").args([one.join(folder), other.join(folder)]))?;
+    }
+    // Each artifact in a process of its own; the one that overflows the stack is minimized like any other.
+    let mut triage = command(&qcowfuzz);
+    triage.args(["triage", "--timeout", "2"]).arg(one.join("artifacts/map_extents"));
+    let bugs = expect(&mut triage, 1, overflow)?;
+    println!("{bugs}");
+    let new = bugs.lines().filter(|line| line.starts_with("new ")).count();
+    check!(new >= 4, "triage listed {new} bugs, expected at least 4");
+    let mut after = bugs.lines().skip_while(|line| !line.contains("SIGABRT")).take(3);
+    let input = after.find_map(|line| line.split_once(" bytes  "));
+    let (_, input) = input.context("triage listed no input of the stack overflow")?;
+    let mut minimize = command(&qcowfuzz);
+    expect(minimize.args(["minimize", input, "-o"]).arg(work.path().join("small")), 0, "SIGABRT")?;
+    println!("survivor: {runs} runs and four ways to end, twice the same");
+    Ok(())
+}
