@@ -66,7 +66,7 @@ pub fn smoke(Smoke { toolchain, runs, targets }: &Smoke) -> Result<()> {
         let finds = tempfile::tempdir()?;
         let build = if nightly { &build[..1] } else { build };
         let mut fuzz = fuzz(toolchain, build, &target, finds.path())?;
-        // Of two options of the same name, libFuzzer takes the last.
+        // libFuzzer takes the last of two options of the same name.
         fuzz.args([&format!("-runs={runs}"), "-seed=1", "-max_len=512"]);
         let (status, log) = captured(&mut fuzz)?;
         println!("{log}");

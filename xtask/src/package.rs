@@ -7,98 +7,79 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::process::{command, expect, failed, passes, quiet, root, run};
+use crate::process::{command, expect, passes, quiet, root, run};
 
 const PROGRAM: &str = "\
 image version=3 cluster_bits=16 refcount_order=4 features=none size=100<<16+0 rng_seed=0 blocks=append table=append tolerance=0
 write at=start+4 clusters=8
 ";
 
-/// Builds the packed crates, and runs their unit tests, their documentation tests, the example engine, and the command
-/// from a text to a verdict.
+/// The way of a program from a text to a verdict: commands, and texts that they must print.
+const VERDICTS: [(&str, &str); 5] = [
+    ("asm text -o program", ""),
+    ("replay program", "images verified: 1"),
+    ("export --fill program -o disk.qcow2", ""),
+    ("map disk.qcow2", "0x40000         0x80000"),
+    ("check disk.qcow2", "No errors were found"),
+];
+
+/// Builds the packed crates, and runs their unit tests, their documentation tests, the example engine, and the command.
 pub fn check() -> Result<()> {
-    let target = root().join("target");
-    let packages = target.join("package");
+    let (target, packages) = (root().join("target"), root().join("target/package"));
     for folder in [&packages, &target.join("packaged")] {
         if folder.exists() {
             fs::remove_dir_all(folder)?;
         }
     }
+    let mut package = command("cargo");
     // An uncommitted change is packed too, so that the check can run before the commit.
-    let package = [
-        "package",
-        "--locked",
-        "--no-verify",
-        "--allow-dirty",
-        "-p",
-        "qcowfuzz-walker",
-        "-p",
-        "qcowfuzz",
-    ];
-    quiet(command("cargo").args(package).arg("--target-dir").arg(&target))?;
-    let walker = unpacked(&packages, "qcowfuzz-walker-")?;
-    let library = unpacked(&packages, "qcowfuzz-0")?;
-
+    package
+        .args(["package", "--locked", "--no-verify", "--allow-dirty", "--target-dir"])
+        .arg(&target);
+    quiet(package.args(["-p", "qcowfuzz-walker", "-p", "qcowfuzz"]))?;
+    let [walker, library] = ["qcowfuzz-walker", "qcowfuzz"].map(|name| unpacked(&packages, name));
+    let (walker, library) = (walker?, library?);
+    // Cargo names the files of a crate after its place in its workspace, which is the same for both crates, and after its
+    // profile. With a profile of its own, the packed crate does not replace the library that the tests beside this step
+    // use. The walker that the library depends on is the packed one, as if it were on crates.io; Cargo.lock then changes.
+    let profile = "profile.dev.package.qcowfuzz.codegen-units=32".to_owned();
     let patch = format!("patch.crates-io.qcowfuzz-walker.path='{}'", walker.display());
-    let cargo = |folder: &Path, arguments: &[&str]| {
-        let mut cargo = packed(Command::new("cargo"), folder);
-        if folder == library {
-            // Cargo names the files of a crate after its place in its workspace, which is the same for both crates, and
-            // after its profile. With a profile of its own, the packed crate does not replace the library that the tests
-            // beside this step use.
-            cargo.args(["--config", "profile.dev.package.qcowfuzz.codegen-units=32"]);
-            // The walker that the library depends on is the packed one, as if it were on crates.io. Cargo.lock then
-            // changes in that.
-            cargo.args(["--config", &patch]);
-        }
-        cargo.args(arguments);
-        cargo
-    };
-    passes(&mut cargo(&library, &["build"]))?;
-    passes(&mut cargo(&library, &["test"]))?;
-    passes(&mut cargo(&walker, &["test", "--locked"]))?;
-    let example = &mut cargo(&library, &["run", "-q", "--example", "engine"]);
-    expect(example, 0, "programs have images that this engine supports")?;
+    let config = ["--config", &profile, "--config", &patch];
+    passes(packed(&library).args(config).arg("build"))?;
+    passes(packed(&library).args(config).arg("test"))?;
+    passes(packed(&walker).args(["test", "--locked"]))?;
+    let mut example = packed(&library);
+    example.args(config).args(["run", "-q", "--example", "engine"]);
+    expect(&mut example, 0, "programs have images that this engine supports")?;
 
     let work = tempfile::tempdir()?;
     fs::write(work.path().join("text"), PROGRAM)?;
-    let verdicts = [
-        ("asm text -o program", ""),
-        ("replay program", "images verified: 1"),
-        ("export --fill program -o disk.qcow2", ""),
-        ("map disk.qcow2", "0x40000         0x80000"),
-        ("check disk.qcow2", "No errors were found"),
-    ];
-    for (line, text) in verdicts {
+    for (line, text) in VERDICTS {
         let mut qcowfuzz = command(target.join("packaged/debug/qcowfuzz"));
         expect(qcowfuzz.args(line.split(' ')).current_dir(work.path()), 0, text)?;
     }
-    println!(
-        "check-package: {} and {} build, and their tests pass",
-        walker.display(),
-        library.display()
-    );
+    println!("check-package: {} and {} pass", walker.display(), library.display());
     Ok(())
 }
 
-/// Unpacks the package whose name begins like this, and returns its folder.
+/// Unpacks a package, and returns its folder.
 fn unpacked(packages: &Path, name: &str) -> Result<PathBuf> {
-    let files = fs::read_dir(packages)?.filter_map(|it| Some(it.ok()?.path()));
     let is_it = |path: &PathBuf| {
-        let file = path.file_name().unwrap_or_default().to_string_lossy();
-        file.starts_with(name) && file.ends_with(".crate")
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        let version = stem.strip_prefix(name).and_then(|it| it.strip_prefix('-'));
+        version.is_some_and(|it| it.starts_with(|it: char| it.is_ascii_digit()))
     };
-    let package =
-        files.into_iter().find(is_it).ok_or_else(|| failed(format!("no package {name}*.crate")))?;
+    let package = fs::read_dir(packages)?.filter_map(|it| Some(it.ok()?.path())).find(is_it);
+    let package = package.with_context(|| format!("no package {name}"))?;
     // Files in a crate have a date of long ago. Cargo rebuilds by dates, so they get the date of today.
-    run(command("tar").arg("-xmzf").arg(&package).arg("-C").arg(packages))?;
-    let folder = package.with_extension("");
-    folder.is_dir().then_some(folder).context("a package without a folder of its name")
+    run(command("tar").arg("-xmzf").arg(&package).current_dir(packages))?;
+    Ok(package.with_extension(""))
 }
 
-/// Has cargo work in the folder of a packed crate. The dependencies are those of the other steps, built once. The command
-/// of the packed crate must not take the place of ours, which other steps may be running.
-fn packed(mut cargo: Command, folder: &Path) -> Command {
+/// Returns cargo in the folder of a packed crate. The dependencies are those of the other steps, built once. The command of
+/// the packed crate must not take the place of ours, which other steps may be running.
+fn packed(folder: &Path) -> Command {
+    let mut cargo = command("cargo");
     cargo.current_dir(folder).env("CARGO_TARGET_DIR", root().join("target/packaged"));
     // Cargo before 1.91 ignores this variable and then shares nothing.
     cargo.env("CARGO_BUILD_BUILD_DIR", root().join("target"));

@@ -2,12 +2,12 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 
-use crate::process::{ROOT, command, output, quiet, root, run};
+use crate::process::{ROOT, command, quiet, root, run};
 
 /// The bug that is a condition in the source, and no patch.
 pub const CANARY: &str = "canary";
@@ -28,7 +28,7 @@ const STATED: [&str; 4] =
 pub struct Planted {
     /// The copy.
     pub tree: PathBuf,
-    /// The folder of its build: what cargo calls the target folder.
+    /// The folder of its build: the target folder of cargo.
     pub target: PathBuf,
 }
 
@@ -122,19 +122,9 @@ pub fn planted_command(name: &str, bugs: &[&str]) -> Result<PathBuf> {
 }
 
 /// Copies all files that git knows or would add, with their dates.
-pub fn copy_tree(to: &std::path::Path) -> Result<()> {
-    let files = output(command("git").args(["ls-files", "-z", "-co", "--exclude-standard"]))?;
-    for name in files.split('\0').filter(|name| !name.is_empty()) {
-        let (from, to) = (root().join(name), to.join(name));
-        // A file that is removed and not yet committed.
-        if !from.exists() {
-            continue;
-        }
-        fs::create_dir_all(to.parent().context("a file without a folder")?)?;
-        fs::copy(&from, &to).with_context(|| name.to_owned())?;
-        File::options().append(true).open(&to)?.set_modified(fs::metadata(&from)?.modified()?)?;
-    }
-    Ok(())
+pub fn copy_tree(to: &Path) -> Result<()> {
+    let line = "git ls-files -z -co --exclude-standard | tar --null -T - -c | tar -x -C \"$0\"";
+    run(command("bash").args(["-c", line]).arg(to))
 }
 
 /// Has AddressSanitizer instrument C code, too: that of zstd. A command with `-s none` runs as it is.
