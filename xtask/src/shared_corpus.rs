@@ -17,8 +17,6 @@ use crate::process::{attached, command, output, quiet, root};
 /// The paths of the programs, from the root. All checks that build `map_extents` share this build.
 const LIBFUZZER: &str = "fuzz/target/x86_64-unknown-linux-gnu/release/map_extents";
 const QCOWFUZZ: &str = "target/debug/qcowfuzz";
-/// The seconds in which each wait must end.
-const PATIENCE: u64 = 120;
 
 /// The options of `shared-corpus`.
 #[derive(clap::Args)]
@@ -29,6 +27,9 @@ pub struct Arguments {
     /// Finds of the first libFuzzer before it is killed; the second must have a quarter
     #[arg(long, default_value_t = 200)]
     finds: usize,
+    /// Seconds in which each of two waits must end
+    #[arg(long, default_value_t = 120)]
+    seconds: u64,
 }
 
 /// Runs the campaigns and judges what they leave. The named seeds are as they were, every find that a campaign has kept is
@@ -72,15 +73,20 @@ fn named(work: &Path, log: &str, words: &str) -> Result<BTreeSet<String>> {
 }
 
 /// Waits until a condition holds. Fails at once if a process has ended.
-fn wait(running: &mut Child, what: &str, condition: impl Fn() -> Result<bool>) -> Result<()> {
-    for _ in 0..PATIENCE * 10 {
+fn wait(
+    running: &mut Child,
+    seconds: u64,
+    what: &str,
+    condition: impl Fn() -> Result<bool>,
+) -> Result<()> {
+    for _ in 0..seconds * 10 {
         if condition()? {
             return Ok(());
         }
         check!(running.try_wait()?.is_none(), "libFuzzer ended; expected {what}");
         std::thread::sleep(Duration::from_millis(100));
     }
-    check!(false, "{PATIENCE} seconds have passed; expected {what}");
+    check!(false, "{seconds} seconds have passed; expected {what}");
     Ok(())
 }
 
@@ -98,12 +104,13 @@ fn run_campaigns(work: &Path, arguments: &Arguments) -> Result<()> {
 
     let finds = |log: &str| Ok::<_, anyhow::Error>(named(work, log, "Written ")?.len());
     let many = || Ok(finds("1.log")? > arguments.finds && finds("2.log")? > arguments.finds / 4);
-    wait(&mut survivor, "more finds", many)?;
+    wait(&mut survivor, arguments.seconds, "more finds", many)?;
     killed.kill()?;
     killed.wait()?;
     let reloads =
         || Ok(!named(work, "2.log", "Reloaded ")?.is_disjoint(&named(work, "1.log", "Written ")?));
-    wait(&mut survivor, "that the second libFuzzer takes in finds of the first", reloads)?;
+    let what = "that the second libFuzzer takes in finds of the first";
+    wait(&mut survivor, arguments.seconds, what, reloads)?;
     let status = embedded.wait()?;
     check!(
         status.success(),
