@@ -77,7 +77,8 @@ fn newer(package: &Value, stated: &str) -> Option<String> {
     };
     let (name, needed) = (&package["name"], package["rust_version"].as_str());
     if package["source"].is_null() && needed != Some(stated) {
-        return Some(format!("{name} states rust-version {needed:?}, expected {stated}"));
+        let needed = needed.unwrap_or("none");
+        return Some(format!("{name} states rust-version {needed}, expected {stated}"));
     }
     let needed = needed.filter(|needed| parsed(needed) > parsed(stated))?;
     Some(format!("{name} needs Rust {needed}, expected at most {stated}"))
