@@ -1,3 +1,3 @@
 #!/bin/bash -eu
 # The builder's image runs this. Licence: http://www.apache.org/licenses/LICENSE-2.0
-exec "$SRC/qcowfuzz/scripts/oss-fuzz-build" "$@"
+exec "$SRC/qcowfuzz/oss-fuzz/build.sh" "$@"

@@ -1,6 +1,6 @@
 //! The rows of docs/findings.md: each program of `findings/` still shows its fingerprint, has a row, and each known
 //! finding has a program. `regress` runs a program in a process of its own, and sets no known finding aside.
-//! `scripts/other-languages --rows` installs the implementations behind the line protocol, and runs the test of their
+//! `cargo xtask other-languages --rows` installs the implementations behind the line protocol, and runs the test of their
 //! programs.
 
 use std::collections::BTreeSet;
@@ -139,7 +139,7 @@ fn each_program_shows_its_finding() {
 }
 
 #[test]
-#[ignore = "scripts/other-languages --rows installs the implementations and runs this test"]
+#[ignore = "cargo xtask other-languages --rows installs the implementations and runs this test"]
 fn each_program_behind_the_protocol_shows_its_finding() {
     assert_shown(IMPLEMENTATIONS.iter().filter(|it| it.is_behind_protocol));
 }

@@ -6,8 +6,11 @@
 mod checks;
 mod checks_fail;
 mod crash_states;
+mod engines;
 mod fuzzing;
 mod new_engine;
+mod oss_fuzz;
+mod other_languages;
 mod package;
 mod planted;
 mod planted_runs;
@@ -89,6 +92,15 @@ enum Verb {
         #[arg(long, default_value_t = 700)]
         runs: u64,
     },
+    /// Build the fuzz targets as OSS-Fuzz does, and check them as its runner does
+    OssFuzz(oss_fuzz::Arguments),
+    Campaign(engines::CampaignArguments),
+    OtherLanguages(other_languages::Arguments),
+    /// Show a row of docs/findings.md: what the implementation and qemu-img do with the program
+    Finding {
+        /// IMPLEMENTATION/NAME: the program is engines/findings/IMPLEMENTATION/NAME.txt
+        row: String,
+    },
 }
 
 fn main() -> ExitCode {
@@ -109,6 +121,10 @@ fn main() -> ExitCode {
         Verb::NightlyFuzz(options) => fuzzing::night(&options),
         Verb::SharedCorpus(options) => shared_corpus::check(&options),
         Verb::Survivor { runs } => planted_runs::survivor(runs),
+        Verb::OssFuzz(arguments) => oss_fuzz::check(&arguments),
+        Verb::Campaign(arguments) => engines::campaign(&arguments),
+        Verb::OtherLanguages(arguments) => other_languages::fuzz(&arguments),
+        Verb::Finding { row } => other_languages::show_finding(&row),
     };
     process::exit_code(result)
 }

@@ -13,7 +13,7 @@ use crate::process::{ROOT, command, quiet, root, run};
 pub const CANARY: &str = "canary";
 
 /// A build script that sets the condition for the walker only. RUSTFLAGS would rebuild all dependencies.
-const CANARY_SCRIPT: &str = r#"//! Plants the canary.
+pub const CANARY_SCRIPT: &str = r#"//! Plants the canary.
 fn main() {
     println!("cargo::rustc-cfg=qcowfuzz_canary");
     println!("cargo::rerun-if-changed=build.rs");

