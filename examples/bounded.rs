@@ -4,7 +4,7 @@
 //!
 //! `cargo run --release --example bounded map_extents corpus/map_extents 1000`
 //!
-//! `scripts/mutants` runs it to find out whether a target notices a mutant, and `scripts/coverage` to find out which
+//! `cargo xtask mutants` runs it to find out whether a target notices a mutant, and `cargo xtask coverage` to find out which
 //! lines the seeds reach.
 
 use std::error::Error;

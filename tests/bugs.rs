@@ -1,7 +1,7 @@
 //! The patches that plant bugs (`bugs/`, `bugs/hard/`). Each patch describes its bug and applies to the present code.
-//! Beside it lies the smallest input that shows the bug; without the patch, that input shows nothing. `scripts/bugs`
+//! Beside it lies the smallest input that shows the bug; without the patch, that input shows nothing. `cargo xtask bugs`
 //! builds each bug and checks the rest: both loops find it, and with `--smallest`, the smallest input shows it.
-//! `scripts/differential-bugs` does so for the differential campaign, which finds those of `bugs/differential/`.
+//! `cargo xtask differential-bugs` does so for the differential campaign, which finds those of `bugs/differential/`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -75,7 +75,7 @@ fn every_patch_describes_its_bug() {
         for (line, field) in patch.lines().zip(["Class: ", "What: ", "Found as: "]) {
             assert!(line.len() > field.len() && line.starts_with(field), "{}", path.display());
         }
-        // `scripts/bugs` would ignore a value that it does not know.
+        // `cargo xtask bugs` would ignore a value that it does not know.
         let header = patch.lines().take_while(|line| !line.is_empty()).skip(3);
         for line in header {
             let known = [

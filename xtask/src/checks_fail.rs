@@ -1,5 +1,5 @@
-//! Proves that the checks of workflows, dependencies, the minimum Rust version, explanations of coverage and switches of
-//! the feedback can fail. `tests/package.rs` does the same for the package.
+//! Proves that the checks of workflows, dependencies and the minimum Rust version can fail. `tests/package.rs` does the
+//! same for the package.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -7,15 +7,13 @@ use std::os::unix::fs::symlink;
 use anyhow::{Context, Result, ensure};
 
 use crate::planted::copy_tree;
-use crate::process::{ROOT, captured, command, failed, passes, print_end, root};
+use crate::process::{ROOT, captured, command, failed, print_end, root};
 
 /// A fault in a file: a text, the text that takes its place, the command that must fail, and what it must print. An empty
 /// text stands for the end of the file. A command of this program begins with `xtask`.
 struct Fault(&'static str, &'static str, &'static str, &'static str, &'static str);
 
 const WORKFLOW: &str = ".github/workflows/advisories.yml";
-/// Explanations of coverage.
-const EXPLAINED: &str = "scripts/coverage.explained";
 
 #[rustfmt::skip]
 const FAULTS: &[Fault] = &[
@@ -44,20 +42,10 @@ const FAULTS: &[Fault] = &[
     Fault("deny.toml", "\"syn@2\"", "\"syn@1\"", "xtask check-dependencies", "unmatched-skip"),
     Fault("deny.toml", "\nunknown-registry", "\nallow-registry = []\nunknown-registry", "xtask check-dependencies",
         "source-not-allowed"),
-    // Explanations of files and lines that do not exist.
-    Fault(EXPLAINED, "crates/walker/src/formats/vmdk/facts.rs", "planted.rs", "scripts/coverage --check",
-        "there is no such file"),
-    Fault(EXPLAINED, ": fn as_qemu_reports", ": fn planted", "scripts/coverage --check", "there is no such line"),
-    Fault(EXPLAINED, "\nnever: ", "\nplanted: ", "scripts/coverage --check", "expected a heading"),
-    // A switch of the feedback that no longer fits the source.
-    Fault("src/harness/cases/accesses.rs", "AccessFeedback::None", "planted", "scripts/feedback-worth --check",
-        "expected once"),
 ];
 
 /// Plants a fault for each check in a copy of the tree. The check must fail and name the fault.
 pub fn check() -> Result<()> {
-    passes(command("scripts/coverage").arg("--self-test"))?;
-    passes(command("scripts/coverage").arg("--check"))?;
     let work = tempfile::tempdir()?;
     copy_tree(work.path())?;
     let target = root().join("target");

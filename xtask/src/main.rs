@@ -3,11 +3,25 @@
 //!
 //! Exit codes: 0, the check passed or the measurement is complete; 1, the check failed; 2, the program could not work.
 
+mod against;
+mod bugs;
 mod checks;
 mod checks_fail;
+mod coverage;
+mod coverage_report;
 mod crash_states;
+mod differential;
+mod differential_kills;
 mod engines;
+mod explained;
+mod fuzz_rate;
 mod fuzzing;
+mod hunt;
+mod map_rate;
+mod measured;
+mod mutant_build;
+mod mutant_list;
+mod mutants;
 mod new_engine;
 mod oss_fuzz;
 mod other_languages;
@@ -17,6 +31,8 @@ mod planted_runs;
 mod process;
 mod results;
 mod shared_corpus;
+mod tree;
+mod writer_faults;
 
 use std::process::ExitCode;
 
@@ -101,6 +117,27 @@ enum Verb {
         /// IMPLEMENTATION/NAME: the program is engines/findings/IMPLEMENTATION/NAME.txt
         row: String,
     },
+
+    /// Compare answers with QEMU's, with several seeds
+    Differential(differential::Options),
+    /// Plant bugs that the differential campaign must find and tell from each other
+    DifferentialBugs(differential::BugOptions),
+    /// Kill the differential campaign at random moments; nothing may be lost or left behind
+    DifferentialKills(differential_kills::Options),
+    /// Measure how soon both loops find each bug of bugs/
+    Bugs(bugs::Options),
+    /// Measure how soon the target `writes` finds each fault of the small writer
+    WriterFaults(writer_faults::Options),
+    /// Measure which mutants of the encoding functions the targets find
+    Mutants(mutants::Options),
+    /// Measure which lines the committed seeds reach
+    Coverage(coverage::Options),
+    /// Measure the command `map` beside `qemu-img map`
+    MapRate(map_rate::Options),
+    /// Measure targets under libFuzzer with several settings
+    FuzzRate(fuzz_rate::Options),
+    /// Measure the benchmarks beside another commit
+    Against(against::Options),
 }
 
 fn main() -> ExitCode {
@@ -125,6 +162,17 @@ fn main() -> ExitCode {
         Verb::Campaign(arguments) => engines::campaign(&arguments),
         Verb::OtherLanguages(arguments) => other_languages::fuzz(&arguments),
         Verb::Finding { row } => other_languages::show_finding(&row),
+
+        Verb::Differential(options) => differential::run(&options),
+        Verb::DifferentialBugs(options) => differential::bugs(&options),
+        Verb::DifferentialKills(options) => differential_kills::run(&options),
+        Verb::Bugs(options) => bugs::measure(&options),
+        Verb::WriterFaults(options) => writer_faults::measure(&options),
+        Verb::Mutants(options) => mutants::measure(&options),
+        Verb::Coverage(options) => coverage::measure(&options),
+        Verb::MapRate(options) => map_rate::measure(&options),
+        Verb::FuzzRate(options) => fuzz_rate::measure(&options),
+        Verb::Against(options) => against::measure(&options),
     };
     process::exit_code(result)
 }

@@ -1,5 +1,5 @@
 //! Proves the statements of `docs/campaigns.md` about a shared folder: two libFuzzers and the embedded loop run on one
-//! folder, one libFuzzer is killed, and nothing is lost. Then `state merge` and libFuzzer distil the folder.
+//! folder, one libFuzzer is killed, and nothing is lost. Then `corpus merge` and libFuzzer distil the folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -167,7 +167,7 @@ fn distil(work: &Path) -> Result<()> {
     let run = |program: &str, line: &str| {
         quiet(command(root().join(program)).args(line.split(' ')).current_dir(work))
     };
-    run(QCOWFUZZ, "state merge shared -o merged")?;
+    run(QCOWFUZZ, "corpus merge shared -o merged")?;
     let before = files(work, "merged")?;
     // As docs/campaigns.md has libFuzzer add what the compiler's coverage needs.
     run(LIBFUZZER, "-use_counters=0 -set_cover_merge=1 merged shared")?;
@@ -176,7 +176,7 @@ fn distil(work: &Path) -> Result<()> {
         check!(merged.get(name) == Some(bytes), "{name} is not in the merged folder any more");
     }
     let mut diff = command(root().join(QCOWFUZZ));
-    diff.args(["state", "diff", "shared", "merged", "--json"]).current_dir(work);
+    diff.args(["corpus", "diff", "shared", "merged", "--json"]).current_dir(work);
     let diff: Value = serde_json::from_str(&output(&mut diff)?)?;
     let is_empty = diff["only_one"].as_array().is_some_and(Vec::is_empty);
     check!(is_empty, "less is covered after merging: {}", diff["only_one"]);

@@ -242,22 +242,19 @@ impl SnapshotFields {
         others.fill(unknown);
         let mut whole = [0; SNAPSHOT_FIXED_BYTES + SNAPSHOT_KNOWN_EXTRA_BYTES];
         let short_state = u32::try_from(self.vm_state_bytes).unwrap_or(0);
-        for (field, number) in [
-            (snapshot_entry::L1_TABLE_OFFSET, self.l1_offset.get()),
-            (snapshot_entry::L1_SIZE, self.l1_entries.into()),
-            (snapshot_entry::ID_STR_SIZE, self.id_bytes.into()),
-            (snapshot_entry::NAME_SIZE, self.name_bytes.into()),
-            (snapshot_entry::DATE_SEC, self.date_seconds.into()),
-            (snapshot_entry::DATE_NSEC, self.date_nanoseconds.into()),
-            (snapshot_entry::VM_CLOCK_NSEC, self.vm_clock_nanoseconds),
-            (snapshot_entry::VM_STATE_SIZE, short_state.into()),
-            (snapshot_entry::EXTRA_DATA_SIZE, self.extra_bytes.into()),
-            (snapshot_entry::VM_STATE_SIZE_LARGE, self.vm_state_bytes),
-            (snapshot_entry::DISK_SIZE, self.disk_bytes),
-            (snapshot_entry::ICOUNT, self.instructions),
-        ] {
-            put_field(&mut whole, field, number);
-        }
+        let mut put = |field, number| put_field(&mut whole, field, number);
+        put(snapshot_entry::L1_TABLE_OFFSET, self.l1_offset.get());
+        put(snapshot_entry::L1_SIZE, self.l1_entries.into());
+        put(snapshot_entry::ID_STR_SIZE, self.id_bytes.into());
+        put(snapshot_entry::NAME_SIZE, self.name_bytes.into());
+        put(snapshot_entry::DATE_SEC, self.date_seconds.into());
+        put(snapshot_entry::DATE_NSEC, self.date_nanoseconds.into());
+        put(snapshot_entry::VM_CLOCK_NSEC, self.vm_clock_nanoseconds);
+        put(snapshot_entry::VM_STATE_SIZE, short_state.into());
+        put(snapshot_entry::EXTRA_DATA_SIZE, self.extra_bytes.into());
+        put(snapshot_entry::VM_STATE_SIZE_LARGE, self.vm_state_bytes);
+        put(snapshot_entry::DISK_SIZE, self.disk_bytes);
+        put(snapshot_entry::ICOUNT, self.instructions);
         // The extra data may end inside a field.
         known.copy_from_slice(&whole[..known.len()]);
         strings

@@ -1,0 +1,208 @@
+//! Builds mutants: all at once, where each function gets one body for each of its mutants and an environment variable
+//! selects the mutant, and one by one what cannot be built so (constants, functions that return an opaque type).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail, ensure};
+use regex::Regex;
+use serde_json::Value;
+
+use crate::mutant_list::Mutant;
+use crate::process::root;
+use crate::tree::{Changes, Tree};
+
+/// The variable that selects a mutant; 0 is none.
+pub const SELECT: &str = "QCOWFUZZ_MUTANT";
+/// The crate alone is optimized a little. Debug assertions are off, as in a release build, so that an oracle has to find
+/// a mutant.
+const PROFILE: [&str; 4] = [
+    "opt-level=1",
+    "debug-assertions=false",
+    "overflow-checks=false",
+    "debug=\"line-tables-only\"",
+];
+/// The crate reads the number once.
+const SWITCH: &str = r#"
+/// The number of the mutant that runs; 0 for none.
+pub(crate) fn mutant() -> u32 {
+    static NUMBER: std::sync::LazyLock<u32> = std::sync::LazyLock::new(|| {
+        std::env::var("QCOWFUZZ_MUTANT").ok().and_then(|it| it.parse().ok()).unwrap_or(0)
+    });
+    *NUMBER
+}
+"#;
+
+/// Mutants by their numbers.
+pub type Mutants = BTreeMap<usize, Mutant>;
+
+fn original(file: &str) -> Result<String> {
+    fs::read_to_string(root().join(file)).with_context(|| file.to_owned())
+}
+
+fn replaced(text: &str, range: Range<usize>, replacement: &str) -> String {
+    [&text[..range.start], replacement, &text[range.end..]].concat()
+}
+
+/// Returns a body that has the same type as the others of its function, whose head may leave the type open.
+fn of_one_type(head: &str, body: &str) -> String {
+    match head.contains("-> impl Iterator") {
+        false => body.to_owned(),
+        true => format!(
+            "{{ let bodies_of_one_type: Box<dyn Iterator<Item = _> + '_> = Box::new({body}); bodies_of_one_type }}"
+        ),
+    }
+}
+
+/// Returns a file's text in which each function has a body for each of its mutants, and which mutant each line is of.
+fn switched(text: &str, mutants: &[(usize, &Mutant)]) -> Result<(String, Vec<(usize, usize)>)> {
+    let mut by_function = BTreeMap::<(usize, usize), Vec<_>>::new();
+    for (number, mutant) in mutants {
+        let function = mutant.function.as_ref().context("a mutant without a function")?;
+        by_function.entry((function.start, function.end)).or_default().push((number, *mutant));
+    }
+    let constant = Regex::new(r"\bconst fn\b")?;
+    let (mut new, mut at, mut lines) = (String::new(), 0, Vec::new());
+    for ((start, end), inside) in by_function {
+        let brace = start + text[start..].find('{').context("a function without a body")?;
+        // A number that the environment decides is none that the compiler knows.
+        let head = constant.replace_all(&text[start..brace], "fn").into_owned();
+        new += &format!("{}{head}{{ match crate::mutant() {{\n", &text[at..start]);
+        for (number, mutant) in inside {
+            let piece = &mutant.piece;
+            ensure!(
+                brace < piece.start && piece.end < end,
+                "{}: not in its function's body",
+                mutant.name
+            );
+            let piece = piece.start - brace..piece.end - brace;
+            let body = replaced(&text[brace..end], piece, &mutant.replacement);
+            let first = new.matches('\n').count() + 1;
+            new += &format!("{number} => {}\n", of_one_type(&head, &body));
+            lines.extend((first..=new.matches('\n').count()).map(|line| (line, *number)));
+        }
+        new += &format!("_ => {}\n}} }}", of_one_type(&head, &text[brace..end]));
+        at = end;
+    }
+    Ok((new + &text[at..], lines))
+}
+
+/// An error of the compiler, and the places that it names.
+type CompileError = (String, Vec<(String, usize)>);
+
+fn errors(printed: &str) -> Vec<CompileError> {
+    let messages = printed.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let errors = messages.map(|it| it["message"].clone()).filter(|it| it["level"] == "error");
+    let place = |span: &Value| {
+        Some((span["file_name"].as_str()?.to_owned(), span["line_start"].as_u64()? as usize))
+    };
+    let list = |of: &Value, name: &str| of[name].as_array().cloned().unwrap_or_default();
+    let places = |error: &Value| {
+        let children = list(error, "children").into_iter().flat_map(|it| list(&it, "spans"));
+        list(error, "spans").iter().chain(&children.collect::<Vec<_>>()).filter_map(place).collect()
+    };
+    let text = |it: &Value| {
+        it["rendered"].as_str().or(it["message"].as_str()).unwrap_or_default().to_owned()
+    };
+    errors.map(|error| (text(&error), places(&error))).collect()
+}
+
+/// Builds the copy with changed files. Returns the command, or the errors.
+fn build(
+    tree: &Tree,
+    changes: &Changes,
+) -> Result<std::result::Result<PathBuf, Vec<CompileError>>> {
+    tree.write(changes)?;
+    let mut cargo = tree.cargo();
+    cargo.args(["build", "-q", "--example", "bounded", "--message-format=json"]);
+    cargo.args(PROFILE.map(|it| format!("--config=profile.dev.package.qcowfuzz.{it}")));
+    let done = cargo.output()?;
+    if done.status.success() {
+        return Ok(Ok(tree.work.join("build/debug/examples/bounded")));
+    }
+    let mut found = errors(&String::from_utf8_lossy(&done.stdout));
+    if found.is_empty() {
+        found.push((String::from_utf8_lossy(&done.stderr).into_owned(), Vec::new()));
+    }
+    Ok(Err(found))
+}
+
+/// Returns the name of the function of a mutant that has one.
+fn function_name(mutant: &Mutant) -> Result<Option<String>> {
+    let Some(function) = &mutant.function else { return Ok(None) };
+    let text = original(&mutant.file)?;
+    Ok(Regex::new(r"\bfn (\w+)")?.captures(&text[function.start..]).map(|it| it[1].to_owned()))
+}
+
+/// Builds all mutants that can be built together. Returns the command, and the numbers of those that are not in it.
+pub fn all_at_once(tree: &Tree, mutants: &Mutants) -> Result<(PathBuf, BTreeSet<usize>)> {
+    let without = mutants.iter().filter(|it| it.1.function.is_none());
+    let mut alone: BTreeSet<usize> = without.map(|it| *it.0).collect();
+    // What a constant calls is a constant function: none that chooses when it runs.
+    let constant = Regex::new(r"non-const \w+ `(?:\w+::)*(\w+)`")?;
+    loop {
+        let mut by_file = BTreeMap::<&str, Vec<_>>::new();
+        for (number, mutant) in mutants.iter().filter(|it| !alone.contains(it.0)) {
+            by_file.entry(&mutant.file).or_default().push((*number, mutant));
+        }
+        let mut changes =
+            Changes::from([("src/lib.rs".to_owned(), original("src/lib.rs")? + SWITCH)]);
+        let mut owners = BTreeMap::new();
+        for (file, inside) in by_file {
+            let (text, lines) = switched(&original(file)?, &inside)?;
+            changes.insert(file.to_owned(), text);
+            owners
+                .extend(lines.into_iter().map(|(line, number)| ((file.to_owned(), line), number)));
+        }
+        let errors = match build(tree, &changes)? {
+            Ok(bounded) => return Ok((bounded, alone)),
+            Err(errors) => errors,
+        };
+        let places = errors.iter().flat_map(|it| &it.1);
+        let mut blamed: BTreeSet<usize> = places.filter_map(|it| owners.get(it).copied()).collect();
+        let texts = errors.iter().flat_map(|it| constant.captures_iter(&it.0));
+        let called: BTreeSet<_> = texts.map(|it| it[1].to_owned()).collect();
+        for (number, mutant) in mutants.iter().filter(|it| !alone.contains(it.0)) {
+            if function_name(mutant)?.is_some_and(|it| called.contains(&it)) {
+                blamed.insert(*number);
+            }
+        }
+        if blamed.is_empty() {
+            bail!("the tree with all mutants does not build: {}", errors[0].0);
+        }
+        eprintln!("{} mutants do not build with the others", blamed.len());
+        alone.extend(blamed);
+    }
+}
+
+/// Builds one mutant. Returns the command, or `None` where it does not build.
+pub fn single(tree: &Tree, mutant: &Mutant) -> Result<Option<PathBuf>> {
+    let text = replaced(&original(&mutant.file)?, mutant.piece.clone(), &mutant.replacement);
+    Ok(build(tree, &Changes::from([(mutant.file.clone(), text)]))?.ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_mutant_has_a_body_and_lines_of_its_own() {
+        let text = "pub const fn one() -> u8 {\n    1\n}\nfn two() {}\n";
+        let one = |replacement: &str| Mutant {
+            name: replacement.to_owned(),
+            file: "f.rs".to_owned(),
+            function: Some(0..text.find("\nfn two").unwrap()),
+            piece: text.find("1\n").map(|at| at..at + 1).unwrap(),
+            replacement: replacement.to_owned(),
+        };
+        let (new, lines) = switched(text, &[(3, &one("7")), (4, &one("8"))]).unwrap();
+        let expected = "pub fn one() -> u8 { match crate::mutant() {\n3 => {\n    7\n}\n4 => {\n    8\n}\n\
+                        _ => {\n    1\n}\n} }\nfn two() {}\n";
+        assert_eq!(new, expected);
+        assert_eq!(lines, [(2, 3), (3, 3), (4, 3), (5, 4), (6, 4), (7, 4)]);
+        let outside = Mutant { piece: 0..3, ..one("7") };
+        assert!(switched(text, &[(3, &outside)]).is_err());
+    }
+}

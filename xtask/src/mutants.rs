@@ -1,0 +1,270 @@
+//! Measures which mutants of the functions that encode images a bounded run of the targets finds: in the committed seeds,
+//! or in more runs of the embedded loop with a fixed rng seed. `xtask/mutants.explained` explains the survivors.
+//! `raw_image` runs nothing of the build. A fuzzer reports a mutant that does not end as a time-out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+
+use anyhow::{Result, bail, ensure};
+use clap::Args;
+
+use crate::coverage::{copy_seeds, seeds};
+use crate::explained::{Explanation, parse};
+use crate::measured::{Measurements, head, publish, row, verdict};
+use crate::mutant_build::{Mutants, SELECT, all_at_once, single};
+use crate::mutant_list::{Mutant, QCOW2, listed};
+use crate::process::{attached, root};
+use crate::tree::{Tree, files, hash_of};
+
+/// Which mutants, and how much to run.
+#[derive(Args)]
+pub struct Options {
+    /// A part of the names of mutants; without one, all
+    patterns: Vec<String>,
+    /// The runs of a target after its seeds
+    #[arg(long, default_value_t = 2000)]
+    runs: u64,
+    /// Write the table to docs/results/NAME.md
+    #[arg(long, value_name = "NAME")]
+    results: Option<String>,
+    /// Only print the names of the mutants
+    #[arg(long)]
+    list: bool,
+    /// Prove that the measurement can fail: each result comes out for a mutant that has it
+    #[arg(long)]
+    self_test: bool,
+}
+
+const TARGETS: [&str; 3] = ["map_extents", "refcounts", "hostile"];
+const KINDS: [&str; 3] = ["equivalent", "choice", "tests"];
+const RESULTS: [&str; 4] = ["found", "not found", "does not end", "does not build"];
+const NOT_FOUND: &str = RESULTS[1];
+/// A bounded run without a mutant takes a few CPU seconds.
+const LIMIT_CPU_SECONDS: &str = "--cpu=60";
+
+/// The result of a mutant: one of [`RESULTS`], the target, and the fingerprint.
+type Judged = [String; 3];
+
+fn judgement(result: &str, target: &str, found: &str) -> Judged {
+    [result, target, found].map(str::to_owned)
+}
+
+/// Runs the targets with a mutant, until one finds it.
+fn judge(bounded: &Path, number: usize, seeds: &Path, runs: u64) -> Result<Judged> {
+    for target in TARGETS {
+        let mut run = attached("prlimit");
+        run.args([LIMIT_CPU_SECONDS]).arg(bounded).arg(target).arg(seeds.join(target));
+        let done = run.arg(runs.to_string()).env(SELECT, number.to_string()).output()?;
+        let shown = String::from_utf8_lossy(&done.stdout);
+        let first = shown.lines().next().unwrap_or_default();
+        match (done.status.code(), done.status.signal()) {
+            (Some(0), _) => {}
+            (Some(1), _) if !first.is_empty() => return Ok(judgement("found", target, first)),
+            // SIGXCPU, and SIGKILL after it.
+            (_, Some(24 | 9)) => return Ok(judgement("does not end", target, "")),
+            (_, Some(signal)) => {
+                return Ok(judgement("found", target, &format!("process: signal {signal}")));
+            }
+            _ => bail!("{target}: {}: {}", done.status, String::from_utf8_lossy(&done.stderr)),
+        }
+    }
+    Ok(judgement(NOT_FOUND, "", ""))
+}
+
+/// What is kept of all mutants: by mutant, runs and code, the result, target and fingerprint.
+type Kept = Measurements<3, 3>;
+
+fn kept(folder: &Path) -> Result<Kept> {
+    Kept::open(folder, ["mutant", "runs", "code"], ["result", "target", "found"])
+}
+
+/// Measures the mutants that were not measured yet, and returns the results of all, by name.
+fn measured(
+    tree: &Tree,
+    mutants: &Mutants,
+    runs: u64,
+    kept: &mut Kept,
+    code: &str,
+) -> Result<BTreeMap<String, Judged>> {
+    let key = |mutant: &Mutant| [mutant.name.clone(), runs.to_string(), code.to_owned()];
+    // A seed or an oracle that is added takes nothing away.
+    let before = kept.rows().filter(|(_, values)| values[0] == "found");
+    let mut judged: BTreeMap<_, _> =
+        before.map(|(key, values)| (key[0].clone(), values.clone())).collect();
+    for mutant in mutants.values() {
+        if let Some(values) = kept.get(&key(mutant)) {
+            judged.insert(mutant.name.clone(), values.clone());
+        }
+    }
+    let is_pending = |it: &(&usize, &Mutant)| !judged.contains_key(&it.1.name);
+    let pending: Mutants =
+        mutants.iter().filter(is_pending).map(|(a, b)| (*a, b.clone())).collect();
+    if !pending.is_empty() {
+        let seeds = tree.work.join("seeds");
+        TARGETS.iter().try_for_each(|target| copy_seeds(target, &seeds.join(target)))?;
+        let (bounded, alone) = all_at_once(tree, &pending)?;
+        let sound = judge(&bounded, 0, &seeds, runs)?;
+        ensure!(sound[0] == NOT_FOUND, "a run without a mutant: {sound:?}, expected nothing");
+        let together = pending.iter().filter(|it| !alone.contains(it.0));
+        for (number, mutant) in together.chain(pending.iter().filter(|it| alone.contains(it.0))) {
+            let command = match alone.contains(number) {
+                true => single(tree, mutant)?,
+                false => Some(bounded.clone()),
+            };
+            let values = match command {
+                Some(command) => judge(&command, *number, &seeds, runs)?,
+                None => judgement("does not build", "", ""),
+            };
+            judged.insert(mutant.name.clone(), kept.add(key(mutant), values)?.clone());
+        }
+    }
+    judged.retain(|name, _| mutants.values().any(|it| it.name == *name));
+    Ok(judged)
+}
+
+/// Returns the tables, and what is wrong: survivors without an explanation, and explanations of none.
+fn report(
+    judged: &BTreeMap<String, Judged>,
+    explained: &[Explanation],
+    has_all: bool,
+) -> (String, Vec<String>) {
+    let mut by_file = BTreeMap::<&str, [usize; RESULTS.len()]>::new();
+    let mut by_oracle = BTreeMap::<(&str, &str), usize>::new();
+    for (name, [result, target, found]) in judged {
+        let file = name.split(':').next().unwrap_or_default();
+        for (kind, at) in RESULTS.iter().zip(0..).filter(|it| *it.0 == result) {
+            by_file.entry(file).or_default()[at] += 1;
+            by_file.entry("**all**").or_default()[at] += usize::from(*kind == result);
+        }
+        if result == "found" {
+            let oracle = found.split(':').next().unwrap_or_default();
+            *by_oracle.entry((target, oracle)).or_default() += 1;
+        }
+    }
+    let mut text = head(&[&["file", "mutants"], &RESULTS[..]].concat());
+    for (file, counts) in by_file {
+        let numbers = counts.map(|it| it.to_string());
+        text +=
+            &row(&[&[file.to_owned(), counts.iter().sum::<usize>().to_string()][..], &numbers]
+                .concat());
+    }
+    text += &format!("\n{}", head(&["target", "found by", "mutants"]));
+    for ((target, oracle), count) in by_oracle {
+        text += &row(&[target, &format!("`{oracle}`"), &count.to_string()]);
+    }
+    text += "\n## Not found\n\n";
+    let (mut wrong, mut names) = (Vec::new(), BTreeSet::new());
+    for one in explained {
+        text += &format!("- {}: {}\n", one.kind, one.text);
+        for name in &one.names {
+            text += &format!("  - `{name}`\n");
+            names.insert(name);
+            match judged.get(name) {
+                Some([result, ..]) if result != NOT_FOUND => {
+                    wrong.push(format!("{name}: explained, but {result}"))
+                }
+                None if has_all => {
+                    wrong.push(format!("{name}: explained, but there is no such mutant"))
+                }
+                _ => {}
+            }
+        }
+    }
+    let left = judged.iter().filter(|it| it.1[0] == NOT_FOUND && !names.contains(it.0));
+    wrong.extend(left.map(|it| format!("{}: not found, and not explained", it.0)));
+    (text, wrong)
+}
+
+/// Proves that each result can come out.
+fn self_test(tree: &Tree) -> Result<()> {
+    let file = format!("{QCOW2}encoding/entries.rs");
+    let text = fs::read_to_string(root().join(&file))?;
+    let find = |what: &str, from: usize| text[from..].find(what).map_or(from, |it| from + it);
+    let start = find("pub fn l1_entry", 0);
+    let (end, body) = (find("\n}\n", start) + 2, find("table.get()", start));
+    ensure!(start < body && body < end, "{file}: expected a function l1_entry with table.get()");
+    let expected = [
+        ("table.get() + 512", RESULTS[0]),
+        ("table.get() + 0", RESULTS[1]),
+        ("({ loop {} } as u64)", RESULTS[2]),
+        ("there_is_no_such_function()", RESULTS[3]),
+    ];
+    let mutant = |replacement: &str| Mutant {
+        name: replacement.to_owned(),
+        file: file.clone(),
+        function: Some(start..end),
+        piece: body..body + "table.get()".len(),
+        replacement: replacement.to_owned(),
+    };
+    let mutants = expected.iter().zip(1..).map(|(it, number)| (number, mutant(it.0))).collect();
+    let folder = tempfile::tempdir()?;
+    let judged = measured(tree, &mutants, 200, &mut kept(folder.path())?, "self-test")?;
+    for (name, result) in expected {
+        let actual = &judged[name];
+        crate::check!(
+            actual[0] == result,
+            "self-test: {name}: expected '{result}', found {actual:?}"
+        );
+    }
+    println!("mutants: each result came out as planted");
+    Ok(())
+}
+
+/// Measures the mutants, and prints the tables. Fails if a survivor has no explanation, or if an explanation is wrong.
+pub fn measure(options: &Options) -> Result<()> {
+    let code =
+        ["src", "crates", "examples", "benches", "tests/small_writer", "Cargo.toml", "Cargo.lock"];
+    // The workspace does not build without all of its members.
+    let tree = Tree::new("mutants", &[&code[..], &["xtask"]].concat())?;
+    if options.self_test {
+        return self_test(&tree);
+    }
+    let is_chosen = |it: &Mutant| {
+        options.patterns.is_empty() || options.patterns.iter().any(|text| it.name.contains(text))
+    };
+    let mutants: Mutants = (1..).zip(listed()?).filter(|it| is_chosen(&it.1)).collect();
+    ensure!(!mutants.is_empty(), "no mutant's name contains {}", options.patterns.join(" or "));
+    if options.list {
+        mutants.values().for_each(|it| println!("{}", it.name));
+        return Ok(());
+    }
+    let mut paths = files(&code)?;
+    for seed in TARGETS.map(seeds) {
+        let names = seed?.into_iter().map(|it| it.to_string_lossy().into_owned());
+        paths.extend(names);
+    }
+    let judged =
+        measured(&tree, &mutants, options.runs, &mut kept(&tree.work)?, &hash_of(&paths)?)?;
+    let explained = parse(&fs::read_to_string(root().join("xtask/mutants.explained"))?, &KINDS)?;
+    let (text, wrong) = report(&judged, &explained, options.patterns.is_empty());
+    publish(options.results.as_deref(), "Mutants of the encoding functions", &text)?;
+    verdict("mutants", &wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn survivors_and_explanations_must_agree() {
+        let judged = BTreeMap::from([
+            ("a.rs: one".to_owned(), judgement("found", "hostile", "model: extents")),
+            ("a.rs: two".to_owned(), judgement(NOT_FOUND, "", "")),
+        ]);
+        let wrong = |names: &str, has_all| {
+            let explained = parse(&format!("equivalent: w\n{names}"), &KINDS).unwrap();
+            report(&judged, &explained, has_all).1
+        };
+        assert_eq!(wrong("    a.rs: two", true), [""; 0]);
+        assert_eq!(wrong("", true), ["a.rs: two: not found, and not explained"]);
+        assert_eq!(
+            wrong("    a.rs: two\n    a.rs: one", true),
+            ["a.rs: one: explained, but found"]
+        );
+        let other = "    a.rs: two\n    a.rs: three";
+        assert_eq!(wrong(other, true), ["a.rs: three: explained, but there is no such mutant"]);
+        assert_eq!(wrong(other, false), [""; 0]);
+    }
+}
