@@ -1,4 +1,4 @@
-//! The lists of what happens in a run: events, the states in which they happen, rare events, and the classes of walks.
+//! The lists of events in a run, of the states in which they happen, of rare events, and of the classes of walks.
 //! Each value has a name and an index.
 
 /// Defines an enum of events and the name of each, which people read.
