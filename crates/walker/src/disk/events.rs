@@ -80,7 +80,7 @@ closed! {
     /// Something that happens in a run. An event can happen in several states, and the state decides its meaning:
     /// `normal` is a write, an entry or an extent.
     Event {
-        /// A chain begins. Only [`Observer::begin`] reports this event.
+        /// A chain begins. Only [`Observer::begin`](super::observer::Observer::begin) reports this event.
         Start = "start",
         /// An unallocated cluster, block or grain, or a run of these. In the walks of VHD and VHDX, these are
         /// zero-plain.

@@ -1,5 +1,5 @@
 //! The parameters that decide the meaning of every structure of an image. These types only hold values.
-//! [`Layout`](super::layout::Layout) calculates sizes from them for the code that reads; the build calculates them
+//! [`Layout`](super::entry::Layout) calculates sizes from them for the code that reads; the build calculates them
 //! again for the code that writes.
 
 use crate::disk::clusters::ClusterSize;
