@@ -12,7 +12,7 @@ pub(crate) mod vhdx;
 pub(crate) mod vmdk;
 pub(crate) mod vpc;
 
-pub(crate) use content::{entropy, look, unstamped};
+pub(crate) use content::{entropy, unstamped};
 pub(crate) use files::{export, image};
 pub(crate) use format::{file_plan, layer_anatomy};
 

@@ -1,9 +1,7 @@
 //! Guest data. Each piece of data has stamps at its edges: sixteen bytes with its guest offset and the write that made
-//! it. So data that an engine reads through a mapping prove the mapping. The bytes between them are the fill
-//! ([`crate::images::content::fill`]); some data has a look instead of one stamp ([`crate::images::content::look`]),
-//! has stamps inside of a large cluster, too ([`crate::images::content::fill`]), or has no stamps at all
-//! ([`crate::images::content::unstamped`]). This module also defines the shapes of data after the stamp of a compressed
-//! cluster.
+//! it. So data that an engine reads through a mapping prove the mapping. The bytes between them are the [`fill`]. Some
+//! data has a [`look`] instead of one stamp, has stamps inside of a large cluster, too, or has no stamps at all
+//! ([`unstamped`]). This module also defines the shapes of data after the stamp of a compressed cluster.
 
 pub mod entropy;
 pub mod fill;

@@ -33,7 +33,7 @@ pub struct BrokenEntry {
 /// Returns a broken rule if QEMU, and every other way to read the image, breaks one. Where a format has copies of a
 /// structure, a reader may use the copy that QEMU does not read. If there are several rules, this returns the last one
 /// in `order`: a reader that answers with data lacks the check of this rule, or one before it.
-pub(in crate::images) fn if_no_reading_is_left(
+pub fn if_no_reading_is_left(
     order: &[BrokenRule],
     of_qemu: Option<BrokenRule>,
     others: impl Iterator<Item = Option<BrokenRule>>,
@@ -54,48 +54,49 @@ const RULE_PIECE_BYTES: usize = 4 << 10;
 
 /// The bytes of an image.
 #[derive(Clone, Copy)]
-pub(in crate::images) struct Bytes<'i>(&'i Image);
+pub struct Bytes<'i>(&'i Image);
 
 impl<'i> Bytes<'i> {
-    pub(in crate::images) fn new(image: &'i Image) -> Self {
+    /// Reads the bytes of `image`.
+    pub fn new(image: &'i Image) -> Self {
         Self(image)
     }
 
     /// Returns the big-endian number of `width` bytes, 1 to 8, at `at`.
-    pub(in crate::images) fn big(&self, at: u64, width: u8) -> u64 {
+    pub fn big(&self, at: u64, width: u8) -> u64 {
         self.0.number(HostOffset::new(at), width)
     }
 
     /// Returns the little-endian number of `width` bytes, 1 to 8, at `at`.
-    pub(in crate::images) fn little(&self, at: u64, width: u8) -> u64 {
+    pub fn little(&self, at: u64, width: u8) -> u64 {
         self.big(at, width).swap_bytes() >> (64 - 8 * u32::from(width.clamp(1, 8)))
     }
 
     /// Returns `N` bytes at `at`.
-    pub(in crate::images) fn array<const N: usize>(&self, at: u64) -> [u8; N] {
+    pub fn array<const N: usize>(&self, at: u64) -> [u8; N] {
         let mut bytes = [0; N];
         self.fill(at, &mut bytes);
         bytes
     }
 
     /// Fills `into` with the bytes from `at` on.
-    pub(in crate::images) fn fill(&self, at: u64, into: &mut [u8]) {
+    pub fn fill(&self, at: u64, into: &mut [u8]) {
         // Reads from memory do not fail.
         let _ = self.0.read_at(HostOffset::new(at), into);
     }
 
     /// Returns the length of the file in bytes.
-    pub(in crate::images) fn length(&self) -> u64 {
+    pub fn length(&self) -> u64 {
         self.0.length_bytes()
     }
 
     /// Returns the length of the file as QEMU sees it, in whole sectors.
-    pub(in crate::images) fn end_of_sectors(&self) -> u64 {
+    pub fn end_of_sectors(&self) -> u64 {
         self.length().checked_next_multiple_of(SECTOR_BYTES).unwrap_or(u64::MAX)
     }
 
     /// Calls `take` with `length` bytes from `at` on, in pieces.
-    pub(in crate::images) fn each_piece(&self, at: u64, length: u64, mut take: impl FnMut(&[u8])) {
+    pub fn each_piece(&self, at: u64, length: u64, mut take: impl FnMut(&[u8])) {
         let mut piece = [0; RULE_PIECE_BYTES];
         let mut done = 0;
         while done < length {
@@ -108,7 +109,7 @@ impl<'i> Bytes<'i> {
 
     /// Calls `take` with the index and the bytes of the entries of a table at `table`, without those in holes of the
     /// file.
-    pub(in crate::images) fn each_entry<const N: usize>(
+    pub fn each_entry<const N: usize>(
         &self,
         table: u64,
         count: u64,

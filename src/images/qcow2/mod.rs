@@ -15,6 +15,7 @@ mod rules;
 mod serialise;
 mod state;
 pub mod tables;
+
 pub use builder::Builder;
 pub use builder::census::Census;
 pub use builder::compressed::{CompressedPlace, CompressedWrite, Packing, PayloadFrame};
@@ -26,7 +27,7 @@ pub use plan::{
     BackingPlan, DataFilePlan, HeaderFlags, HeaderLength, HeaderOptions, HeaderStyle, ImagePlan,
     MAX_SIZE_BYTES, Names, NamesFormat, NamesTooLong,
 };
-pub(in crate::images) use rules::EntryRules;
+pub use rules::EntryRules;
 pub use serialise::BuildScratch;
 pub use state::{FileEnd, Fill, GivenString, Leaving, NewBitmap, SnapshotDetails, VmState};
 
@@ -97,7 +98,7 @@ impl ImageDrawer for Drawer {
         rules::broken_at_open(image)
     }
 
-    /// Only the entries that an attack has changed are judged, with [`EntryRules`](super::EntryRules).
+    /// Only the entries that an attack has changed are judged, with [`EntryRules`].
     fn broken_entries(&self, _image: &Image, _take: &mut dyn FnMut(BrokenEntry)) {}
 
     fn has_signature(&self, _image: &Image, rule: BrokenRule) -> bool {

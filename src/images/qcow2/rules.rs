@@ -301,7 +301,7 @@ impl<'i> FirstBytes<'i> {
 }
 
 /// The header on which the meaning of table entries depends. QEMU opens the image.
-pub(in crate::images) struct EntryRules<'i>(FirstBytes<'i>);
+pub struct EntryRules<'i>(FirstBytes<'i>);
 
 const L2_TABLE_OFFSET: BrokenRule = "L2 table off a cluster boundary";
 const CLUSTER_OFFSET: BrokenRule = "cluster off a cluster boundary";
@@ -316,7 +316,7 @@ pub const ENTRY_RULES: [BrokenRule; 6] =
 
 impl<'i> EntryRules<'i> {
     /// Reads the header of an image.
-    pub(in crate::images) fn new(image: &'i Image) -> Self {
+    pub fn new(image: &'i Image) -> Self {
         Self(FirstBytes::read(image))
     }
 
@@ -329,16 +329,12 @@ impl<'i> EntryRules<'i> {
     }
 
     /// Returns the rule that the L1 entry at `at` breaks (QEMU `block/qcow2-cluster.c`, `qcow2_get_host_offset`).
-    pub(in crate::images) fn broken_l1(&self, at: HostOffset) -> Option<BrokenRule> {
+    pub fn broken_l1(&self, at: HostOffset) -> Option<BrokenRule> {
         self.is_off_boundary(self.word(at) & OFFSET_MASK).then_some(L2_TABLE_OFFSET)
     }
 
     /// Returns the rule that the L2 entry breaks whose subcluster bitmap lies at `bitmap`.
-    pub(in crate::images) fn broken_bitmap(
-        &self,
-        bitmap: HostOffset,
-        guest: &Range<u64>,
-    ) -> Option<BrokenRule> {
+    pub fn broken_bitmap(&self, bitmap: HostOffset, guest: &Range<u64>) -> Option<BrokenRule> {
         let at = bitmap.get().checked_sub(8)?;
         self.broken_l2(HostOffset::new(at), guest)
     }
@@ -346,11 +342,7 @@ impl<'i> EntryRules<'i> {
     /// Returns the rule that the L2 entry at `at`, for the cluster `guest`, breaks (QEMU `block/qcow2.h`,
     /// `qcow2_get_cluster_type`; `block/qcow2-cluster.c`, `qcow2_get_subcluster_range_type` and
     /// `qcow2_get_host_offset`).
-    pub(in crate::images) fn broken_l2(
-        &self,
-        at: HostOffset,
-        guest: &Range<u64>,
-    ) -> Option<BrokenRule> {
+    pub fn broken_l2(&self, at: HostOffset, guest: &Range<u64>) -> Option<BrokenRule> {
         let word = self.word(at);
         let data_file = self.0.has(INCOMPATIBLE_DATA_FILE);
         if word & L2_COMPRESSED != 0 {

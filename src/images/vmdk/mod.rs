@@ -8,6 +8,7 @@ mod grains;
 mod rules;
 mod sesparse;
 mod sparse;
+
 pub use form::VmdkForm;
 
 use smallvec::SmallVec;

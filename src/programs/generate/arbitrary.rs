@@ -1,6 +1,6 @@
 //! [`Program`] as an [`Arbitrary`] type: bytes that any fuzzer or test framework chose become a structured program.
 //!
-//! The [generator](super::generate) of programs takes its choices from the bytes. The first 32 bytes choose the options
+//! The [generator](super) of programs takes its choices from the bytes. The first 32 bytes choose the options
 //! of the image. Each further 8 bytes choose one operation, so a changed byte mostly changes one operation. The virtual
 //! machine runs each operation at once, and an operation without an effect is drawn again from the same bytes. So a
 //! program deletes only snapshots that exist, and changes subclusters only in images that have them.

@@ -6,8 +6,8 @@
 //! [`generate`] is frozen, because benchmarks compare versions with its programs: it has the 13 oldest operations, and
 //! only images in one file.
 
-pub mod arbitrary;
-pub mod choices;
+mod arbitrary;
+pub(crate) mod choices;
 
 use std::ops::Range;
 

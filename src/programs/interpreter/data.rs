@@ -3,14 +3,16 @@
 use crate::disk::clusters::GuestCluster;
 use crate::disk::image_format::ImageFormat;
 use crate::images::content::fill::DeepCluster;
+use crate::images::content::look::Look;
 use crate::images::content::unstamped::{MAX_UNSTAMPED_BYTES, ShortPiece, UnstampedData};
 use crate::images::content::{CompressedContent, NOISE_BYTES, Shape, WriteNumber};
+use crate::images::format::list::drawer;
 use crate::images::qcow2::payload::{Coding, PayloadKind};
 use crate::images::qcow2::{CompressedPlace, CompressedWrite, Packing, PayloadFrame, StoredData};
 use crate::programs::journal::JournalRecord;
 use crate::programs::operand::{AnyShape, At, BytesKind, Count, DataContent, Skew};
 
-use super::{Effect, Vm, formats};
+use super::{Effect, Vm};
 
 /// The bytes of payload that a deep cluster counts as: it makes an image longer that is exported to a file system.
 const COST_OF_DEEP_CLUSTER: u64 = 16 << 10;
@@ -24,7 +26,7 @@ impl Vm {
         content: DataContent,
         value: u8,
     ) -> Effect {
-        if formats::compressing(&self.builder.plan().file).is_some() {
+        if self.compressing().is_some() {
             return self.write(at, clusters);
         }
         let write = self.next_write();
@@ -61,7 +63,7 @@ impl Vm {
             DataContent::Entries => {
                 let plan = self.builder.plan();
                 Some(UnstampedData::Entries {
-                    form: formats::entry_form(plan.file.format),
+                    form: drawer(plan.file.format).entry_form(),
                     first: value,
                     cluster_size: plan.geometry.cluster_size,
                 })
@@ -102,7 +104,8 @@ impl Vm {
         let plan = self.builder.plan();
         let most = plan.geometry.cluster_size.bytes_usize().min(MAX_UNSTAMPED_BYTES);
         let copied = data.covered_bytes(most) as u64;
-        if !formats::allows_any_bytes(plan, cluster) || !self.take_payload_bytes(copied) {
+        // Any bytes may be those of a look that misleads.
+        if !self.allows_look(cluster, Look::Vpc) || !self.take_payload_bytes(copied) {
             return None;
         }
         Some(*added.get_or_insert_with(|| self.add_unstamped(data)))
@@ -182,7 +185,7 @@ impl Vm {
         write: WriteNumber,
     ) -> CompressedWrite {
         let plan = self.builder.plan();
-        let (kind, frame) = match formats::compressing(&plan.file) {
+        let (kind, frame) = match self.compressing() {
             Some(form) => (form.fitting_payload(plan, kind), form.payload_frame()),
             None => (kind, PayloadFrame::default()),
         };
@@ -223,7 +226,7 @@ impl Vm {
     fn place_payloads(&mut self, at: At, clusters: Count, wanted: CompressedWrite) -> Effect {
         let plan = self.builder.plan();
         // Readers inflate a qcow2 cluster up to the bytes that they need, and all of a VMDK grain.
-        let inflated_bytes = match formats::compressing(&plan.file) {
+        let inflated_bytes = match self.compressing() {
             Some(_) => plan.geometry.cluster_size.bytes(),
             None => 0,
         };

@@ -1,19 +1,22 @@
-//! Operations that change what a guest reads.
+//! Operations that change what a guest reads, and the operations that an image of each format has.
 
 use crate::disk::clusters::{GuestCluster, SubclusterRange};
+use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::images::content::look::Look;
 use crate::images::content::{Shape, SubclusterChange, WriteNumber};
 use crate::images::format::list::drawer;
 use crate::images::qcow2::Sizes;
+use crate::images::vmdk::VmdkForm;
 use crate::programs::journal::JournalRecord;
-use crate::programs::operand::{Anchor, At, Change, Count, Few, Keep, Size, Skew};
+use crate::programs::operand::{Anchor, At, Change, Count, Few, Hidden, Keep, Size, Skew};
+use crate::programs::operation::Operation;
 
-use super::{Effect, Vm, effect, formats};
+use super::{Effect, Vm, effect};
 
 impl Vm {
     pub(super) fn write(&mut self, at: At, clusters: Count) -> Effect {
-        if formats::compressing(&self.builder.plan().file).is_some() {
+        if self.compressing().is_some() {
             return self.compress(at, clusters, Shape::Zeros, Skew::Packed);
         }
         let write = self.next_write();
@@ -22,15 +25,13 @@ impl Vm {
 
     /// Writes clusters that have a look, as far as the image allows that.
     pub(super) fn write_as(&mut self, at: At, clusters: Count, look: Look) -> Effect {
-        if formats::compressing(&self.builder.plan().file).is_some() {
+        if self.compressing().is_some() {
             return self.write(at, clusters);
         }
         let write = self.next_write();
-        self.write_each(at, clusters, |vm, cluster| {
-            match formats::allows_look(vm.builder.plan(), cluster, look) {
-                true => write.with_look(look),
-                false => write,
-            }
+        self.write_each(at, clusters, |vm, cluster| match vm.allows_look(cluster, look) {
+            true => write.with_look(look),
+            false => write,
         })
     }
 
@@ -53,7 +54,7 @@ impl Vm {
 
     pub(super) fn zero(&mut self, at: At, clusters: Count, keep: Keep) -> Effect {
         let file = self.builder.plan().file;
-        if !formats::has_zeros(&file) {
+        if !drawer(file.format).has_zeros(&file) {
             return match self.builder.plan().backing {
                 // An unallocated cluster reads as zeros.
                 None => self.discard(at, clusters),
@@ -180,5 +181,51 @@ impl Vm {
     pub(super) fn next_write(&mut self) -> WriteNumber {
         self.writes += 1;
         WriteNumber(self.writes)
+    }
+}
+
+/// The operations that an image of each format has.
+impl Vm {
+    /// Returns the form of a VMDK image that stores every grain compressed; `None` for other images.
+    pub(super) fn compressing(&self) -> Option<VmdkForm> {
+        let file = &self.builder.plan().file;
+        let form = VmdkForm::of(file);
+        (file.format == ImageFormat::Vmdk && form.is_compressed()).then_some(form)
+    }
+
+    /// Reports whether the data of a cluster may have a look. Under extended L2, pieces of data may begin inside a
+    /// cluster. Data that look like a footer must not lie where a reader would take them for the image's own.
+    pub(super) fn allows_look(&self, cluster: GuestCluster, look: Look) -> bool {
+        let plan = self.builder.plan();
+        let misleads = drawer(plan.file.format).misleads(&plan.file, cluster);
+        let is_ambiguous = misleads && look.is_footer();
+        !plan.geometry.extended_l2 && !is_ambiguous
+    }
+
+    /// Reports whether an operation has a meaning in an image of this format.
+    pub(super) fn has_effect(&self, operation: Operation) -> bool {
+        use Operation::*;
+        if matches!(self.builder.plan().file.format, ImageFormat::Qcow2 | ImageFormat::Raw) {
+            return true;
+        }
+        let compresses = self.compressing().is_some();
+        match operation {
+            Compress { .. } | CompressAs { .. } => compresses,
+            // A compressed grain has no place before it has content.
+            Preallocate { .. } | PreallocateRun { .. } => !compresses,
+            Subclusters { .. }
+            | Snapshot { .. }
+            | SnapshotWith { .. }
+            | DeleteSnapshot { .. }
+            | ApplySnapshot { .. }
+            | Header { .. }
+            | Bitmap { .. }
+            | FillBitmap { .. }
+            | DeleteBitmap { .. }
+            | EndFile { .. }
+            | SpareBlocks { .. }
+            | Beyond { kind: Hidden::Compressed, .. } => false,
+            _ => true,
+        }
     }
 }

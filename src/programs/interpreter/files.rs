@@ -13,7 +13,7 @@ use crate::images::qcow2::{FileEnd, HeaderFlags, HeaderLength, HeaderStyle, Imag
 use crate::images::vmdk;
 use crate::programs::operand::{At, BytesKind, Count, FarGap, Gap, Hidden, Number};
 
-use super::{Effect, Vm, effect, formats};
+use super::{Effect, Vm, effect};
 
 /// The number of entries that a preallocated block of another format than qcow2 counts as.
 const COST_OF_BLOCK: u64 = 8;
@@ -121,7 +121,7 @@ impl Vm {
             changed = true;
             let plan = builder.plan();
             let cluster_size = plan.geometry.cluster_size;
-            // In some formats, something lies between two blocks.
+            // In some something lies between two blocks.
             let is_dense =
                 plan.file.places.is_none_or(|it| it.stride_bytes == cluster_size.bytes());
             let step = if is_dense { clusters } else { 1 };
@@ -149,7 +149,7 @@ impl Vm {
             return Effect::None;
         };
         self.touchable -= range.end - range.start;
-        let compresses = formats::compressing(&self.builder.plan().file).is_some();
+        let compresses = self.compressing().is_some();
         let kind = if kind == Hidden::Data && compresses { Hidden::Compressed } else { kind };
         let mut changed = false;
         for cluster in range.map(GuestCluster::new) {

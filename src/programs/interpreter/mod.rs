@@ -6,10 +6,10 @@ mod chain;
 mod data;
 mod disk;
 mod files;
-mod formats;
-pub mod metadata;
-pub mod state;
+mod metadata;
+mod state;
 mod writing;
+
 pub use state::Question;
 
 use crate::disk::clusters::GuestCluster;
@@ -147,7 +147,7 @@ impl Vm {
         if self.is_writing(&operation) {
             return self.step_writing(operation);
         }
-        if !formats::has_effect(&self.builder.plan().file, operation) {
+        if !self.has_effect(operation) {
             return Effect::None;
         }
         let effect = self.step_building(operation);

@@ -125,7 +125,7 @@ impl OperandPlace {
     }
 
     /// Returns the places of consecutive operands that begin at `start`, from their kinds and lengths.
-    pub(in crate::programs) const fn in_a_row<const N: usize>(
+    pub const fn in_a_row<const N: usize>(
         mut start: usize,
         operands: [(OperandKind, usize); N],
     ) -> [Self; N] {
@@ -142,7 +142,7 @@ impl OperandPlace {
 }
 
 /// The reason why a line of text is not a record.
-pub(in crate::programs) enum TextError {
+pub enum TextError {
     UnknownName(String),
     Operand { name: &'static str, found: String, expected: &'static str },
     Missing(&'static str),
@@ -150,15 +150,13 @@ pub(in crate::programs) enum TextError {
 }
 
 /// The operands of one line. Each one is removed when it is parsed.
-pub(in crate::programs) struct TextOperands<'a> {
+pub struct TextOperands<'a> {
     left: Vec<(&'a str, &'a str)>,
 }
 
 impl<'a> TextOperands<'a> {
     /// Splits words of the form `name=value`.
-    pub(in crate::programs) fn new(
-        words: impl Iterator<Item = &'a str>,
-    ) -> Result<Self, TextError> {
+    pub fn new(words: impl Iterator<Item = &'a str>) -> Result<Self, TextError> {
         let split = |word: &'a str| {
             word.split_once('=').ok_or_else(|| TextError::Unexpected(word.to_string()))
         };
@@ -166,15 +164,12 @@ impl<'a> TextOperands<'a> {
     }
 
     /// Removes and parses the operand `name`, which is required.
-    pub(in crate::programs) fn take<T: Operand>(
-        &mut self,
-        name: &'static str,
-    ) -> Result<T, TextError> {
+    pub fn take<T: Operand>(&mut self, name: &'static str) -> Result<T, TextError> {
         self.take_with(name, T::EXPECTED, T::parse)
     }
 
     /// Removes the operand `name`, which is required, and parses it with `parse`.
-    pub(in crate::programs) fn take_with<T>(
+    pub fn take_with<T>(
         &mut self,
         name: &'static str,
         expected: &'static str,
@@ -186,11 +181,7 @@ impl<'a> TextOperands<'a> {
     }
 
     /// Removes and parses the operand `name`; returns `default` if it is missing.
-    pub(in crate::programs) fn take_or<T: Operand>(
-        &mut self,
-        name: &'static str,
-        default: T,
-    ) -> Result<T, TextError> {
+    pub fn take_or<T: Operand>(&mut self, name: &'static str, default: T) -> Result<T, TextError> {
         match self.take(name) {
             Err(TextError::Missing(_)) => Ok(default),
             found => found,
@@ -198,7 +189,7 @@ impl<'a> TextOperands<'a> {
     }
 
     /// Returns an error if operands are left.
-    pub(in crate::programs) fn finish(self) -> Result<(), TextError> {
+    pub fn finish(self) -> Result<(), TextError> {
         match self.left.first() {
             Some((name, value)) => Err(TextError::Unexpected(format!("{name}={value}"))),
             None => Ok(()),
@@ -207,17 +198,13 @@ impl<'a> TextOperands<'a> {
 }
 
 /// Writes an operand with its name.
-pub(in crate::programs) fn print_operand<T: Operand>(
-    f: &mut fmt::Formatter<'_>,
-    name: &str,
-    value: T,
-) -> fmt::Result {
+pub fn print_operand<T: Operand>(f: &mut fmt::Formatter<'_>, name: &str, value: T) -> fmt::Result {
     write!(f, " {name}=")?;
     value.print(f)
 }
 
 /// Bytes that are written as hexadecimal digits.
-pub(in crate::programs) struct Hex<'a>(pub &'a [u8]);
+pub struct Hex<'a>(pub &'a [u8]);
 
 impl fmt::Display for Hex<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -226,7 +213,7 @@ impl fmt::Display for Hex<'_> {
 }
 
 /// Parses hexadecimal digits, two for each byte.
-pub(in crate::programs) fn parse_hex(digits: &str) -> Option<Vec<u8>> {
+pub fn parse_hex(digits: &str) -> Option<Vec<u8>> {
     let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
     let digit = |digit: u8| char::from(digit).to_digit(16);
     let byte = |[high, low]: &[u8; 2]| u8::try_from(digit(*high)? << 4 | digit(*low)?).ok();

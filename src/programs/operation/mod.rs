@@ -6,6 +6,7 @@
 //! table, which is frozen: later operations have only their canonical opcode.
 
 mod definition;
+
 pub use definition::{Class, OPERATION_BYTES};
 
 use crate::disk::observer::Event;

@@ -1,7 +1,7 @@
 //! Draws requests for qemu-io: data, zeros and discards, anywhere on the disk.
 
 use crate::disk::image_format::ImageFormat;
-use crate::images::look::{LOOK_BYTES, Look};
+use crate::images::content::look::{LOOK_BYTES, Look};
 
 use crate::recipes::pattern::Pattern;
 use crate::recipes::recipe::{ABORT, COMPRESSED_WRITE, Command};

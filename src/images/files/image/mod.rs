@@ -4,6 +4,7 @@
 mod stored_parts;
 #[cfg(test)]
 mod tests;
+
 pub use stored_parts::StoredParts;
 
 use std::sync::atomic::AtomicU32;

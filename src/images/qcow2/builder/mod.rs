@@ -1,12 +1,12 @@
 //! The builder of an image, and its operations on clusters.
 
-pub mod bitmaps;
+mod bitmaps;
 pub mod census;
 pub mod compressed;
-pub mod file;
+mod file;
 pub mod mapped;
-pub mod snapshots;
-pub mod tables;
+mod snapshots;
+mod tables;
 
 use crate::disk::clusters::{ClusterSize, GuestCluster, HostCluster, SUBCLUSTERS};
 use crate::disk::offsets::HostOffset;

@@ -9,6 +9,7 @@ mod deflate_from_bytes;
 #[cfg(test)]
 mod tests;
 mod zstd;
+
 pub use coding::Coding;
 
 use std::sync::OnceLock;
