@@ -8,7 +8,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::disk::error::StorageError;
 use crate::disk::offsets::GuestOffset;
-use crate::harness::files::chain::ChainFolderError;
 use crate::processes::ProcessEnd;
 
 /// The end of a process in place of its answers.
@@ -108,16 +107,6 @@ impl From<std::io::Error> for EngineError {
         match error.kind() {
             std::io::ErrorKind::Unsupported => Self::Unsupported(error.into()),
             _ => Self::Untyped(error.into()),
-        }
-    }
-}
-
-/// Only a failed read belongs to the image: an engine that reads the files itself has it, too.
-impl From<ChainFolderError> for EngineError {
-    fn from(error: ChainFolderError) -> Self {
-        match error {
-            ChainFolderError::Read(error) => Self::Storage(error),
-            error => Self::NotGiven(error.into()),
         }
     }
 }

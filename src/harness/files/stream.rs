@@ -1,10 +1,12 @@
-//! A file of a chain for implementations that read `std::io` streams.
+//! The files of a chain as adapters of implementations need them: a file as a stream of `std::io`, and the failure to
+//! write the files to a folder as an engine's error.
 
 use std::io::{self, Read, Seek, SeekFrom};
 
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
-use crate::harness::files::chain::ChainFile;
+use crate::harness::engine::EngineError;
+use crate::harness::files::chain::{ChainFile, ChainFolderError};
 
 /// A file of a chain that is read as `std::fs::File` is: nothing comes after its end.
 #[derive(Clone, Debug)]
@@ -52,6 +54,16 @@ impl Seek for ChainStream {
         let position = position.filter(|position| i64::try_from(*position).is_ok());
         self.position = position.ok_or(io::ErrorKind::InvalidInput)?;
         Ok(self.position)
+    }
+}
+
+/// Only a failed read belongs to the image: an engine that reads the files itself has it, too.
+impl From<ChainFolderError> for EngineError {
+    fn from(error: ChainFolderError) -> Self {
+        match error {
+            ChainFolderError::Read(error) => Self::Storage(error),
+            error => Self::NotGiven(error.into()),
+        }
     }
 }
 

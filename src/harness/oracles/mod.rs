@@ -1,6 +1,6 @@
 //! Oracles. Each decides whether an answer is a bug; its first lines state what it does *not* check. Oracles return
-//! violations; only a fuzz target panics. Their tools lie beside them: collecting and metering a walk, and reading an
-//! image's own structures (`recount`, `entries`).
+//! violations; only a fuzz target panics. Their tools lie beside them: collecting and metering a walk (`bounds`), the
+//! events of answers (`observed`), and reading an image's own structures (`qcow2::recount`).
 
 pub mod bounds;
 pub mod damaged;
