@@ -1,4 +1,4 @@
-//! What a command prints, writes and returns: its result as text or as one JSON object, its files, its failure.
+//! The output of a command: its result as text or as one JSON object, its files, its failure and its exit code.
 
 use std::fmt::{self, Display};
 use std::io::{self, BufWriter, Stdout, Write};

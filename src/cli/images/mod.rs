@@ -1,5 +1,5 @@
-//! The commands that qemu-img has, too. What they share: they check the format of an image, and explain why an image
-//! cannot be opened.
+//! The commands that qemu-img has, too, with the functions that they share: they open an image in the format that `-f`
+//! names, and explain why it cannot be opened.
 
 pub(super) mod check;
 pub(super) mod convert;

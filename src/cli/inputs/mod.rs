@@ -1,5 +1,5 @@
-//! Commands about inputs of fuzz targets: what they share to read an input, and `run-inputs`, which runs the inputs
-//! that another process sends.
+//! Commands about inputs of fuzz targets, with the functions that they share to read an input, and `run-inputs`, which
+//! runs the inputs that another process sends.
 
 pub(super) mod evidence;
 pub(super) mod minimize;

@@ -1,5 +1,5 @@
-//! What the sections of the page share: limits of lists, links between operations and the bytes that they wrote, and
-//! the scale of a picture.
+//! The shared parts of the page's sections: limits of lists, links between operations and the bytes that they wrote,
+//! and the scale of a picture.
 //!
 //! The page identifies an operation by its number, and any other item by a key. The script marks the items that are
 //! related to the focused one. A scale places pieces in proportion to their lengths. A piece that is too long is drawn
