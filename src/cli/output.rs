@@ -147,14 +147,22 @@ pub fn print<T: Serialize>(
     json: bool,
     lines: impl FnOnce(&T, &mut BufWriter<Stdout>) -> io::Result<()>,
 ) -> Result<(), CommandError> {
+    print_with(|out| match json {
+        true => {
+            serde_json::to_writer(&mut *out, result)?;
+            writeln!(out)
+        }
+        false => lines(result, out),
+    })
+}
+
+/// Calls `write` with standard output behind a buffer. A closed pipe is not a failure.
+pub fn print_with(
+    write: impl FnOnce(&mut BufWriter<Stdout>) -> io::Result<()>,
+) -> Result<(), CommandError> {
     let mut out = buffered_stdout();
-    let printed = match json {
-        true => serde_json::to_writer(&mut out, result)
-            .map_err(io::Error::from)
-            .and_then(|()| writeln!(out)),
-        false => lines(result, &mut out),
-    };
-    match printed.and_then(|()| out.flush()).map_err(|error| CommandError::output(&error)) {
+    let printed = write(&mut out).and_then(|()| out.flush());
+    match printed.map_err(|error| CommandError::output(&error)) {
         Ok(()) | Err(CommandError::Pipe) => Ok(()),
         Err(failure) => Err(failure),
     }

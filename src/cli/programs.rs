@@ -9,7 +9,7 @@ use crate::harness::targets::TargetKind;
 use crate::images::export::Holes;
 use crate::programs::{Program, export, text};
 
-use super::output::{self, CommandError, Exit, ExitResult, buffered_stdout};
+use super::output::{self, CommandError, Exit, ExitResult, print_with};
 use super::{inputs, options};
 
 #[derive(Debug, clap::Args)]
@@ -57,10 +57,7 @@ pub struct DisasmArguments {
 /// Prints the program.
 pub fn disasm(arguments: &DisasmArguments) -> ExitResult {
     let program = Program::decode(&inputs::read(&arguments.input)?);
-    let mut out = buffered_stdout();
-    write!(out, "{program}")
-        .and_then(|()| out.flush())
-        .map_err(|error| CommandError::output(&error))?;
+    print_with(|out| write!(out, "{program}"))?;
     Ok(Exit::Nothing)
 }
 

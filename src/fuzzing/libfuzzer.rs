@@ -1,5 +1,5 @@
-//! The functions that the libFuzzer binaries call: one runs an input, with feedback in libFuzzer's extra counters; the
-//! others end a process that found a violation.
+//! libFuzzer's entry points: the macro that defines a target, and the functions that it calls. One runs an input, with
+//! feedback in libFuzzer's extra counters; the others mutate inputs, or end a process that found a violation.
 
 use std::borrow::Cow;
 use std::cell::{Cell, OnceCell, RefCell};

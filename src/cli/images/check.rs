@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::base::limits::MAX_RECOUNTED;
-use crate::cli::output::{
-    CommandError, Exit, ExitResult, buffered_stdout, complain, json_of_qemu_img,
-};
+use crate::cli::output::{CommandError, Exit, ExitResult, complain, json_of_qemu_img, print_with};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::storage::FileStorage;
 use crate::walkers::{self, CheckedQcow2, Disk, FindingCounts, GuestClusters, check_qcow2};
@@ -85,15 +83,10 @@ fn without_check(file: &ImageFile, image: &Path) -> ExitResult {
 
 /// Prints the result of a check, and returns its exit code.
 fn print(arguments: &Arguments, summary: &CheckSummary) -> ExitResult {
-    let mut out = buffered_stdout();
-    let printed = match arguments.output {
-        Form::Human => summary.human(&mut out),
-        Form::Json => json_of_qemu_img(summary, &mut out),
-    };
-    match printed.and_then(|()| out.flush()).map_err(|error| CommandError::output(&error)) {
-        Ok(()) | Err(CommandError::Pipe) => {}
-        Err(failure) => return Err(failure),
-    }
+    print_with(|out| match arguments.output {
+        Form::Human => summary.human(out),
+        Form::Json => json_of_qemu_img(summary, out),
+    })?;
     if summary.check_errors > 0 {
         let (image, count) = (&summary.filename, summary.check_errors);
         complain(&format!("{image}: the check is incomplete: {count} refcounts cannot be read"));

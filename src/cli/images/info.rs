@@ -3,10 +3,9 @@
 pub mod human;
 pub mod record;
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use crate::cli::output::{CommandError, Exit, ExitResult, buffered_stdout, json_of_qemu_img};
+use crate::cli::output::{CommandError, Exit, ExitResult, json_of_qemu_img, print_with};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Layer, Storage};
@@ -60,15 +59,11 @@ pub(crate) fn run(arguments: &Arguments) -> ExitResult {
 fn info(arguments: &Arguments) -> ExitResult {
     let Arguments { image, format, no_follow, .. } = arguments;
     let info = record_of_file(image, format.as_deref(), *no_follow)?;
-    let mut out = buffered_stdout();
-    let printed = match arguments.output {
-        Form::Human => human::print(&info, &mut out),
-        Form::Json => json_of_qemu_img(&info, &mut out),
-    };
-    match printed.and_then(|()| out.flush()) {
-        Ok(()) => Ok(Exit::Nothing),
-        Err(error) => Err(CommandError::output(&error)),
-    }
+    print_with(|out| match arguments.output {
+        Form::Human => human::print(&info, out),
+        Form::Json => json_of_qemu_img(&info, out),
+    })?;
+    Ok(Exit::Nothing)
 }
 
 /// Returns the record of the image at `path`. `format` is the value of `-f`; `no_follow` refuses an image whose extents

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::cli::options::parse_size;
-use crate::cli::output::{CommandError, Exit, ExitResult, buffered_stdout, json_of_qemu_img};
+use crate::cli::output::{CommandError, Exit, ExitResult, json_of_qemu_img, print_with};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{FileStorage, Layer, Storage};
@@ -139,15 +139,11 @@ fn measure(arguments: &Arguments) -> ExitResult {
         }
     };
     let record = record_of(source, &arguments.target_format, &arguments.options)?;
-    let mut out = buffered_stdout();
-    let printed = match arguments.output {
-        Form::Human => record.print(&mut out),
-        Form::Json => record.print_json(&mut out),
-    };
-    match printed.and_then(|()| out.flush()) {
-        Ok(()) => Ok(Exit::Nothing),
-        Err(error) => Err(CommandError::output(&error)),
-    }
+    print_with(|out| match arguments.output {
+        Form::Human => record.print(out),
+        Form::Json => record.print_json(out),
+    })?;
+    Ok(Exit::Nothing)
 }
 
 /// Measures a new image of `target_format` (raw or qcow2) for `source`. `options` are the values of `-o`.

@@ -6,15 +6,13 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::inputs::{self, reject_if_crashes};
 use crate::cli::options;
-use crate::cli::output::{self, CommandError, Exit, ExitResult, buffered_stdout, say};
+use crate::cli::output::{self, CommandError, Exit, ExitResult, print_with, say};
 use crate::cli::under_test::UnderTest;
 use crate::findings::PanicNotes;
 use crate::findings::regression::Regression;
-use crate::findings::report::Verdict;
-use crate::findings::report::bundle;
 use crate::findings::report::examiner::Examiner;
-use crate::findings::report::page;
 use crate::findings::report::qemu::QemuResult;
+use crate::findings::report::{Verdict, bundle, page};
 use crate::findings::runner::showing;
 use crate::harness::Checks;
 use crate::harness::cases::implementation::Implementation;
@@ -179,15 +177,11 @@ pub fn regress(under_test: &UnderTest, arguments: &RegressArguments) -> ExitResu
             false => bytes,
         },
     };
-    let mut out = buffered_stdout();
-    let printed = match arguments.text {
+    print_with(|out| match arguments.text {
         true => write!(out, "{regression}"),
-        false => regression.rust_test(&arguments.engine, &mut out),
-    };
-    match printed.and_then(|()| out.flush()).map_err(|error| CommandError::output(&error)) {
-        Ok(()) | Err(CommandError::Pipe) => Ok(Exit::Nothing),
-        Err(failure) => Err(failure),
-    }
+        false => regression.rust_test(&arguments.engine, out),
+    })?;
+    Ok(Exit::Nothing)
 }
 
 fn fingerprint(
