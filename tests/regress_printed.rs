@@ -1,4 +1,4 @@
-//! The output of `qcowfuzz regress` for four seeds: see `tests/cli/regress.rs`.
+//! The output of `qcowfuzz regress` for four seeds: see `tests/cli/minimize.rs`.
 
 /// model: kind, zero-allocated → zero-plain
 ///

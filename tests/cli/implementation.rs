@@ -1,5 +1,5 @@
-//! The command of `examples/command.rs`: every verb runs inputs with the implementation of that example, and not with
-//! our walker.
+//! The implementation that a command runs in place of our walker: that of `examples/command.rs`, with every verb; the
+//! second one of `--against`; and the crate that `new-engine` makes for one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 use qcowfuzz::harness::Checks;
 use qcowfuzz::programs::Program;
 
+use crate::engine_command::{pipes, with_programs};
 use crate::support::{built_example, error_line, qcowfuzz, small_writer, text};
 
 const FINGERPRINT: &str = "model: kind, zero-plain → unallocated";
@@ -334,4 +335,127 @@ fn the_self_test_asks_the_implementation() {
     has(" model: kind, zero-allocated → normal\n");
     has(" skipped: not claimed: an external data file\n");
     has("\n    zero at=start+5 clusters=1 keep=no\n");
+}
+
+#[test]
+fn a_crate_has_its_name_and_the_path_of_the_checkout() {
+    let dir = tempfile::tempdir().unwrap();
+    // An empty folder is as good as a new one.
+    fs::create_dir(dir.path().join("my-reader")).unwrap();
+    let made = qcowfuzz(dir.path(), &["new-engine", "my-reader"]);
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let read = |path: &str| fs::read_to_string(dir.path().join("my-reader").join(path)).unwrap();
+    let checkout = format!("path = \"{}\"", env!("CARGO_MANIFEST_DIR"));
+    for manifest in ["Cargo.toml", "fuzz/Cargo.toml"] {
+        assert!(read(manifest).contains(&checkout), "{}", read(manifest));
+    }
+    assert!(read("fuzz/Cargo.toml").contains("\nmy-reader = { path = \"..\""));
+    assert!(read(".clusterfuzzlite/Dockerfile").contains("WORKDIR $SRC/my-reader\n"));
+    for target in ["map_extents", "hostile", "raw_image"] {
+        let seeds = dir.path().join("my-reader/fuzz/corpus").join(target);
+        assert!(fs::read_dir(seeds).unwrap().count() >= 10, "{target}");
+    }
+    // The harness accepts the seeds.
+    let seeds =
+        ["replay", "my-reader/corpus/map_extents/zeros", "my-reader/corpus/map_extents/zstd"];
+    assert_eq!(qcowfuzz(dir.path(), &seeds).status.code(), Some(0));
+}
+
+#[test]
+fn folders_that_are_in_use_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("used")).unwrap();
+    fs::write(dir.path().join("used/notes"), "mine").unwrap();
+    fs::write(dir.path().join("file"), "mine").unwrap();
+    let refused = |name: &str, line: &str| {
+        let output = qcowfuzz(dir.path(), &["new-engine", name]);
+        assert_eq!(output.status.code(), Some(2), "{name}");
+        assert_eq!(error_line(&output), line);
+    };
+    refused("used", "used: not empty, expected a new or an empty folder");
+    refused("file", "file: Not a directory (os error 20), expected a new or an empty folder");
+    let name = "expected a folder whose name is that of a new crate, such as my-reader";
+    refused("2nd", &format!("2nd: {name}"));
+    refused("qcowfuzz", &format!("qcowfuzz: {name}"));
+    let there = |path: &Path| fs::read_dir(path).unwrap().count();
+    assert_eq!((there(dir.path()), there(&dir.path().join("used"))), (2, 1));
+    assert_eq!(fs::read_to_string(dir.path().join("used/notes")).unwrap(), "mine");
+}
+
+#[test]
+fn a_difference_is_found_by_every_verb() {
+    let dir = with_programs();
+    // Our walker is right, and the other implementation calls zeros a hole.
+    let other = format!("--against-command={}", pipes("hole"));
+    let run = |arguments: &[&str]| qcowfuzz(dir.path(), &[arguments, &[&*other]].concat());
+    let fingerprint = "against: map: kind, unallocated → zero-plain";
+    let replayed = run(&["replay", "--brief", "empty", "zeros"]);
+    let out = text(&replayed.stdout);
+    assert_eq!(replayed.status.code(), Some(1), "{out}{}", text(&replayed.stderr));
+    assert!(out.contains("2 inputs, 1 with a violation") && out.contains(fingerprint), "{out}");
+    let fuzzed = run(&["fuzz", "--runs=2000", "--jobs=1", "--until-found", "--json"]);
+    assert_eq!(fuzzed.status.code(), Some(1), "{}", text(&fuzzed.stderr));
+    let summary: serde_json::Value = serde_json::from_slice(&fuzzed.stdout).unwrap();
+    assert!(summary["compared"].as_u64().unwrap() > 0, "{summary}");
+    let triaged = run(&["triage", "artifacts/map_extents"]);
+    assert_eq!(triaged.status.code(), Some(1), "{}", text(&triaged.stdout));
+    let minimized = run(&["minimize", "zeros", "-o", "small"]);
+    assert!(minimized.status.success(), "{}", text(&minimized.stderr));
+    assert!(text(&minimized.stdout).contains(fingerprint));
+    assert_eq!(run(&["replay", "small"]).status.code(), Some(1));
+    assert_eq!(qcowfuzz(dir.path(), &["replay", "small"]).status.code(), Some(0));
+    assert!(run(&["report", "small", "--html", "page.html"]).status.success());
+    assert!(run(&["bundle", "small", "-o", "bug.tar.gz"]).status.success());
+    assert!(run(&["regress", "small", "--story", "zeros are a hole"]).status.success());
+    assert_eq!(run(&["state", "show", "artifacts/map_extents"]).status.code(), Some(1));
+}
+
+#[test]
+fn the_end_of_the_other_process_is_a_finding() {
+    let dir = with_programs();
+    let other = pipes("abort");
+    let ran = qcowfuzz(dir.path(), &["replay", "zeros", "--against-command", &other]);
+    let fingerprint = "against: end, an answer → signal: 6 (SIGABRT)";
+    assert!(text(&ran.stdout).starts_with(fingerprint), "{}", text(&ran.stdout));
+}
+
+#[test]
+fn an_implementation_in_the_executable_is_named() {
+    let dir = with_programs();
+    let engine = pipes("");
+    let fuzz = ["fuzz", "--runs=200", "--jobs=1", "--against=map_extents", "--engine-command"];
+    let ran = qcowfuzz(dir.path(), &[&fuzz[..], &[&*engine]].concat());
+    assert_eq!(ran.status.code(), Some(0), "{}{}", text(&ran.stdout), text(&ran.stderr));
+    assert!(text(&ran.stdout).contains("map_extents judged "), "{}", text(&ran.stdout));
+    // The walker answers all questions about reading.
+    assert!(!text(&ran.stdout).contains("map_extents has no answer"), "{}", text(&ran.stdout));
+}
+
+#[test]
+fn options_that_cannot_be_used_are_one_line() {
+    let dir = with_programs();
+    fs::write(dir.path().join("file"), "no image").unwrap();
+    for (arguments, expected) in [
+        (
+            &["replay", "empty", "--against=nosuch"][..],
+            "--against: found 'nosuch', expected one of: qemu, map_extents",
+        ),
+        (
+            &["replay", "empty", "--against=map_extents", "--against-command=cat"],
+            "--against-command: found --against, too, expected one of them",
+        ),
+        (&["fuzz", "--runs=1", "--against-command=exit 3"], "--against-command: "),
+        (
+            &["info", "file", "--against-command=cat"],
+            "--against-command: 'info' runs no inputs, expected a command that does",
+        ),
+        (
+            &["replay", "empty", "--target=refcounts", "--against=map_extents"],
+            "--against: found the target refcounts, expected one whose images an implementation reads",
+        ),
+    ] {
+        let ran = qcowfuzz(dir.path(), arguments);
+        assert_eq!(ran.status.code(), Some(2), "{arguments:?}: {}", text(&ran.stdout));
+        assert!(error_line(&ran).starts_with(expected), "{}", error_line(&ran));
+    }
 }
