@@ -9,7 +9,7 @@
 #[path = "built_and_written/changes.rs"]
 mod changes;
 #[allow(dead_code)]
-#[path = "qemu/tools.rs"]
+#[path = "qemu/tools/mod.rs"]
 mod qemu;
 #[path = "built_and_written/seen.rs"]
 mod seen;

@@ -3,7 +3,7 @@
 mod differential_known;
 mod differential_reports;
 #[allow(dead_code)]
-#[path = "qemu/tools.rs"]
+#[path = "qemu/tools/mod.rs"]
 mod qemu;
 
 use std::collections::BTreeSet;

@@ -12,7 +12,7 @@ mod case;
 #[allow(dead_code, missing_docs)]
 mod engine;
 #[allow(dead_code)]
-#[path = "qemu/tools.rs"]
+#[path = "qemu/tools/mod.rs"]
 mod qemu;
 
 use std::collections::BTreeSet;

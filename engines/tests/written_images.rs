@@ -2,7 +2,7 @@
 //! find what our recount finds: nothing but the clusters of bitmaps that the crate has dropped.
 
 #[allow(dead_code)]
-#[path = "../../tests/qemu/tools.rs"]
+#[path = "../../tests/qemu/tools/mod.rs"]
 mod qemu;
 
 use std::cell::Cell;

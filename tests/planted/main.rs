@@ -14,7 +14,7 @@ mod lines;
 #[path = "faults/mod.rs"]
 mod planted;
 #[allow(dead_code)]
-#[path = "../qemu/tools.rs"]
+#[path = "../qemu/tools/mod.rs"]
 mod qemu;
 mod reports;
 mod untouched;

@@ -17,7 +17,7 @@ mod lines;
 #[path = "../parts/mod.rs"]
 mod parts;
 mod programs;
-#[path = "tools.rs"]
+#[path = "tools/mod.rs"]
 mod qemu;
 #[path = "../tally/mod.rs"]
 mod tally;

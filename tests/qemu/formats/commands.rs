@@ -143,8 +143,8 @@ const WITHOUT_RULE: &str = "refused images that break no rule";
 /// The number of images that break a rule.
 pub const WITH_RULE: &str = "images that break a rule";
 
-/// Returns the counts of a format, with their lowest values. Random images may miss a rule; `tests/qemu/damaged/refusals.rs`
-/// has images for each of them.
+/// Returns the counts of a format, with their lowest values. Random images may miss a rule:
+/// `tests/qemu/damaged/refusals.rs` has images for each of them.
 pub fn bounds(format: ImageFormat) -> impl Iterator<Item = (&'static str, u64)> {
     let drawer = drawer(format);
     let rules = drawer.open_rules().into_iter().chain(drawer.entry_rules().iter().copied());

@@ -1,7 +1,7 @@
 //! Finds and runs qemu-img and qemu-io, and parses their answers.
 
 pub mod compare;
-#[path = "../skipped/mod.rs"]
+#[path = "../../skipped/mod.rs"]
 pub mod skipped;
 
 use std::ffi::OsStr;
