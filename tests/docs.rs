@@ -96,6 +96,10 @@ fn files_that_are_named_exist() {
         let folder = path.parent().unwrap();
         for reference in references(&fs::read_to_string(&path).unwrap()) {
             seen += 1;
+            // The changelog is history, and may name scripts that are verbs of `cargo xtask` now.
+            if path.ends_with("CHANGELOG.md") && reference.starts_with("scripts/") {
+                continue;
+            }
             if !folder.join(&reference).exists() && !root().join(&reference).exists() {
                 missing.push(format!("{}: {reference}", path.display()));
             }
