@@ -42,8 +42,8 @@ fn library() -> Result<Value> {
     found.context("no package qcowfuzz")
 }
 
-/// Checks that no locked dependency needs a newer Rust than `Cargo.toml` states. Clippy's `incompatible_msrv` finds newer
-/// items of the standard library. With `build`, also builds library, command and examples with that version.
+/// Checks that no locked dependency needs a newer Rust than `Cargo.toml` states. Clippy's `incompatible_msrv` finds
+/// newer items of the standard library. With `build`, also builds library, command and examples with that version.
 pub fn msrv(build: bool) -> Result<()> {
     let library = library()?;
     let stated = library["rust_version"].as_str().context("no rust-version")?;
@@ -128,8 +128,8 @@ fn items(page: &str) -> BTreeSet<String> {
     links.filter_map(item).collect()
 }
 
-/// Checks the workflows without GitHub: against the schema of workflows, with the linter zizmor (unpinned actions, broad
-/// permissions, code from pull requests), and that `ci.yml` runs every step of `.ci/run`.
+/// Checks the workflows without GitHub: against the schema of workflows, with the linter zizmor (unpinned actions,
+/// broad permissions, code from pull requests), and that `ci.yml` runs every step of `.ci/run`.
 pub fn workflows() -> Result<()> {
     let programs = python("workflow-tools", &["check-jsonschema==0.39.0", "zizmor==1.32.0"])?;
     let files = files_below(&root().join(".github/workflows"))?;

@@ -9,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 use crate::planted::copy_tree;
 use crate::process::{ROOT, captured, command, failed, print_end, root};
 
-/// A fault in a file: a text, the text that takes its place, the command that must fail, and what it must print. An empty
-/// text stands for the end of the file. A command of this program begins with `xtask`.
+/// A fault in a file: a text, the text that takes its place, the command that must fail, and what it must print. An
+/// empty text stands for the end of the file. A command of this program begins with `xtask`.
 struct Fault(&'static str, &'static str, &'static str, &'static str, &'static str);
 
 const WORKFLOW: &str = ".github/workflows/advisories.yml";

@@ -27,8 +27,8 @@ fn targets_or_all(targets: &[String], toolchain: &str) -> Result<Vec<String>> {
     }
 }
 
-/// Returns a command that runs a target with the options of its file in `fuzz/options`, or else with those of the targets
-/// that run programs. It runs from a folder of finds, to which libFuzzer writes, and from the committed corpus.
+/// Returns a command that runs a target with the options of its file in `fuzz/options`, or else with those of the
+/// targets that run programs. It runs from a folder of finds, to which libFuzzer writes, and from the committed corpus.
 fn fuzz(toolchain: &str, build: &[&str], target: &str, finds: &Path) -> Result<Command> {
     let own = format!("fuzz/options/{target}.options");
     let programs = "fuzz/options/programs.options";
@@ -56,8 +56,8 @@ pub struct Smoke {
     targets: Vec<String>,
 }
 
-/// Fuzzes targets from their committed corpora. A finding is a failure, and so is a target without the extra counters of
-/// `src/fuzzing/feedback`. With AddressSanitizer, zstd's C code must have its checks, too.
+/// Fuzzes targets from their committed corpora. A finding is a failure, and so is a target without the extra counters
+/// of `src/fuzzing/feedback`. With AddressSanitizer, zstd's C code must have its checks, too.
 pub fn smoke(Smoke { toolchain, runs, targets }: &Smoke) -> Result<()> {
     let nightly = toolchain == NIGHTLY;
     let build: &[&str] = &["--no-trace-compares", "-s", "none"];
@@ -107,9 +107,9 @@ pub struct Night {
     no_trace_compares: bool,
 }
 
-/// Fuzzes targets on all cores, one after the other, and continues after a finding. Keeps the corpora, from which the next
-/// run continues, the inputs that failed, and libFuzzer's output. `summary.md` contains the output of `qcowfuzz triage` on
-/// these inputs; it is also appended to `$GITHUB_STEP_SUMMARY`. Fails if an input failed.
+/// Fuzzes targets on all cores, one after the other, and continues after a finding. Keeps the corpora, from which the
+/// next run continues, the inputs that failed, and libFuzzer's output. `summary.md` contains the output of `qcowfuzz
+/// triage` on these inputs; it is also appended to `$GITHUB_STEP_SUMMARY`. Fails if an input failed.
 pub fn night(options: &Night) -> Result<()> {
     fs::create_dir_all(&options.dir)?;
     let dir = options.dir.canonicalize()?;

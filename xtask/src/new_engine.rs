@@ -39,8 +39,8 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
-/// Runs a command of the shell in a folder, and returns its output. It must end with one of the exit codes, and without a
-/// warning. Builds share dependencies with those of this repository.
+/// Runs a command of the shell in a folder, and returns its output. It must end with one of the exit codes, and without
+/// a warning. Builds share dependencies with those of this repository.
 fn shell(line: &str, folder: &Path, codes: &[i32]) -> Result<String> {
     let start = Instant::now();
     let target = root().join("target");

@@ -1,5 +1,5 @@
-//! Packs the library and the walker as `cargo publish` would, then builds and tests the packed crates without the rest of
-//! the repository. `tests/package.rs` states which files the packages contain.
+//! Packs the library and the walker as `cargo publish` would, then builds and tests the packed crates without the rest
+//! of the repository. `tests/package.rs` states which files the packages contain.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,9 +39,10 @@ pub fn check() -> Result<()> {
     quiet(package.args(["-p", "qcowfuzz-walker", "-p", "qcowfuzz"]))?;
     let [walker, library] = ["qcowfuzz-walker", "qcowfuzz"].map(|name| unpacked(&packages, name));
     let (walker, library) = (walker?, library?);
-    // Cargo names the files of a crate after its place in its workspace, which is the same for both crates, and after its
-    // profile. With a profile of its own, the packed crate does not replace the library that the tests beside this step
-    // use. The walker that the library depends on is the packed one, as if it were on crates.io; Cargo.lock then changes.
+    // Cargo names the files of a crate after its place in its workspace, which is the same for both crates, and after
+    // its profile. With a profile of its own, the packed crate does not replace the library that the tests beside this
+    // step use. The walker that the library depends on is the packed one, as if it were on crates.io; Cargo.lock then
+    // changes.
     let profile = "profile.dev.package.qcowfuzz.codegen-units=32".to_owned();
     let patch = format!("patch.crates-io.qcowfuzz-walker.path='{}'", walker.display());
     let config = ["--config", &profile, "--config", &patch];
@@ -76,8 +77,8 @@ fn unpacked(packages: &Path, name: &str) -> Result<PathBuf> {
     Ok(package.with_extension(""))
 }
 
-/// Returns cargo in the folder of a packed crate. The dependencies are those of the other steps, built once. The command of
-/// the packed crate must not take the place of ours, which other steps may be running.
+/// Returns cargo in the folder of a packed crate. The dependencies are those of the other steps, built once. The
+/// command of the packed crate must not take the place of ours, which other steps may be running.
 fn packed(folder: &Path) -> Command {
     let mut cargo = command("cargo");
     cargo.current_dir(folder).env("CARGO_TARGET_DIR", root().join("target/packaged"));

@@ -13,8 +13,8 @@ use crate::process::{captured, command, expect, files_below, passes};
 /// The violation that the canary causes, without its oracle.
 const VIOLATION: &str = ": kind, zero-allocated → zero-plain";
 
-/// Proves that both loops can fail. Both must find the canary from an empty corpus, and the oracle `model` or `snapshots`
-/// must report it.
+/// Proves that both loops can fail. Both must find the canary from an empty corpus, and the oracle `model` or
+/// `snapshots` must report it.
 pub fn canary(runs: u64) -> Result<()> {
     let planted = Planted::new(CANARY, &[CANARY])?;
     let work = tempfile::tempdir()?;
@@ -48,8 +48,9 @@ pub fn from_crash() -> Result<()> {
     passes(command("cargo").args(test).env("QCOWFUZZ_CANARY", canary))
 }
 
-/// Runs `nightly-fuzz` for seconds. With the canary planted, the summary must contain the bug, and the program must fail.
-/// Without it, the program must find nothing and keep the corpus, and a second run must continue from that corpus.
+/// Runs `nightly-fuzz` for seconds. With the canary planted, the summary must contain the bug, and the program must
+/// fail. Without it, the program must find nothing and keep the corpus, and a second run must continue from that
+/// corpus.
 pub fn nightly_fuzz(seconds: u64) -> Result<()> {
     let work = tempfile::tempdir()?;
     let page = work.path().join("page");
@@ -81,9 +82,9 @@ pub fn nightly_fuzz(seconds: u64) -> Result<()> {
     Ok(())
 }
 
-/// Proves that a campaign survives a stack overflow, a hang, an allocation without measure and a panic, which are planted
-/// in a copy of the tree (`bugs/deadly`). The campaign must find all four and make all runs, and a second campaign must
-/// be the same.
+/// Proves that a campaign survives a stack overflow, a hang, an allocation without measure and a panic, which are
+/// planted in a copy of the tree (`bugs/deadly`). The campaign must find all four and make all runs, and a second
+/// campaign must be the same.
 pub fn survivor(runs: u64) -> Result<()> {
     // Not optimized: that build shares all dependencies, and most of the time goes to hangs.
     let qcowfuzz = planted_command("survivor", &["deadly/walk"])?;

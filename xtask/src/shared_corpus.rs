@@ -32,8 +32,8 @@ pub struct Arguments {
     seconds: u64,
 }
 
-/// Runs the campaigns and judges what they leave. The named seeds are as they were, every find that a campaign has kept is
-/// there and whole, and the others have taken in finds of the killed one. Distilling loses no seed.
+/// Runs the campaigns and judges what they leave. The named seeds are as they were, every find that a campaign has kept
+/// is there and whole, and the others have taken in finds of the killed one. Distilling loses no seed.
 pub fn check(arguments: &Arguments) -> Result<()> {
     let build = |line: &str, target: &str| {
         let mut cargo = command("cargo");
