@@ -119,7 +119,7 @@ pub fn patches(folder: &str) -> Result<Vec<PathBuf>> {
 /// Builds the command in the copy, and returns its path. The build takes half the time of a release build; its program
 /// is a little slower.
 fn build_command(tree: &Tree) -> Result<PathBuf> {
-    quiet(hurried(&mut tree.cargo()).args(["build", "--release", "--bin", "qcowfuzz"]))?;
+    quiet(hurried(&mut tree.cargo("build")).args(["build", "--release", "--bin", "qcowfuzz"]))?;
     Ok(tree.work.join("build/release/qcowfuzz"))
 }
 
@@ -151,7 +151,7 @@ fn measure_libfuzzer(
     let (build, options) = bug.options(setting);
     // A folder for each way to build: cargo builds everything anew whenever RUSTFLAGS change.
     let builds = format!("fuzz{}", build.concat());
-    let mut cargo = tree.cargo_into(&builds);
+    let mut cargo = tree.cargo(&builds);
     let fuzz = ["+nightly", "fuzz", "build", "-s", "none", &bug.target];
     quiet(hurried(&mut cargo).args(fuzz).args(build))?;
     let dir = tree.work.join("campaign");
@@ -195,11 +195,8 @@ fn check_smallest(tree: &Tree, bugs: &[Bug]) -> Result<()> {
         let mut replay = command(&qcowfuzz);
         let (_, shown) =
             captured(replay.args(["replay", "--brief", "--target", &bug.target]).arg(&input))?;
-        println!(
-            "{}: {}",
-            bug.name,
-            shown.trim().rsplit_once(".bin: ").map_or(shown.trim(), |it| it.1)
-        );
+        let prefix = format!("{}: ", input.display());
+        println!("{}: {}", bug.name, shown.trim().trim_start_matches(&prefix));
         if !bug.expected.is_match(&shown) {
             missed.push(bug.name.clone());
         }

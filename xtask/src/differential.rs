@@ -113,7 +113,7 @@ pub fn bugs(options: &BugOptions) -> Result<()> {
     let (mut table, mut names, mut missed) = (head(&titles), BTreeSet::new(), Vec::new());
     for bug in Bug::chosen(&all, &options.names)? {
         tree.plant(&bug.patch)?;
-        quiet(tree.cargo().args(["build", "--locked", "--bin", "qcowfuzz"]))?;
+        quiet(tree.cargo("build").args(["build", "--locked", "--bin", "qcowfuzz"]))?;
         let (cells, name) = judged(&bug, &campaign(&tree, options.iterations)?)?;
         table += &row(&cells);
         // A fingerprint that another bug has, too, tells neither of them.

@@ -115,7 +115,7 @@ fn build(
     changes: &Changes,
 ) -> Result<std::result::Result<PathBuf, Vec<CompileError>>> {
     tree.write(changes)?;
-    let mut cargo = tree.cargo();
+    let mut cargo = tree.cargo("build");
     cargo.args(["build", "-q", "--example", "bounded", "--message-format=json"]);
     cargo.args(PROFILE.map(|it| format!("--config=profile.dev.package.qcowfuzz.{it}")));
     let done = cargo.output()?;

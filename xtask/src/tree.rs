@@ -72,19 +72,11 @@ impl Tree {
         quiet(apply).map(drop).with_context(|| format!("{}: does not apply", patch.display()))
     }
 
-    /// Returns a command of cargo that runs in the copy, and builds into a folder beside it.
-    pub fn cargo_into(&self, builds: &str) -> Command {
+    /// Returns a command of cargo that runs in the copy, and builds into the folder `builds` beside it. It shares nothing
+    /// with the builds of the tree: cargo takes two packages of one name and version for one, and would keep a bug.
+    pub fn cargo(&self, builds: &str) -> Command {
         let mut cargo = Command::new("cargo");
         cargo.current_dir(self.folder()).env("CARGO_TARGET_DIR", self.work.join(builds));
-        cargo
-    }
-
-    /// Returns a command of cargo that runs in the copy, and builds into the folder `build` beside it. It shares the
-    /// dependencies that the original has built.
-    pub fn cargo(&self) -> Command {
-        let mut cargo = self.cargo_into("build");
-        // Cargo before 1.91 ignores this variable and then shares nothing.
-        cargo.env("CARGO_BUILD_BUILD_DIR", target_folder(""));
         cargo
     }
 }
