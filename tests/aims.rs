@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 
 use qcowfuzz::formats::anatomy::Part;
-use qcowfuzz::harness::Implementation;
 use qcowfuzz::harness::cases::tracer::{AccessedRange, Tracer};
 use qcowfuzz::harness::engine::claims::Claims;
 use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, Harness, Walker};
+use qcowfuzz::harness::{Checks, Harness, Implementation, Walker};
 use qcowfuzz::images::Limits;
 use qcowfuzz::internal::fuzzing::mutators::{
     Breeding, FileBreeding, MUTATIONS, Weights, breed, breed_file,

@@ -21,9 +21,7 @@ use qcowfuzz::images::FileNames;
 use qcowfuzz::internal::findings::explain::explain;
 use qcowfuzz::internal::images::format::list;
 use qcowfuzz::internal::programs::interpreter::Effect;
-use qcowfuzz::programs::Operation;
-use qcowfuzz::programs::Program;
-use qcowfuzz::programs::text;
+use qcowfuzz::programs::{Operation, Program, text};
 use qcowfuzz::walkers::{Disk, WalkScratch, map_extents, read};
 
 fn corpus() -> PathBuf {

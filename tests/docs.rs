@@ -96,10 +96,6 @@ fn files_that_are_named_exist() {
         let folder = path.parent().unwrap();
         for reference in references(&fs::read_to_string(&path).unwrap()) {
             seen += 1;
-            // The changelog is history, and may name scripts that are verbs of `cargo xtask` now.
-            if path.ends_with("CHANGELOG.md") && reference.starts_with("scripts/") {
-                continue;
-            }
             if !folder.join(&reference).exists() && !root().join(&reference).exists() {
                 missing.push(format!("{}: {reference}", path.display()));
             }
@@ -296,31 +292,7 @@ fn every_oracle_is_documented_with_planted_bugs() {
     .map(text_of);
     let planted = ["planted/faults", "planted/layout", "planted/altered"].map(sources).concat()
         + &files.concat();
-    // A file of an oracle has a verdict. The other files are tools of the oracles.
-    let tools = [
-        "mod",
-        "collector",
-        "error_text",
-        "known",
-        "observed",
-        "recount",
-        "raw",
-        "unwalked",
-        "entries",
-        "structures",
-        // A part of `written`.
-        "kept",
-    ];
-    let folders = ["src/harness/oracles", "src/harness/oracles/qcow2"].map(|it| root().join(it));
-    let layout = (String::from("layout"), text_of("src/harness/oracles/layout/mod.rs"));
-    let files = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap());
-    let sources_of_oracles: BTreeMap<String, String> = files
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|it| it == "rs"))
-        .map(|path| (path.file_stem().unwrap().to_str().unwrap().to_string(), text_of(path)))
-        .filter(|(name, _)| !tools.contains(&name.as_str()))
-        .chain([layout])
-        .collect();
+    let sources_of_oracles = sources_of_oracles();
     let mut documented = BTreeSet::new();
     for section in document.split("\n## ").skip(1) {
         let name = section.lines().next().unwrap();

@@ -1,29 +1,23 @@
 //! The feedback is a pure function of the input, and the committed seeds cover its counters.
 
 use std::collections::BTreeSet;
-use std::fmt;
-use std::fs;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
+use std::{fmt, fs};
 
 use qcowfuzz::disk::image_format::ImageFormat;
-use qcowfuzz::disk::observer::Event;
-use qcowfuzz::disk::observer::State;
-use qcowfuzz::disk::observer::Vital;
-use qcowfuzz::disk::observer::{Observer, Rare};
+use qcowfuzz::disk::observer::{Event, Observer, Rare, State, Vital};
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::fuzzing::feedback::Recorder;
-use qcowfuzz::harness::Implementation;
 use qcowfuzz::harness::engine::claims::{EnginePolicy, SizePolicy};
 use qcowfuzz::harness::engine::{Engine, EngineError, Facts, OpenDisk, Opened};
 use qcowfuzz::harness::files::chain::Chain;
 use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, Harness, Walker};
+use qcowfuzz::harness::{Checks, Harness, Implementation, Walker};
 use qcowfuzz::images::FileNames;
 use qcowfuzz::internal::findings::log::Log;
-use qcowfuzz::internal::fuzzing::feedback::layout::Counter;
-use qcowfuzz::internal::fuzzing::feedback::layout::{events_of, schema_hash};
+use qcowfuzz::internal::fuzzing::feedback::layout::{Counter, events_of, schema_hash};
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::programs::operand::{Base, ImageForm};
 use qcowfuzz::programs::Operation;

@@ -6,8 +6,7 @@
 use std::path::Path;
 use std::rc::Rc;
 
-use qcowfuzz::disk::observer::Observer;
-use qcowfuzz::disk::observer::{Rare, Vital};
+use qcowfuzz::disk::observer::{Observer, Rare, Vital};
 use qcowfuzz::findings::runner::Finding;
 use qcowfuzz::fuzzing::corpus::Folder;
 use qcowfuzz::fuzzing::embedded::{FuzzSettings, Fuzzer, RunReply, Subject};

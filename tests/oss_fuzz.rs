@@ -15,7 +15,9 @@ use qcowfuzz::formats::qcow2::constants::{
 use qcowfuzz::harness::targets::TargetKind;
 
 use qcowfuzz::formats::vdi::constants as vdi;
-use qcowfuzz::formats::{vhdx::constants as vhdx, vmdk::constants as vmdk, vpc::constants as vpc};
+use qcowfuzz::formats::vhdx::constants as vhdx;
+use qcowfuzz::formats::vmdk::constants as vmdk;
+use qcowfuzz::formats::vpc::constants as vpc;
 
 const DICTIONARY: &str = "fuzz/dictionaries/raw_image.dict";
 /// The lowest number of seeds of a target.

@@ -4,8 +4,7 @@ use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::images::Limits;
 use qcowfuzz::internal::images::files::LayerFiles;
 use qcowfuzz::internal::images::qcow2::Names;
-use qcowfuzz::internal::programs::interpreter::Effect;
-use qcowfuzz::internal::programs::interpreter::Vm;
+use qcowfuzz::internal::programs::interpreter::{Effect, Vm};
 use qcowfuzz::programs::text::assemble;
 
 /// Runs a program, which must violate nothing after any operation. Operations of `text` that begin

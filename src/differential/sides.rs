@@ -10,8 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 use crate::processes::{Executable, MARK, Reply};
-use crate::recipes::perform::QemuTool;
-use crate::recipes::perform::{QemuTools, run_tool};
+use crate::recipes::perform::{QemuTool, QemuTools, run_tool};
 use crate::recipes::recipe::{AskedDisk, DiskQuestion, quoted};
 
 /// The programs of a campaign.

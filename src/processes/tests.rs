@@ -3,11 +3,10 @@
 
 #![cfg(feature = "cli")]
 
-use std::fs;
 use std::hint::black_box;
-use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use rustix::process::{Pid, getpgid};
 

@@ -15,9 +15,8 @@ use crate::images::qcow2::{
 
 use super::operand::{
     Base, ClusterBits, DataIn, ImageFeatures, ImageForm, Number, Operand, OperandPlace,
-    RefcountOrder, Relative, Size,
+    RefcountOrder, Relative, Size, TextError, TextOperands, print_operand,
 };
-use super::operand::{TextError, TextOperands, print_operand};
 
 /// The length of a prologue in bytes.
 pub const PROLOGUE_BYTES: usize = 20;

@@ -11,12 +11,11 @@ use std::{fmt, io};
 
 use serde::Deserialize;
 
-use super::RecipeError;
-use super::claims;
 use super::guest::GuestModel;
 use super::guest_data::{Expected, samples};
 use super::perform::{Performed, QemuTool, QemuTools, RunTool, perform, run_tool};
 use super::recipe::{AskedDisk, COMPRESSED_WRITE, Command, RecipeStep, value_of};
+use super::{RecipeError, claims};
 use crate::base::features::FeatureSet;
 use crate::base::file_parts::MAX_EXTENT_FILES;
 use crate::base::limits::MAX_LAYERS;

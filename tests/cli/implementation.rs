@@ -407,7 +407,7 @@ fn a_difference_is_found_by_every_verb() {
     assert!(run(&["report", "small", "--html", "page.html"]).status.success());
     assert!(run(&["bundle", "small", "-o", "bug.tar.gz"]).status.success());
     assert!(run(&["regress", "small", "--story", "zeros are a hole"]).status.success());
-    assert_eq!(run(&["state", "show", "artifacts/map_extents"]).status.code(), Some(1));
+    assert_eq!(run(&["corpus", "show", "artifacts/map_extents"]).status.code(), Some(1));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `merge` and `state`: one folder from several, in which no file is lost that a person named; the coverage of the
 //! committed seeds, the difference of two corpora, and a smallest sufficient set of inputs. Each command of
-//! `docs/campaigns.md` works; `tests/from_crash.rs` runs those on a testcase, `scripts/shared-corpus` those of
+//! `docs/campaigns.md` works; `tests/from_crash.rs` runs those on a testcase, `cargo xtask shared-corpus` those of
 //! libFuzzer.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -191,7 +191,7 @@ fn seeds(target: &str, into: &Path) -> PathBuf {
 }
 
 fn json(dir: &Path, arguments: &[&str]) -> serde_json::Value {
-    let output = qcowfuzz(dir, &[&["state", "--json"], arguments].concat());
+    let output = qcowfuzz(dir, &[&["corpus", "--json"], arguments].concat());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
 }
@@ -226,8 +226,11 @@ fn the_coverage_of_seeds_is_printed() {
         walks.iter().any(|edge| edge["walk"].as_str().is_some_and(|walk| walk.ends_with(part)))
     };
     assert!(has("the whole disk") && has("nothing"), "{walks:?}");
-    let output = qcowfuzz(dir.path(), &["state", "show", "map_extents", "--rarest", "1"]);
+    let output = qcowfuzz(dir.path(), &["corpus", "show", "map_extents", "--rarest", "1"]);
     let out = text(&output.stdout);
+    // An earlier name of the command.
+    let earlier = qcowfuzz(dir.path(), &["state", "show", "map_extents", "--rarest", "1"]);
+    assert_eq!(text(&earlier.stdout), out);
     assert!(out.starts_with(&format!("map_extents: {count} inputs, ")), "{out}");
     assert!(out.contains("\nnever happened:\n") && out.contains("     1 input  build: "), "{out}");
 }
@@ -249,7 +252,7 @@ fn a_pruned_corpus_covers_the_same_and_no_file_is_lost() {
     let nothing = serde_json::json!([]);
     assert_eq!((&diff["only_one"], &diff["only_other"]), (&nothing, &nothing));
     // Again, into the folder that exists now.
-    let output = qcowfuzz(dir.path(), &["state", "prune", "map_extents", "-o", "small"]);
+    let output = qcowfuzz(dir.path(), &["corpus", "prune", "map_extents", "-o", "small"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(error_line(&output).ends_with("the file exists, expected a new one or --force"));
     json(dir.path(), &["prune", "map_extents", "-o", "small", "--force"]);
@@ -265,7 +268,7 @@ fn two_corpora_are_compared_both_ways() {
     assert_eq!(diff["only_other"], serde_json::json!([]));
     let only = diff["only_one"].as_array().unwrap();
     assert!(only.contains(&"open: header → snapshot".into()), "{diff}");
-    let output = qcowfuzz(dir.path(), &["state", "diff", "hostile", "one", "--target", "hostile"]);
+    let output = qcowfuzz(dir.path(), &["corpus", "diff", "hostile", "one", "--target", "hostile"]);
     let out = text(&output.stdout);
     assert!(out.contains(&format!("\nonly hostile: {}\n", only.len())), "{out}");
     assert!(out.ends_with("\nonly one: 0\n"), "{out}");
@@ -276,7 +279,7 @@ fn a_path_that_is_no_folder_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("file"), "").unwrap();
     for (name, what) in [("nothing", "No such file"), ("file", "Not a directory")] {
-        let output = qcowfuzz(dir.path(), &["state", "show", name]);
+        let output = qcowfuzz(dir.path(), &["corpus", "show", name]);
         assert_eq!(output.status.code(), Some(2));
         assert!(
             error_line(&output).starts_with(&format!("{name}: {what}")),
@@ -292,7 +295,7 @@ fn a_path_that_is_no_folder_is_an_error() {
 #[test]
 fn the_state_of_a_campaign_has_parents_and_mutations() {
     let dir = tempfile::tempdir().unwrap();
-    let missing = qcowfuzz(dir.path(), &["state", "campaign"]);
+    let missing = qcowfuzz(dir.path(), &["corpus", "campaign"]);
     assert_eq!(missing.status.code(), Some(2));
     let no_state = "./state/map_extents/job-0.json: No such file or directory (os error 2)";
     assert_eq!(error_line(&missing), no_state);
@@ -330,7 +333,7 @@ fn the_state_of_a_campaign_has_parents_and_mutations() {
     }
     assert_eq!(sum("children", "parents"), 2000.0);
     assert!(sum("kept", "mutations") >= sum("kept", "parents"), "{job}");
-    let text_form = qcowfuzz(dir.path(), &["state", "campaign", "campaign", "--most", "1"]);
+    let text_form = qcowfuzz(dir.path(), &["corpus", "campaign", "campaign", "--most", "1"]);
     let names = parents[0]["input"].as_str().unwrap();
     assert!(text(&text_form.stdout).contains(names), "{text_form:?}");
 }

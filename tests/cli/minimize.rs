@@ -1,5 +1,5 @@
 //! `minimize` with a predicate, because no input shows a bug here: its results, the inputs that it refuses, and the
-//! files that it leaves. `regress` prints Rust tests that compile and pass. `scripts/from-crash` runs `minimize` by
+//! files that it leaves. `regress` prints Rust tests that compile and pass. `cargo xtask from-crash` runs `minimize` by
 //! fingerprint, with a planted bug.
 
 use std::fs;

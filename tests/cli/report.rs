@@ -1,5 +1,5 @@
 //! `report`, `triage` and `bundle`. A page has everything that `replay --json` has, its links lead to existing
-//! elements, and it loads nothing. `scripts/from-crash` runs all three with a planted bug.
+//! elements, and it loads nothing. `cargo xtask from-crash` runs all three with a planted bug.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

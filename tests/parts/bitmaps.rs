@@ -2,12 +2,10 @@
 
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::formats::qcow2::bitmap::BitmapCluster;
-use qcowfuzz::formats::qcow2::bitmap::BitmapEntry;
-use qcowfuzz::formats::qcow2::bitmap::BitmapTableEntry;
-use qcowfuzz::formats::qcow2::constants::AUTOCLEAR_BITMAPS;
-use qcowfuzz::formats::qcow2::constants::BITMAP_FIXED_BYTES;
-use qcowfuzz::formats::qcow2::constants::EXTENSION_BITMAPS;
+use qcowfuzz::formats::qcow2::bitmap::{BitmapCluster, BitmapEntry, BitmapTableEntry};
+use qcowfuzz::formats::qcow2::constants::{
+    AUTOCLEAR_BITMAPS, BITMAP_FIXED_BYTES, EXTENSION_BITMAPS,
+};
 use qcowfuzz::formats::qcow2::geometry::Version;
 use qcowfuzz::formats::qcow2::head::Head;
 use qcowfuzz::internal::images::entropy::Entropy;

@@ -1,9 +1,7 @@
 //! Parts of cluster contents.
 
 use qcowfuzz::formats::qcow2::geometry::Compression;
-use qcowfuzz::internal::programs::operand::ImageFeatures;
-use qcowfuzz::internal::programs::operand::Keep;
-use qcowfuzz::internal::programs::operand::Number;
+use qcowfuzz::internal::programs::operand::{ImageFeatures, Keep, Number};
 use qcowfuzz::programs::Operation;
 
 use super::{ANYWHERE, Part};

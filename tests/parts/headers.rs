@@ -3,21 +3,16 @@
 
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::formats::qcow2::constants::COMPATIBLE_LAZY_REFCOUNTS;
-use qcowfuzz::formats::qcow2::constants::EXTENSION_BACKING_FORMAT;
-use qcowfuzz::formats::qcow2::constants::EXTENSION_BITMAPS;
-use qcowfuzz::formats::qcow2::constants::EXTENSION_DATA_FILE;
-use qcowfuzz::formats::qcow2::constants::EXTENSION_END;
-use qcowfuzz::formats::qcow2::constants::EXTENSION_FEATURE_NAMES;
-use qcowfuzz::formats::qcow2::constants::INCOMPATIBLE_CORRUPT;
-use qcowfuzz::formats::qcow2::constants::INCOMPATIBLE_DIRTY;
+use qcowfuzz::formats::qcow2::constants::{
+    COMPATIBLE_LAZY_REFCOUNTS, EXTENSION_BACKING_FORMAT, EXTENSION_BITMAPS, EXTENSION_DATA_FILE,
+    EXTENSION_END, EXTENSION_FEATURE_NAMES, INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY,
+};
 use qcowfuzz::formats::qcow2::geometry::Version;
 use qcowfuzz::formats::qcow2::head::Head;
 use qcowfuzz::formats::qcow2::header::Header;
 use qcowfuzz::images::Image;
 use qcowfuzz::internal::images::entropy::Entropy;
-use qcowfuzz::internal::images::files::Deviation;
-use qcowfuzz::internal::images::files::LayerFiles;
+use qcowfuzz::internal::images::files::{Deviation, LayerFiles};
 use qcowfuzz::internal::programs::operand::ImageFeatures;
 use qcowfuzz::internal::programs::prologue::Prologue;
 

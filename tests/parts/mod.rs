@@ -11,17 +11,13 @@ mod snapshots;
 
 use files::{CUT_DATA, GARBAGE_TAIL, PAYLOAD_BYTE, PAYLOAD_SECTOR, ZERO_TAIL};
 use payloads::{DEFLATE_CODINGS, ZSTD_CODINGS};
-use qcowfuzz::images::FileNames;
-use qcowfuzz::images::Images;
-use qcowfuzz::images::Limits;
+use qcowfuzz::images::{FileNames, Images, Limits};
 use qcowfuzz::internal::images::entropy::Entropy;
-use qcowfuzz::internal::programs::interpreter::Effect;
-use qcowfuzz::internal::programs::interpreter::Vm;
+use qcowfuzz::internal::programs::interpreter::{Effect, Vm};
 use qcowfuzz::internal::programs::operation::Class;
 use qcowfuzz::internal::programs::prologue::Prologue;
-use qcowfuzz::programs::Operation;
-use qcowfuzz::programs::Program;
 use qcowfuzz::programs::generate::{GenerateSettings, generate};
+use qcowfuzz::programs::{Operation, Program};
 
 use crate::lines;
 

@@ -17,8 +17,7 @@ use crate::formats::qcow2::constants::{
 };
 use crate::formats::qcow2::geometry::{Compression, Geometry, Version};
 use crate::formats::qcow2::head::{Field, Head};
-use crate::formats::qcow2::snapshot::SnapshotEntry;
-use crate::formats::qcow2::snapshot::{each_entry, extra_of};
+use crate::formats::qcow2::snapshot::{SnapshotEntry, each_entry, extra_of};
 use crate::walkers::{Disk, ExtentFacts, VmdkFacts, vmdk_facts};
 
 use super::map::Form;

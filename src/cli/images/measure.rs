@@ -16,8 +16,7 @@ use crate::formats::error::MapError;
 use crate::formats::qcow2::bitmap::{ListedBitmap, bitmap_list};
 use crate::formats::qcow2::geometry::Version;
 use crate::formats::qcow2::head::Head;
-use crate::formats::qcow2::snapshot::SnapshotEntry;
-use crate::formats::qcow2::snapshot::each_entry;
+use crate::formats::qcow2::snapshot::{SnapshotEntry, each_entry};
 use crate::walkers::{MeasureError, Measurement, PlannedImage};
 
 use super::map::Form;

@@ -1,8 +1,7 @@
 //! Removes images from a backing chain: one between two others, the top one, or all that lie below one.
 
 use super::search::{RecipeSearch, command, command_mut, each_command};
-use crate::recipes::recipe::{Command, Recipe, value_of, verb_of};
-use crate::recipes::recipe::{named_by, relative_to};
+use crate::recipes::recipe::{Command, Recipe, named_by, relative_to, value_of, verb_of};
 
 /// Removes images.
 pub(super) fn reduce(search: &mut RecipeSearch<'_>) {

@@ -2,11 +2,9 @@ use std::collections::BTreeSet;
 use std::io::{Error as SystemError, ErrorKind};
 use std::path::PathBuf;
 
-use super::FINDINGS;
 use super::ReasonClass::*;
-use super::messages::OUR_MESSAGES;
-use super::messages::QEMU_MESSAGES;
-use super::*;
+use super::messages::{OUR_MESSAGES, QEMU_MESSAGES};
+use super::{FINDINGS, *};
 use crate::base::error::Error;
 use crate::disk::error::{FileError, StorageError};
 use crate::disk::offsets::{GuestOffset, HostOffset};

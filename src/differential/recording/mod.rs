@@ -16,8 +16,7 @@ use tar::{Builder, Header};
 
 use super::campaign::{MAX_LEFT_OUT, NoIteration, Plan};
 use super::iteration::RecipeRunner;
-use super::workdir::WorkFolder;
-use super::workdir::settle;
+use super::workdir::{WorkFolder, settle};
 use crate::base::error::Error;
 use crate::base::files::{Existing, create};
 use crate::differential::workdir::files_below;

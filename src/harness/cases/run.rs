@@ -20,14 +20,13 @@ use crate::harness::cases::target::{CaseEnd, CaseRun, Definition, Expectation, I
 use crate::harness::engine::claims::{Claim, Claims};
 use crate::harness::engine::tested::TestedEngine;
 use crate::harness::engine::{Engine, Facts, failure};
-use crate::harness::files;
 use crate::harness::files::chain::Chain;
 use crate::harness::files::meter::{FileAccess, Meter};
 use crate::harness::oracles::OracleResult;
 use crate::harness::oracles::bounds::MemoryMeter;
 use crate::harness::oracles::qcow2::Structures;
 use crate::harness::targets::TargetKind;
-use crate::harness::{Checks, Failure, MetFinding, Outcome, Pipeline};
+use crate::harness::{Checks, Failure, MetFinding, Outcome, Pipeline, files};
 use crate::images::damage::Damage;
 use crate::images::entropy::Entropy;
 use crate::images::files::{FileNames, Images, LayerFiles};

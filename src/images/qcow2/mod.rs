@@ -36,11 +36,10 @@ use crate::disk::clusters::ClusterSize;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::Observer;
 use crate::formats::anatomy::{Part, StructureField};
-use crate::formats::qcow2::constants::header as fields;
 use crate::formats::qcow2::constants::{
     AUTOCLEAR_BITMAPS, AUTOCLEAR_RAW_DATA_FILE, COMPATIBLE_LAZY_REFCOUNTS,
     INCOMPATIBLE_COMPRESSION, INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DATA_FILE, INCOMPATIBLE_DIRTY,
-    INCOMPATIBLE_EXTENDED_L2, V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES,
+    INCOMPATIBLE_EXTENDED_L2, V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES, header as fields,
 };
 use crate::formats::qcow2::geometry::{Compression, Version};
 

@@ -6,8 +6,7 @@
 use std::fmt;
 
 use crate::base::limits::MAX_OPERATIONS;
-use crate::programs::operand::Length;
-use crate::programs::operand::{Hex, TextError, TextOperands, parse_hex, print_operand};
+use crate::programs::operand::{Hex, Length, TextError, TextOperands, parse_hex, print_operand};
 use crate::programs::operation::{OPERATION_BYTES, Operation};
 
 /// Decodes the records of an input. Records of data are never decoded as operations. If the program ends before the

@@ -3,9 +3,7 @@
 use qcowfuzz::disk::extent::{Extent, Mapping};
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::internal::images::entropy::Entropy;
-use qcowfuzz::internal::programs::operand::Base;
-use qcowfuzz::internal::programs::operand::DataIn;
-use qcowfuzz::internal::programs::operand::Size;
+use qcowfuzz::internal::programs::operand::{Base, DataIn, Size};
 use qcowfuzz::programs::Program;
 use qcowfuzz::programs::generate::{GenerateSettings, generate};
 use qcowfuzz::programs::text::assemble;

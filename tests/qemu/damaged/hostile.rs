@@ -2,10 +2,8 @@
 //! extents. If both fail on the way, the shorter list of extents is the beginning of the longer one. The rules of the
 //! oracle `refusal` name the images that qemu-img does not open.
 
-use crate::images::check;
-use crate::images::info;
-use crate::lines;
-use crate::qemu;
+use crate::images::{check, info};
+use crate::{lines, qemu};
 use qcowfuzz::formats::qcow2::entry::Layout;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

@@ -1,11 +1,10 @@
 //! Files that cannot be opened, and wrong command lines.
 
-use std::fmt;
-use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::{fmt, fs};
 
 use qcowfuzz::internal::differential::reason::ReasonClass;
 use tempfile::TempDir;

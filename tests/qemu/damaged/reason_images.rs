@@ -1,8 +1,7 @@
 //! Damaged images of every format.
 
-use std::fmt;
-use std::fs;
 use std::path::Path;
+use std::{fmt, fs};
 
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::formats::anatomy::Part;

@@ -1,9 +1,8 @@
 //! The rules about VHD, VHDX and VMDK images: for each rule, images that break it, and the answer of qemu-img.
 
 use std::collections::BTreeSet;
-use std::fmt;
-use std::fs;
 use std::path::Path;
+use std::{fmt, fs};
 
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::harness::targets::TargetKind;
@@ -12,8 +11,7 @@ use qcowfuzz::internal::programs::operand::Base;
 use qcowfuzz::programs::Program;
 
 use crate::broken_formats::{BYTE_CASES, FORMAT_CASES, sound};
-use crate::damaged::refusals::refused;
-use crate::damaged::refusals::rule_names;
+use crate::damaged::refusals::{refused, rule_names};
 use crate::formats::program;
 use crate::qemu::{self, Checked};
 use crate::tally::Tally;

@@ -14,7 +14,7 @@ use qcowfuzz::disk::storage::{FileStorage, Storage, each_data};
 use qcowfuzz::images::Image;
 use qcowfuzz::internal::images::damage::BrokenEntry;
 use qcowfuzz::internal::images::entropy::Entropy;
-use qcowfuzz::internal::images::list::drawer;
+use qcowfuzz::internal::images::format::list::drawer;
 use qcowfuzz::walkers::{self, Disk, WalkScratch};
 
 use super::comparison::SIGFPE;

@@ -3,9 +3,8 @@
 
 use crate::qemu;
 use std::ffi::OsStr;
-use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fmt, fs};
 
 use super::maker::Recipe;
 use crate::images::maker::Making;

@@ -10,13 +10,10 @@ mod payloads;
 mod snapshots;
 mod writer;
 
-use crate::lines;
-use crate::parts;
-use crate::qemu;
-use std::fmt;
-use std::fs;
+use crate::{lines, parts, qemu};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::{fmt, fs};
 
 use crate::programs::files::{MAX_FILE_BYTES, check_layers, is_checkable, write_to};
 use crate::programs::judge::{Bench, judge, judge_disk};
@@ -24,8 +21,7 @@ use crate::qemu::skipped::skipped;
 use crate::tally::Tally;
 use files::{ENOUGH, Pairs};
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::images::FileNames;
-use qcowfuzz::images::Image;
+use qcowfuzz::images::{FileNames, Image};
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::export::Holes;
 use qcowfuzz::internal::programs::operand::{Base, ImageForm, Size};

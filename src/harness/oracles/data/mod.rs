@@ -13,8 +13,7 @@ use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::Answer;
 use crate::harness::model::{Model, PieceState, Visible};
-use crate::images::content::fill::DeepCluster;
-use crate::images::content::fill::{between_stamps, fill};
+use crate::images::content::fill::{DeepCluster, between_stamps, fill};
 use crate::images::content::{LookOfCluster, STAMP_BYTES, WriteContent, WriteNumber, stamp};
 use crate::images::unstamped::{MAX_UNSTAMPED_BYTES, UnstampedData};
 

@@ -15,8 +15,7 @@ use crate::images::content::WriteNumber;
 use crate::images::content::unstamped::UnstampedData;
 use crate::images::limits::Limits;
 
-use super::encoding::Sizes;
-use super::encoding::Subclusters;
+use super::encoding::{Sizes, Subclusters};
 use super::placement::{Placement, Policy};
 use super::plan::{ImagePlan, MAX_SIZE_BYTES};
 use super::state::{Bitmaps, FileState, Given, L1, PayloadEnd, Snapshots, TablePlace};

@@ -4,8 +4,7 @@
 use crate::disk::clusters::{GuestCluster, SubclusterRange};
 use crate::disk::offsets::HostOffset;
 use crate::images::content::SubclusterChange;
-use crate::images::qcow2::encoding::Sizes;
-use crate::images::qcow2::encoding::Subclusters;
+use crate::images::qcow2::encoding::{Sizes, Subclusters};
 use crate::images::qcow2::tables::{ClusterMapping, Extended, TableId};
 
 use super::Builder;

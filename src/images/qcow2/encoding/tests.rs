@@ -4,8 +4,7 @@ use crate::formats::qcow2::bitmap::{
     BitmapCluster, BitmapEntry, BitmapTableEntry, BitmapsExtension, bits_for, table_entries_for,
 };
 use crate::formats::qcow2::constants::{BITMAP_AUTO, BITMAP_FIXED_BYTES};
-use crate::formats::qcow2::entry::Layout;
-use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
+use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, Layout, SubclusterBitmap};
 use crate::formats::qcow2::geometry::{Compression, Geometry, Version};
 use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::snapshot::{SnapshotEntry, SnapshotExtra};

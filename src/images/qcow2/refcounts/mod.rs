@@ -27,8 +27,7 @@ use crate::formats::qcow2::constants::MAX_REFCOUNT_TABLE_BYTES;
 use crate::formats::qcow2::geometry::Geometry;
 use crate::images::files::image::Image;
 
-use super::encoding::Sizes;
-use super::encoding::put_run;
+use super::encoding::{Sizes, put_run};
 use super::placement::clusters::ClusterRun;
 use super::placement::{Placement, Policy};
 use super::tables;

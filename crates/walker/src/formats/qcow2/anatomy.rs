@@ -4,9 +4,8 @@ use std::ops::{ControlFlow, Range};
 
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
-use crate::formats::anatomy::StructureField;
 use crate::formats::anatomy::{
-    Anatomy, ByteOrder, EVERYTHING, Element, FieldGroup, NOTHING, OffsetUnit, Part,
+    Anatomy, ByteOrder, EVERYTHING, Element, FieldGroup, NOTHING, OffsetUnit, Part, StructureField,
 };
 use crate::formats::error::MapError;
 use crate::formats::qcow2::constants::{
