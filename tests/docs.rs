@@ -125,7 +125,7 @@ fn the_two_commands_are_those_of_ci() {
     assert!(ci.contains("\nstep tests cargo test "));
     // The commands run every target, including this one.
     assert!(ci.contains("\nstep fuzz less_optimized cargo xtask fuzz-smoke\n"));
-    let fuzzing = text_of("xtask/src/fuzzing.rs");
+    let fuzzing = text_of("xtask/src/checks/fuzzing.rs");
     assert!(fuzzing.contains("\"fuzz\", \"list\"]"));
     assert!(fuzzing.contains("for target in targets_or_all(targets, toolchain)? {"));
     assert!(fuzzing.contains("\"fuzz\", \"run\"]).args(build).arg(target)"));

@@ -374,7 +374,7 @@ fn every_command_works() {
         verbs.push(here.split(' ').skip(1).take(2).collect::<Vec<_>>().join(" "));
     }
     for verb in
-        ["fuzz --dir", "state merge", "state show", "state diff", "triage artifacts/map_extents"]
+        ["fuzz --dir", "corpus merge", "corpus show", "corpus diff", "triage artifacts/map_extents"]
     {
         assert!(verbs.iter().any(|it| it == verb), "{verb} is not among {verbs:?}");
     }

@@ -3,36 +3,17 @@
 //!
 //! Exit codes: 0, the check passed or the measurement is complete; 1, the check failed; 2, the program could not work.
 
-mod against;
 mod bugs;
 mod checks;
-mod checks_fail;
 mod coverage;
-mod coverage_report;
-mod crash_states;
 mod differential;
-mod differential_kills;
 mod engines;
-mod explained;
-mod fuzz_rate;
-mod fuzzing;
-mod hunt;
-mod map_rate;
 mod measured;
-mod mutant_build;
-mod mutant_list;
 mod mutants;
-mod new_engine;
 mod oss_fuzz;
-mod other_languages;
-mod package;
-mod planted;
-mod planted_runs;
 mod process;
-mod results;
-mod shared_corpus;
+mod rates;
 mod tree;
-mod writer_faults;
 
 use std::process::ExitCode;
 
@@ -97,11 +78,11 @@ enum Verb {
     /// Check that the pages about a crash show the real output
     FromCrash,
     /// Fuzz targets from their committed corpora
-    FuzzSmoke(fuzzing::Smoke),
+    FuzzSmoke(checks::fuzzing::Smoke),
     /// Fuzz targets on all cores, continue after findings, and keep the corpora
-    NightlyFuzz(fuzzing::Night),
+    NightlyFuzz(checks::fuzzing::Night),
     /// Check that campaigns that share a corpus lose nothing if one is killed
-    SharedCorpus(shared_corpus::Arguments),
+    SharedCorpus(checks::shared_corpus::Arguments),
     /// Check that a campaign survives a stack overflow, a hang, an allocation without measure and a panic
     Survivor {
         /// Runs of each campaign
@@ -111,7 +92,7 @@ enum Verb {
     /// Build the fuzz targets as OSS-Fuzz does, and check them as its runner does
     OssFuzz(oss_fuzz::Arguments),
     Campaign(engines::CampaignArguments),
-    OtherLanguages(other_languages::Arguments),
+    OtherLanguages(engines::other_languages::Arguments),
     /// Show a row of docs/findings.md: what the implementation and qemu-img do with the program
     Finding {
         /// IMPLEMENTATION/NAME: the program is engines/findings/IMPLEMENTATION/NAME.txt
@@ -123,21 +104,21 @@ enum Verb {
     /// Plant bugs that the differential campaign must find and tell from each other
     DifferentialBugs(differential::BugOptions),
     /// Kill the differential campaign at random moments; nothing may be lost or left behind
-    DifferentialKills(differential_kills::Options),
+    DifferentialKills(differential::kills::Options),
     /// Measure how soon both loops find each bug of bugs/
     Bugs(bugs::Options),
     /// Measure how soon the target `writes` finds each fault of the small writer
-    WriterFaults(writer_faults::Options),
+    WriterFaults(bugs::writer_faults::Options),
     /// Measure which mutants of the encoding functions the targets find
     Mutants(mutants::Options),
     /// Measure which lines the committed seeds reach
     Coverage(coverage::Options),
     /// Measure the command `map` beside `qemu-img map`
-    MapRate(map_rate::Options),
+    MapRate(rates::map_rate::Options),
     /// Measure targets under libFuzzer with several settings
-    FuzzRate(fuzz_rate::Options),
+    FuzzRate(rates::fuzz_rate::Options),
     /// Measure the benchmarks beside another commit
-    Against(against::Options),
+    Against(rates::against::Options),
 }
 
 fn main() -> ExitCode {
@@ -146,33 +127,33 @@ fn main() -> ExitCode {
         Verb::CheckDependencies { advisories } => checks::dependencies(advisories),
         Verb::CheckDocs { write } => checks::docs(write),
         Verb::CheckMsrv { build } => checks::msrv(build),
-        Verb::CheckNewEngine => new_engine::check(),
-        Verb::CheckNightlyFuzz { seconds } => planted_runs::nightly_fuzz(seconds),
-        Verb::CheckPackage => package::check(),
+        Verb::CheckNewEngine => checks::new_engine::check(),
+        Verb::CheckNightlyFuzz { seconds } => checks::planted_runs::nightly_fuzz(seconds),
+        Verb::CheckPackage => checks::package::check(),
         Verb::CheckWorkflows => checks::workflows(),
-        Verb::ChecksFail => checks_fail::check(),
-        Verb::Canary { runs } => planted_runs::canary(runs),
-        Verb::CrashStates { runs } => crash_states::check(runs),
-        Verb::FromCrash => planted_runs::from_crash(),
-        Verb::FuzzSmoke(options) => fuzzing::smoke(&options),
-        Verb::NightlyFuzz(options) => fuzzing::night(&options),
-        Verb::SharedCorpus(options) => shared_corpus::check(&options),
-        Verb::Survivor { runs } => planted_runs::survivor(runs),
+        Verb::ChecksFail => checks::checks_fail::check(),
+        Verb::Canary { runs } => checks::planted_runs::canary(runs),
+        Verb::CrashStates { runs } => checks::crash_states::check(runs),
+        Verb::FromCrash => checks::planted_runs::from_crash(),
+        Verb::FuzzSmoke(options) => checks::fuzzing::smoke(&options),
+        Verb::NightlyFuzz(options) => checks::fuzzing::night(&options),
+        Verb::SharedCorpus(options) => checks::shared_corpus::check(&options),
+        Verb::Survivor { runs } => checks::planted_runs::survivor(runs),
         Verb::OssFuzz(arguments) => oss_fuzz::check(&arguments),
         Verb::Campaign(arguments) => engines::campaign(&arguments),
-        Verb::OtherLanguages(arguments) => other_languages::fuzz(&arguments),
-        Verb::Finding { row } => other_languages::show_finding(&row),
+        Verb::OtherLanguages(arguments) => engines::other_languages::fuzz(&arguments),
+        Verb::Finding { row } => engines::other_languages::show_finding(&row),
 
         Verb::Differential(options) => differential::run(&options),
         Verb::DifferentialBugs(options) => differential::bugs(&options),
-        Verb::DifferentialKills(options) => differential_kills::run(&options),
+        Verb::DifferentialKills(options) => differential::kills::run(&options),
         Verb::Bugs(options) => bugs::measure(&options),
-        Verb::WriterFaults(options) => writer_faults::measure(&options),
+        Verb::WriterFaults(options) => bugs::writer_faults::measure(&options),
         Verb::Mutants(options) => mutants::measure(&options),
         Verb::Coverage(options) => coverage::measure(&options),
-        Verb::MapRate(options) => map_rate::measure(&options),
-        Verb::FuzzRate(options) => fuzz_rate::measure(&options),
-        Verb::Against(options) => against::measure(&options),
+        Verb::MapRate(options) => rates::map_rate::measure(&options),
+        Verb::FuzzRate(options) => rates::fuzz_rate::measure(&options),
+        Verb::Against(options) => rates::against::measure(&options),
     };
     process::exit_code(result)
 }
@@ -194,7 +175,10 @@ mod tests {
         let mut named = 0;
         for path in list.chain(folders.into_iter().flatten()) {
             let text = std::fs::read_to_string(&path).unwrap();
-            for verb in text.split("cargo xtask ").skip(1) {
+            // A job of measurements.yml names its subcommand in a line of its own.
+            let commands = text.split("cargo xtask ").skip(1);
+            let commands = commands.filter(|command| !command.starts_with("$COMMAND"));
+            for verb in commands.chain(text.split("\n            command: ").skip(1)) {
                 let verb =
                     verb.split(|it: char| it != '-' && !it.is_ascii_lowercase()).next().unwrap();
                 let is_verb = arguments.find_subcommand(verb).is_some() || verb == "--help";

@@ -1,4 +1,5 @@
-//! What measurements share: rows on disk, from which a killed one resumes, and processes whose CPU time is limited.
+//! The means of measurements: rows on disk, from which a killed one resumes, processes whose CPU time is limited, and
+//! the pages in `docs/results`: one for each measurement, the current one.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use wait4::Wait4;
 
-use crate::process::{command, failed, text_of};
+use crate::process::{command, failed, output, root, text_of};
 
 /// A file of tab-separated values, one row for each measurement. Each row is on disk before the next measurement
 /// begins.
@@ -27,7 +28,7 @@ impl<const KEY: usize, const VALUES: usize> Measurements<KEY, VALUES> {
         let head = [&key[..], &values[..]].concat().join("\t") + "\n";
         if !path.exists() {
             fs::create_dir_all(folder)?;
-            crate::results::replace(&path, &head)?;
+            replace(&path, &head)?;
         }
         let text = fs::read_to_string(&path)?;
         // A kill in the middle of a write leaves half a row behind.
@@ -181,7 +182,7 @@ pub fn publish(page: Option<&str>, title: &str, table: &str) -> Result<()> {
         return Ok(());
     };
     let words: Vec<_> = std::env::args().skip(1).collect();
-    crate::results::report(page, title, &format!("cargo xtask {}", words.join(" ")), table)
+    report(page, title, &format!("cargo xtask {}", words.join(" ")), table)
 }
 
 /// Fails if there are faults, which it names below a heading.
@@ -206,6 +207,43 @@ pub fn row<T: AsRef<str>>(cells: &[T]) -> String {
 /// Returns the head of a table.
 pub fn head(titles: &[&str]) -> String {
     row(titles) + &"|---".repeat(titles.len()) + "|\n"
+}
+
+/// Writes a file beside its place and renames it, so that no file is ever incomplete.
+pub fn replace(path: &Path, text: &str) -> Result<()> {
+    let folder = path.parent().context("a file without a folder")?;
+    fs::create_dir_all(folder)?;
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    file.write_all(text.as_bytes())?;
+    file.persist(path)?;
+    Ok(())
+}
+
+/// Returns one line about the circumstances of a measurement: date, commit, machine and compilers.
+fn circumstances() -> String {
+    let said = |program: &str, arguments: &[&str]| {
+        let text = output(command(program).args(arguments));
+        text.map_or("unknown".to_owned(), |text| text.trim().to_owned())
+    };
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    format!(
+        "{}. Commit {}; {}, {cores} cores; {}; {}.",
+        said("date", &["-I"]),
+        said("git", &["describe", "--always", "--dirty"]),
+        said("uname", &["-m"]),
+        said("rustc", &["-V"]),
+        said("rustc", &["+nightly", "-V"]),
+    )
+}
+
+/// Prints a table and writes its page, `docs/results/NAME.md`: a title, the command, the circumstances, the table.
+pub fn report(name: &str, title: &str, command: &str, table: &str) -> Result<()> {
+    let table = table.trim();
+    println!("{table}");
+    let path: PathBuf = root().join("docs/results").join(format!("{name}.md"));
+    replace(&path, &format!("# {title}\n\n`{command}`, {}\n\n{table}\n", circumstances()))?;
+    eprintln!("written to {}", path.display());
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The rules by which QEMU refuses an image, or the use of an entry: their names, the entries that break one, and the
 //! bytes that rules read. The drawer of each format has a file of rules. The rules judge bytes alone. They
 //! share constants with the code that reads images, and nothing else, so that a check which that code lacks shows as a
-//! disagreement. `tests/qemu_refusals.rs` and `tests/qemu_formats.rs` compare them with the installed qemu-img.
+//! disagreement. `tests/qemu/damaged/refusals.rs` and `tests/qemu/formats/` compare them with the installed qemu-img.
 //!
 //! If a format keeps a structure twice, readers may differ in the choice. Then an image breaks a rule only if QEMU
 //! refuses it and no choice is left.

@@ -13,8 +13,8 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::CLANG;
-use crate::planted::CANARY_SCRIPT;
 use crate::process::{command, failed, output, quiet, root};
+use crate::tree::planted::CANARY_SCRIPT;
 
 const C_FLAGS: &str =
     "-O1 -fno-omit-frame-pointer -gline-tables-only -DFUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION";

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use regex::Regex;
 
-use crate::hunt::{self, Hunt};
+use crate::bugs::hunt::{self, Hunt};
 use crate::measured::{Measurements, publish, verdict};
 use crate::process::{command, quiet, root, target_folder};
 use crate::tree;

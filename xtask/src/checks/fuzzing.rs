@@ -9,11 +9,11 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::check;
-use crate::planted::sanitized;
+use crate::measured::replace;
 use crate::process::{
     captured, command, files_below, output, print_end, quiet, read, root, target_folder,
 };
-use crate::results::replace;
+use crate::tree::planted::sanitized;
 
 /// The toolchain that has sanitizers.
 const NIGHTLY: &str = "nightly";

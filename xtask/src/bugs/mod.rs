@@ -1,6 +1,9 @@
 //! Proves that both loops find bugs, and measures how soon: each patch of `bugs/` is planted in a copy of the tree and
 //! must be found from an empty corpus, as one of the fingerprints that the patch expects.
 
+pub mod hunt;
+pub mod writer_faults;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,11 +12,11 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use regex::Regex;
 
-use crate::fuzz_rate::SETTINGS;
-use crate::hunt::{self, Hunt, Values};
 use crate::measured::{Measurements, publish, run_limited, verdict};
 use crate::process::{captured, command, quiet, root, run};
+use crate::rates::fuzz_rate::SETTINGS;
 use crate::tree::{self, Tree};
+use hunt::{Hunt, Values};
 
 /// Which bugs, and how often and how long to search for each.
 #[derive(Args)]
@@ -35,7 +38,7 @@ pub struct Options {
     /// A setting of libFuzzer; may be repeated
     #[arg(long, value_parser = SETTINGS.map(|it| it.0), default_value = "default")]
     setting: Vec<String>,
-    /// End a campaign after so many CPU seconds [default: 120, with --hard 300]
+    /// End a campaign after this number of CPU seconds [default: 120, with --hard 300]
     #[arg(long, value_name = "CPU_SECONDS")]
     limit: Option<f64>,
     /// Write the table to docs/results/NAME.md

@@ -1,5 +1,7 @@
 //! Campaigns that compare our answers with QEMU's: several seeds, and bugs of our own that a campaign must find.
 
+pub mod kills;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -60,7 +62,7 @@ pub fn run(options: &Options) -> Result<()> {
             Some(1) => diverging.push(seed.to_string()),
             _ => bail!("seed {seed}: {status}, expected exit code 0 or 1"),
         }
-        crate::results::replace(&folder.join("build"), &build)?;
+        crate::measured::replace(&folder.join("build"), &build)?;
     }
     verdict("seeds with divergences", &diverging)
 }

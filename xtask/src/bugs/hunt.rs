@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::measured::{Spent, head, median, row, run_limited};
 
-/// What a campaign reached.
+/// The result of a campaign.
 pub struct Reached {
     /// The CPU seconds of the loop and its workers.
     pub cpu_seconds: f64,
@@ -18,7 +18,7 @@ pub struct Reached {
     pub runs: u64,
     /// The fingerprints of the findings, known ones included.
     pub found: Vec<String>,
-    /// Whether the limit ended the campaign.
+    /// The limit ended the campaign.
     pub is_limited: bool,
 }
 
@@ -70,7 +70,7 @@ pub struct Hunt {
     pub measured: Vec<Values>,
     /// The highest median that is good enough, in CPU seconds; infinite where the fault need not be found.
     pub enough: f64,
-    /// Whether a campaign that finds nothing is a miss, even if most find the fault.
+    /// A campaign that finds nothing is a miss, even if most find the fault.
     pub in_all_seeds: bool,
 }
 

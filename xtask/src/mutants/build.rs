@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use regex::Regex;
 use serde_json::Value;
 
-use crate::mutant_list::Mutant;
+use crate::mutants::list::Mutant;
 use crate::process::root;
 use crate::tree::{Changes, Tree};
 

@@ -9,17 +9,17 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use regex::Regex;
 
-use crate::against::unpack;
 use crate::measured::{head, median, publish, row, run_limited};
 use crate::process::{command, quiet, root, target_folder};
+use crate::rates::against::unpack;
 
-/// What to measure, how long and how often.
+/// The options of the measurement.
 #[derive(Args)]
 pub struct Options {
     /// The CPU seconds of each run
     #[arg(long, default_value_t = 20.0)]
     cpu_seconds: f64,
-    /// How often each setting runs, each time with another seed
+    /// The number of runs of each setting, each with another seed
     #[arg(long, default_value_t = 3)]
     rounds: u64,
     /// A target; may be repeated

@@ -2,6 +2,9 @@
 //! or in more runs of the embedded loop with a fixed rng seed. `xtask/mutants.explained` explains the survivors.
 //! `raw_image` runs nothing of the build. A fuzzer reports a mutant that does not end as a time-out.
 
+pub mod build;
+pub mod list;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -10,11 +13,11 @@ use std::path::Path;
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 
+use crate::coverage::explained::{Explanation, parse};
 use crate::coverage::{copy_seeds, seeds};
-use crate::explained::{Explanation, parse};
 use crate::measured::{Measurements, head, publish, row, verdict};
-use crate::mutant_build::{Mutants, SELECT, all_at_once, single};
-use crate::mutant_list::{Mutant, QCOW2, listed};
+use crate::mutants::build::{Mutants, SELECT, all_at_once, single};
+use crate::mutants::list::{Mutant, QCOW2, listed};
 use crate::process::{attached, root};
 use crate::tree::{Tree, files, hash_of};
 
@@ -73,7 +76,7 @@ fn judge(bounded: &Path, number: usize, seeds: &Path, runs: u64) -> Result<Judge
     Ok(judgement(NOT_FOUND, "", ""))
 }
 
-/// What is kept of all mutants: by mutant, runs and code, the result, target and fingerprint.
+/// The kept measurements: result, target and fingerprint, by mutant, runs and code.
 type Kept = Measurements<3, 3>;
 
 fn kept(folder: &Path) -> Result<Kept> {

@@ -13,7 +13,7 @@ use crate::process::{captured, command, passes, quiet, read, root};
 
 const PAGE: &str = "docs/engines.md";
 /// Our walker as the engine.
-const ENGINE: &str = include_str!("../walker_engine.rs");
+const ENGINE: &str = include_str!("../../walker_engine.rs");
 const SOUND: &str = "        self.0.read(guest, into)\n";
 const PLANTED: &str =
     "        self.0.read(guest, into)?;\n        into.reverse();\n        Ok(())\n";

@@ -11,8 +11,8 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use crate::check;
-use crate::planted::sanitized;
 use crate::process::{attached, command, output, quiet, root};
+use crate::tree::planted::sanitized;
 
 /// The paths of the programs, from the root. All checks that build `map_extents` share this build.
 const LIBFUZZER: &str = "fuzz/target/x86_64-unknown-linux-gnu/release/map_extents";

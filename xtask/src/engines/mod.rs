@@ -1,5 +1,7 @@
 //! The crates of `engines/` and the implementations behind the line protocol: their commands, and campaigns of them.
 
+pub mod other_languages;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

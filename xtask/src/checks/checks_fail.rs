@@ -6,8 +6,8 @@ use std::os::unix::fs::symlink;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::planted::copy_tree;
 use crate::process::{ROOT, captured, command, failed, print_end, root};
+use crate::tree::planted::copy_tree;
 
 /// A fault in a file: a text, the text that takes its place, the command that must fail, and what it must print. An
 /// empty text stands for the end of the file. A command of this program begins with `xtask`.

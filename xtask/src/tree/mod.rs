@@ -1,5 +1,7 @@
 //! A copy of the tree in which one change after another is built: planted bugs, mutants, switches.
 
+pub mod planted;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;

@@ -1,5 +1,13 @@
 //! Checks of the manifests, of the documentation and of the workflows.
 
+pub mod checks_fail;
+pub mod crash_states;
+pub mod fuzzing;
+pub mod new_engine;
+pub mod package;
+pub mod planted_runs;
+pub mod shared_corpus;
+
 use std::collections::BTreeSet;
 use std::fs;
 
@@ -7,10 +15,10 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::check;
+use crate::measured::replace;
 use crate::process::{
     captured, command, files_below, output, passes, python, read, root, run, target_folder,
 };
-use crate::results::replace;
 
 /// The list of all public items.
 const ITEMS: &str = "tests/public-items.txt";

@@ -11,8 +11,8 @@ use std::thread;
 use anyhow::{Context, Result, anyhow};
 
 use crate::check;
-use crate::planted::{CANARY, Planted, sanitized};
 use crate::process::{command, expect, output, python, quiet, read, target_folder};
+use crate::tree::planted::{CANARY, Planted, sanitized};
 
 /// The bugs with a program in `bugs/`.
 const BUGS: [&str; 5] = [

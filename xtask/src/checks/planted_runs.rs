@@ -7,8 +7,8 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::check;
-use crate::planted::{CANARY, Planted, planted_command, sanitized};
 use crate::process::{captured, command, expect, files_below, passes};
+use crate::tree::planted::{CANARY, Planted, planted_command, sanitized};
 
 /// The violation that the canary causes, without its oracle.
 const VIOLATION: &str = ": kind, zero-allocated → zero-plain";

@@ -2,13 +2,16 @@
 //! run them. A line that is neither reached nor explained in `xtask/coverage.explained` fails the check. It counts code
 //! that the targets can run: tests are not built, and derived implementations have no counters.
 
+pub mod explained;
+pub mod report;
+
 use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
 
-use crate::coverage_report::report;
+use crate::coverage::report::report;
 use crate::measured::{publish, verdict};
 use crate::process::{attached, captured, command, output, quiet, root, target_folder};
 

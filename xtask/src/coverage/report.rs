@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use anyhow::Result;
 use regex::Regex;
 
-use crate::explained::{Explanation, parse};
+use crate::coverage::explained::{Explanation, parse};
 use crate::measured::{head, row};
 use crate::process::root;
 
@@ -54,7 +54,7 @@ fn functions(lines: &[&str], name: &str) -> Result<Vec<RangeInclusive<usize>>> {
     Ok(found)
 }
 
-/// What a name without its file means.
+/// The meaning of a name without its file.
 enum Named {
     /// The whole file, or functions.
     Pieces(Vec<RangeInclusive<usize>>),
