@@ -93,7 +93,7 @@ enum Verb {
     OssFuzz(oss_fuzz::Arguments),
     Campaign(engines::CampaignArguments),
     OtherLanguages(engines::other_languages::Arguments),
-    /// Show a row of docs/findings.md: what the implementation and qemu-img do with the program
+    /// Show a row of docs/findings.md, with the answers of the implementation and of qemu-img
     Finding {
         /// IMPLEMENTATION/NAME: the program is engines/findings/IMPLEMENTATION/NAME.txt
         row: String,
@@ -101,7 +101,7 @@ enum Verb {
 
     /// Compare answers with QEMU's, with several seeds
     Differential(differential::Options),
-    /// Plant bugs that the differential campaign must find and tell from each other
+    /// Plant bugs that the differential campaign must find and distinguish
     DifferentialBugs(differential::BugOptions),
     /// Kill the differential campaign at random moments; nothing may be lost or left behind
     DifferentialKills(differential::kills::Options),

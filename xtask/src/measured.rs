@@ -80,13 +80,13 @@ impl<const KEY: usize, const VALUES: usize> Measurements<KEY, VALUES> {
 pub struct Spent {
     /// The CPU seconds of the process and of its children.
     pub cpu_seconds: f64,
-    /// Whether the limit ended it.
+    /// The limit ended it.
     pub is_limited: bool,
     /// The exit code, or `None` for a signal.
     pub code: Option<i32>,
-    /// What it printed on standard output.
+    /// Its standard output.
     pub output: String,
-    /// What it printed on standard error.
+    /// Its standard error.
     pub log: String,
 }
 
@@ -116,7 +116,7 @@ pub fn run_limited(run: &Command, folder: &Path, limit: f64) -> Result<Spent> {
             _ => {}
         }
     }
-    // What is left of the session. The leader is not reaped yet, so its number is not taken.
+    // The other processes of the session. The leader is not reaped yet, so its number is not taken.
     for (process, _) in session_of(leader)?.iter().filter(|(it, _)| *it != leader.to_string()) {
         signal("-KILL", process)?;
     }

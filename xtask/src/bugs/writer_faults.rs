@@ -22,7 +22,7 @@ pub struct Options {
     /// Measure with the seeds 1 to N
     #[arg(long, value_name = "N", default_value_t = 3)]
     seeds: u64,
-    /// End a campaign after so many CPU seconds
+    /// End a campaign after this number of CPU seconds
     #[arg(long, value_name = "CPU_SECONDS", default_value_t = 60.0)]
     limit: f64,
     /// Judge the image after every operation. Then a fault must be found within the limit only

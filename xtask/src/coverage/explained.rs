@@ -3,14 +3,14 @@
 
 use anyhow::{Result, bail};
 
-/// An explanation with the names of what it explains.
+/// An explanation with the names that it explains.
 #[derive(Debug)]
 pub struct Explanation {
     /// One of the kinds of the file.
     pub kind: &'static str,
     /// The reason.
     pub text: String,
-    /// What it explains.
+    /// The names of files, functions and lines, or of mutants.
     pub names: Vec<String>,
 }
 

@@ -15,10 +15,10 @@ use crate::coverage::report::report;
 use crate::measured::{publish, verdict};
 use crate::process::{attached, captured, command, output, quiet, root, target_folder};
 
-/// How much to run.
+/// The options of the measurement.
 #[derive(Args)]
 pub struct Options {
-    /// Also make so many runs of the embedded loop for each target of programs
+    /// Also make this number of runs of the embedded loop for each target of programs
     #[arg(long, default_value_t = 0)]
     runs: u64,
     /// Write the totals to docs/results/NAME.md

@@ -118,7 +118,7 @@ pub fn bugs(options: &BugOptions) -> Result<()> {
         quiet(tree.cargo("build").args(["build", "--locked", "--bin", "qcowfuzz"]))?;
         let (cells, name) = judged(&bug, &campaign(&tree, options.iterations)?)?;
         table += &row(&cells);
-        // A fingerprint that another bug has, too, tells neither of them.
+        // A fingerprint that another bug has, too, distinguishes neither of them.
         if name.is_none_or(|it| !names.insert(it)) {
             missed.push(bug.name);
         }

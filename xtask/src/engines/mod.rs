@@ -89,7 +89,7 @@ pub fn finds(command: &mut Command) -> Result<bool> {
 pub struct CampaignArguments {
     /// A crate of engines/, or an implementation of engines/other/known/
     engine: String,
-    /// What the inputs are: map_extents, hostile, writes, raw_image or recipes
+    /// The target: map_extents, hostile, writes, raw_image or recipes
     target: String,
     /// embedded or libfuzzer
     #[arg(value_name = "LOOP", value_parser = ["embedded", "libfuzzer"])]

@@ -114,8 +114,8 @@ fn install(name: &str) -> Result<()> {
     Ok(fs::write(installed, wanted)?)
 }
 
-/// Shows a row of docs/findings.md: prints the program, what the implementation does with it, and what qemu-img says
-/// about the image.
+/// Shows a row of docs/findings.md: prints the program, its replay with the implementation, and the answers of
+/// qemu-img about the image.
 pub fn show_finding(row: &str) -> Result<()> {
     let path = root().join("engines/findings").join(row).with_extension("txt");
     ensure!(path.is_file(), "no row '{row}', expected IMPLEMENTATION/NAME of docs/findings.md");

@@ -140,7 +140,7 @@ fn function_name(mutant: &Mutant) -> Result<Option<String>> {
 pub fn all_at_once(tree: &Tree, mutants: &Mutants) -> Result<(PathBuf, BTreeSet<usize>)> {
     let without = mutants.iter().filter(|it| it.1.function.is_none());
     let mut alone: BTreeSet<usize> = without.map(|it| *it.0).collect();
-    // What a constant calls is a constant function: none that chooses when it runs.
+    // A constant calls constant functions only, and these cannot choose when they run.
     let constant = Regex::new(r"non-const \w+ `(?:\w+::)*(\w+)`")?;
     loop {
         let mut by_file = BTreeMap::<&str, Vec<_>>::new();

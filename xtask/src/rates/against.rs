@@ -11,12 +11,12 @@ use serde_json::Value;
 use crate::measured::{head, median, publish, row};
 use crate::process::{attached, command, files_below, output, quiet, root, target_folder};
 
-/// What to compare with, and how often.
+/// The options of the measurement.
 #[derive(Args)]
 pub struct Options {
     /// The commit to compare with. It must be able to build this tree's benchmarks
     revision: String,
-    /// How often each build is measured
+    /// The number of measurements of each build
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Write the table to docs/results/NAME.md
@@ -71,7 +71,7 @@ fn figure(rows: &BTreeMap<String, Vec<String>>, name: &str, column: usize) -> Re
     cell[..end].parse().with_context(|| format!("'{name}': expected a number, found '{cell}'"))
 }
 
-/// Unpacks a commit into a folder, in place of what that has.
+/// Unpacks a commit into a folder, and removes everything else there.
 pub fn unpack(revision: &str, to: &Path) -> Result<()> {
     let archive = to.with_extension("tar");
     if to.exists() {

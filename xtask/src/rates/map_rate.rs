@@ -15,13 +15,13 @@ use crate::check;
 use crate::measured::{cpu_seconds, head, publish, row};
 use crate::process::{attached, command, output, quiet, target_folder};
 
-/// What to measure, and how often.
+/// The options of the measurement.
 #[derive(Args)]
 pub struct Options {
     /// The virtual size in GiB
     #[arg(long, default_value_t = FULL_GIB, value_parser = clap::value_parser!(u64).range(1..=FULL_GIB))]
     disk_gib: u64,
-    /// How often each program runs
+    /// The number of runs of each program
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Write the table to docs/results/NAME.md
@@ -30,7 +30,7 @@ pub struct Options {
 }
 
 const FULL_GIB: u64 = 64;
-/// How many times as much CPU time `qemu-img map` must take for qcow2, on a disk of the full size.
+/// The lowest ratio of the CPU time of `qemu-img map` to ours for qcow2, on a disk of the full size.
 const LEAST_RATIO: f64 = 20.0;
 const SECTOR: u64 = 512;
 const KIB64: u64 = 64 << 10;

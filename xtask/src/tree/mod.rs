@@ -17,7 +17,7 @@ pub type Changes = BTreeMap<String, String>;
 
 /// A copy of the tree, below cargo's target folder.
 pub struct Tree {
-    /// The folder of the copy, of its builds, and of what a measurement keeps.
+    /// The folder of the copy, of its builds, and of the kept measurements.
     pub work: PathBuf,
     files: Vec<String>,
     _lock: File,
