@@ -4,8 +4,8 @@
 //!
 //! `cargo run --release --example bounded map_extents corpus/map_extents 1000`
 //!
-//! `cargo xtask mutants` runs it to find out whether a target notices a mutant, and `cargo xtask coverage` to find out which
-//! lines the seeds reach.
+//! `cargo xtask mutants` runs it to find out whether a target notices a mutant, and `cargo xtask coverage` to find out
+//! which lines the seeds reach.
 
 use std::error::Error;
 use std::fs;

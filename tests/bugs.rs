@@ -1,6 +1,6 @@
 //! The patches that plant bugs (`bugs/`, `bugs/hard/`). Each patch describes its bug and applies to the present code.
-//! Beside it lies the smallest input that shows the bug; without the patch, that input shows nothing. `cargo xtask bugs`
-//! builds each bug and checks the rest: both loops find it, and with `--smallest`, the smallest input shows it.
+//! Beside it lies the smallest input that shows the bug; without the patch, that input shows nothing. `cargo xtask
+//! bugs` builds each bug and checks the rest: both loops find it, and with `--smallest`, the smallest input shows it.
 //! `cargo xtask differential-bugs` does so for the differential campaign, which finds those of `bugs/differential/`.
 
 use std::fs;

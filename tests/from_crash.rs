@@ -1,5 +1,6 @@
 //! Runs the commands of `docs/crash.md`, and those of `docs/campaigns.md` on a testcase, and compares their output with
-//! the pages. The command must have the canary in it: `cargo xtask from-crash` builds it and names it in `QCOWFUZZ_CANARY`.
+//! the pages. The command must have the canary in it: `cargo xtask from-crash` builds it and names it in
+//! `QCOWFUZZ_CANARY`.
 
 mod skipped;
 

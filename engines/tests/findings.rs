@@ -1,6 +1,6 @@
 //! The rows of docs/findings.md: each program of `findings/` still shows its fingerprint, has a row, and each known
-//! finding has a program. `regress` runs a program in a process of its own, and sets no known finding aside.
-//! `cargo xtask other-languages --rows` installs the implementations behind the line protocol, and runs the test of their
+//! finding has a program. `regress` runs a program in a process of its own, and sets no known finding aside. `cargo
+//! xtask other-languages --rows` installs the implementations behind the line protocol, and runs the test of their
 //! programs.
 
 use std::collections::BTreeSet;

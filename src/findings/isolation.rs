@@ -3,7 +3,7 @@
 //!
 //! The caller names an executable. This module runs it as `EXECUTABLE run-inputs LIMITS --target TARGET [--twice]`, a
 //! command of `qcowfuzz` that calls [`run_inputs()`]. LIMITS are the options of
-//! [`ProcessLimits`](crate::processes::ProcessLimits); they hold for each
+//! [`ProcessLimits`]; they hold for each
 //! input. The process reads inputs from standard input, each as a frame: its length, 8 bytes, little endian, and its
 //! bytes. For each, it prints one line with a JSON object ([`FinishedRun`]). If it cannot run an input, it ends with
 //! exit code 2, and standard error has one line. It ends when its standard input closes.

@@ -271,7 +271,7 @@ fn known_file(path: &OsStr) -> Result<KnownFindings, String> {
 /// qcowfuzz::fuzz_target!(MapExtents, MyEngine::default());
 /// ```
 ///
-/// The first operand is a [`TargetKind`](crate::harness::targets::TargetKind): `MapExtents` for valid images, `Hostile`
+/// The first operand is a [`TargetKind`]: `MapExtents` for valid images, `Hostile`
 /// for damaged ones, `RawImage` for files of any content. The crate needs `libfuzzer-sys` among its dependencies.
 #[macro_export]
 macro_rules! fuzz_target {

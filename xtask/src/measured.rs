@@ -90,8 +90,8 @@ pub struct Spent {
     pub log: String,
 }
 
-/// Runs a command for at most `limit` CPU seconds with all its children, and keeps its output in a folder. At the limit,
-/// the process is interrupted, so that it can print a summary. The command ends with this program.
+/// Runs a command for at most `limit` CPU seconds with all its children, and keeps its output in a folder. At the
+/// limit, the process is interrupted, so that it can print a summary. The command ends with this program.
 pub fn run_limited(run: &Command, folder: &Path, limit: f64) -> Result<Spent> {
     let (output, log) = (folder.join("output"), folder.join("log"));
     // The leader of a session of its own, whose processes are counted and killed together.

@@ -41,7 +41,7 @@ impl Examiner {
     }
 
     /// Runs `bytes`, the content of the file `input`, twice, and reports the result with evidence. Panics have
-    /// fingerprints only while [`PanicNotes`](super::panics::PanicNotes) exist.
+    /// fingerprints only while [`PanicNotes`](crate::findings::panics::PanicNotes) exist.
     pub fn examine(&mut self, input: &Path, bytes: &[u8]) -> Report {
         let mut report = self.judge(input, bytes);
         report.program = self.runner.pipeline().map(|it| it.program().to_string());

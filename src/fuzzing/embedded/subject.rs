@@ -133,7 +133,7 @@ pub struct FuzzSettings {
 pub struct Measures {
     /// The vitals of the last image.
     pub vitals: [u64; Vital::COUNT],
-    /// The work of the run: [`Recorder::work`].
+    /// The work of the run: `Recorder::work`.
     pub work: u64,
     /// The number of operations of the program.
     pub operations: usize,

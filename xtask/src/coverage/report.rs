@@ -18,8 +18,8 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("recount", &["src/harness/oracles/qcow2/"]),
 ];
 const LEAST_PERCENT: f64 = 99.0;
-/// The kinds of explanations: of code that only others run, and that only a run that finds a bug does, whose lines do not
-/// count; of lines that need an input too large for a seed, and that no input reaches, which count as unreached.
+/// The kinds of explanations: of code that only others run, and that only a run that finds a bug does, whose lines do
+/// not count; of lines that need an input too large for a seed, and that no input reaches, which count as unreached.
 const KINDS: [&str; 4] = ["elsewhere", "bug", "large", "never"];
 
 /// The tables, and what is wrong.

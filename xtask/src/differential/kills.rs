@@ -59,8 +59,8 @@ fn json(path: &Path) -> Result<Value> {
     serde_json::from_slice(&text).with_context(|| path.display().to_string())
 }
 
-/// Checks that all reports are whole, that none of the earlier ones is gone, and that each finding of the summary has its
-/// report. Returns the names of the reports, and how many are minimized.
+/// Checks that all reports are whole, that none of the earlier ones is gone, and that each finding of the summary has
+/// its report. Returns the names of the reports, and how many are minimized.
 fn check(reports: &Path, earlier: &BTreeSet<String>) -> Result<(BTreeSet<String>, usize)> {
     let names = names_in(reports, Path::is_dir)?;
     let lost: Vec<_> = earlier.difference(&names).collect();

@@ -105,8 +105,8 @@ pub struct BugOptions {
     results: Option<String>,
 }
 
-/// Plants bugs in our own code, one after the other. A campaign must find each of them, name it otherwise than the other
-/// bugs, and minimize it.
+/// Plants bugs in our own code, one after the other. A campaign must find each of them, name it otherwise than the
+/// other bugs, and minimize it.
 pub fn bugs(options: &BugOptions) -> Result<()> {
     let mut all = SHARED.map(|name| root().join(format!("bugs/{name}.patch"))).to_vec();
     all.extend(patches("bugs/differential")?);
@@ -146,8 +146,8 @@ fn campaign(tree: &Tree, iterations: u64) -> Result<Value> {
     Ok(serde_json::from_slice(&done.stdout)?)
 }
 
-/// Returns the cells of a bug, and the fingerprint if the campaign found the bug as it should. The expected fingerprints
-/// of `bugs/` are those of oracles.
+/// Returns the cells of a bug, and the fingerprint if the campaign found the bug as it should. The expected
+/// fingerprints of `bugs/` are those of oracles.
 fn judged(bug: &Bug, summary: &Value) -> Result<(Vec<String>, Option<String>)> {
     let name = format!("`{}`", bug.name);
     let Some((fingerprint, divergence)) = found(summary)?.iter().next() else {

@@ -16,8 +16,8 @@ use crate::tree::{Changes, Tree};
 
 /// The variable that selects a mutant; 0 is none.
 pub const SELECT: &str = "QCOWFUZZ_MUTANT";
-/// The crate alone is optimized a little. Debug assertions are off, as in a release build, so that an oracle has to find
-/// a mutant.
+/// The crate alone is optimized a little. Debug assertions are off, as in a release build, so that an oracle has to
+/// find a mutant.
 const PROFILE: [&str; 4] = [
     "opt-level=1",
     "debug-assertions=false",

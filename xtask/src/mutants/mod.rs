@@ -1,5 +1,5 @@
-//! Measures which mutants of the functions that encode images a bounded run of the targets finds: in the committed seeds,
-//! or in more runs of the embedded loop with a fixed rng seed. `xtask/mutants.explained` explains the survivors.
+//! Measures which mutants of the functions that encode images a bounded run of the targets finds: in the committed
+//! seeds, or in more runs of the embedded loop with a fixed rng seed. `xtask/mutants.explained` explains the survivors.
 //! `raw_image` runs nothing of the build. A fuzzer reports a mutant that does not end as a time-out.
 
 pub mod build;

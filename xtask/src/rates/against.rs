@@ -1,4 +1,5 @@
-//! Compares the harness's speed with that of another commit. Both builds take turns, so that a slow minute affects both.
+//! Compares the harness's speed with that of another commit. Both builds take turns, so that a slow minute affects
+//! both.
 
 use std::collections::BTreeMap;
 use std::fs;

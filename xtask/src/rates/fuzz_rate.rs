@@ -1,6 +1,6 @@
-//! Measures libFuzzer: the rate, the edges and the inputs of targets from their committed corpora, under several settings.
-//! An empty target shows the cost of libFuzzer alone. All settings take turns, and each has the same CPU time, because
-//! the machine may be shared.
+//! Measures libFuzzer: the rate, the edges and the inputs of targets from their committed corpora, under several
+//! settings. An empty target shows the cost of libFuzzer alone. All settings take turns, and each has the same CPU
+//! time, because the machine may be shared.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,8 +36,8 @@ pub struct Options {
     results: Option<String>,
 }
 
-/// The settings of libFuzzer: the name, the options of `cargo fuzz build`, and those of the target. `readme` is README's
-/// first command, and `default` has the options of cargo-fuzz.
+/// The settings of libFuzzer: the name, the options of `cargo fuzz build`, and those of the target. `readme` is
+/// README's first command, and `default` has the options of cargo-fuzz.
 pub const SETTINGS: [(&str, &[&str], &[&str]); 3] = [
     ("readme", &["--no-trace-compares"], &["-use_counters=0"]),
     ("no-trace", &["--no-trace-compares"], &[]),

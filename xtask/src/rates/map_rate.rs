@@ -1,7 +1,7 @@
-//! Compares `qcowfuzz map` with `qemu-img map` on images whose every second block is stored, in each format whose blocks
-//! QEMU reports. Every 256th stored block has some bytes on the host's disk, and the others are holes, so that extents end
-//! at host holes, too. Both programs must print the same text. They take turns, and the CPU time of the fastest round
-//! counts.
+//! Compares `qcowfuzz map` with `qemu-img map` on images whose every second block is stored, in each format whose
+//! blocks QEMU reports. Every 256th stored block has some bytes on the host's disk, and the others are holes, so that
+//! extents end at host holes, too. Both programs must print the same text. They take turns, and the CPU time of the
+//! fastest round counts.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

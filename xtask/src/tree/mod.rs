@@ -48,8 +48,8 @@ impl Tree {
         self.work.join("tree")
     }
 
-    /// Gives each file of the copy the content of the original, or the changed one. Cargo compares dates, so a file that
-    /// has the content already is not written.
+    /// Gives each file of the copy the content of the original, or the changed one. Cargo compares dates, so a file
+    /// that has the content already is not written.
     pub fn write(&self, changes: &Changes) -> Result<()> {
         for name in &self.files {
             let (from, to) = (root().join(name), self.folder().join(name));
@@ -74,8 +74,9 @@ impl Tree {
         quiet(apply).map(drop).with_context(|| format!("{}: does not apply", patch.display()))
     }
 
-    /// Returns a command of cargo that runs in the copy, and builds into the folder `builds` beside it. It shares nothing
-    /// with the builds of the tree: cargo takes two packages of one name and version for one, and would keep a bug.
+    /// Returns a command of cargo that runs in the copy, and builds into the folder `builds` beside it. It shares
+    /// nothing with the builds of the tree: cargo takes two packages of one name and version for one, and would keep a
+    /// bug.
     pub fn cargo(&self, builds: &str) -> Command {
         let mut cargo = Command::new("cargo");
         cargo.current_dir(self.folder()).env("CARGO_TARGET_DIR", self.work.join(builds));

@@ -2,8 +2,8 @@
 //!
 //! The walker and the recount decode the same structures with `formats::qcow2`. The build shares only constants,
 //! declared fields and offset types with them, and calculates everything else itself: if both used one function, a
-//! mistake in it would cancel out, and no oracle would see it. `tests/qemu/damaged/headers.rs` compares the fields with those
-//! that qemu-img reads.
+//! mistake in it would cancel out, and no oracle would see it. `tests/qemu/damaged/headers.rs` compares the fields with
+//! those that qemu-img reads.
 
 use std::ops::Range;
 
