@@ -103,16 +103,16 @@ pub mod images {
         pub use crate::images::files::*;
     }
     pub mod entropy {
-        pub use crate::images::entropy::*;
+        pub use crate::images::content::entropy::*;
     }
     pub mod export {
-        pub use crate::images::export::*;
+        pub use crate::images::files::export::*;
     }
     pub mod files {
         pub use crate::images::files::*;
     }
     pub mod layer_anatomy {
-        pub use crate::images::layer_anatomy::*;
+        pub use crate::images::format::layer_anatomy::*;
     }
     pub mod format {
         pub mod list {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::base::files::Existing;
 use crate::findings::explain::explain;
 use crate::harness::targets::TargetKind;
-use crate::images::export::Holes;
+use crate::images::files::export::Holes;
 use crate::programs::{Program, export, text};
 
 use super::output::{self, CommandError, Exit, ExitResult, print_with};

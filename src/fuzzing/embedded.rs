@@ -31,7 +31,7 @@ use crate::fuzzing::feedback::coverage::CoverageFeatures;
 use crate::fuzzing::feedback::layout::tally;
 use crate::harness::cases::target::Inputs;
 use crate::harness::oracles::Violation;
-use crate::images::entropy::Entropy;
+use crate::images::content::entropy::Entropy;
 
 use breeder::{Breeder, Credit};
 use pool::{Pool, PoolEntry};

@@ -14,7 +14,7 @@ use crate::harness::cases::tracer::{AccessedRange, Tracer};
 use crate::harness::engine::claims::Claims;
 use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, Failure, Harness, KnownFindings, MetFinding, Outcome};
-use crate::images::entropy::Entropy;
+use crate::images::content::entropy::Entropy;
 use crate::images::files::FileNames;
 use crate::images::format::list;
 
@@ -430,7 +430,7 @@ mod tests {
     }
 
     /// Returns the first 64 KiB of an image.
-    fn flat(image: &crate::images::image::Image) -> Vec<u8> {
+    fn flat(image: &crate::images::files::image::Image) -> Vec<u8> {
         use crate::disk::storage::Storage;
         let mut bytes = vec![0; image.length_bytes().min(1 << 16) as usize];
         image.read_at(crate::disk::offsets::HostOffset::ZERO, &mut bytes).unwrap();

@@ -12,10 +12,6 @@ pub(crate) mod vhdx;
 pub(crate) mod vmdk;
 pub(crate) mod vpc;
 
-pub(crate) use content::{entropy, unstamped};
-pub(crate) use files::{export, image};
-pub(crate) use format::{file_plan, layer_anatomy};
-
 pub use files::image::Image;
 pub use files::{FileNames, Images};
 pub use limits::Limits;

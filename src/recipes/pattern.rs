@@ -7,8 +7,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::images::content::entropy::Entropy;
 use crate::images::content::look::{LOOK_BYTES, Look};
-use crate::images::entropy::Entropy;
 
 /// The usual block of a file system in bytes.
 const FILE_BLOCK_BYTES: u64 = 4096;

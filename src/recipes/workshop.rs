@@ -24,8 +24,8 @@ use crate::disk::error::StorageError;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{FileStorage, GRAIN_BYTES, PIECE_BYTES, Storage, each_data};
+use crate::images::files::image::Image;
 use crate::images::files::{Images, LayerFiles};
-use crate::images::image::Image;
 use crate::processes::Reply;
 
 /// The time limit of a tool. One that takes longer is stopped, and counts as one that fails.

@@ -11,7 +11,7 @@ use crate::differential::sides::Sides;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::findings::explain::explain;
-use crate::images::image::Image;
+use crate::images::files::image::Image;
 use crate::images::limits::Limits;
 use crate::programs::export;
 use crate::recipes::recipe::{Command, quoted};

@@ -13,7 +13,7 @@ use crate::formats::qcow2::entry;
 use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
 use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::vmdk::tables::Tables;
-use crate::images::image::Image;
+use crate::images::files::image::Image;
 
 /// A field or an entry.
 #[derive(Clone, Debug)]

@@ -16,8 +16,8 @@ use crate::formats::vmdk::descriptor::ExtentLine;
 use crate::formats::vmdk::head::ImageLayout;
 use crate::formats::vmdk::tables::Tables;
 use crate::harness::oracles::qcow2::recount::{Occupied, Recount, Role};
+use crate::images::files::image::Image;
 use crate::images::files::{Images, LayerFile, LayerFiles};
-use crate::images::image::Image;
 use crate::programs::Vm;
 
 use super::entries::{self, ExplainedEntry, ImageFacts, spelled};

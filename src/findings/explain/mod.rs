@@ -19,8 +19,8 @@ use crate::harness::files::chain::Chain;
 use crate::harness::model::Model;
 use crate::harness::oracles::bounds::Collector;
 use crate::images::damage::Damage;
+use crate::images::files::image::Image;
 use crate::images::files::{FileNames, Images};
-use crate::images::image::Image;
 use crate::images::limits::Limits;
 use crate::programs::{Program, Vm};
 

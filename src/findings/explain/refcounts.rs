@@ -11,7 +11,7 @@ use crate::formats::qcow2::entry::Layout;
 use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::table::{HostTable, TableEntry};
-use crate::images::image::Image;
+use crate::images::files::image::Image;
 
 /// The number of entries that are noted.
 const MAX_REFCOUNT_ENTRIES: usize = 1 << 14;

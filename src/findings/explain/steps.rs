@@ -11,7 +11,7 @@ use crate::findings::explain::provenance::Provenance;
 use crate::formats::anatomy::Part;
 use crate::images::damage::{Attack, Spot};
 use crate::images::files::{Images, LayerFile};
-use crate::images::layer_anatomy::LayerAnatomy;
+use crate::images::format::layer_anatomy::LayerAnatomy;
 use crate::images::limits::Limits;
 use crate::programs::operation::{Class, OPERATION_BYTES};
 use crate::programs::program::records;

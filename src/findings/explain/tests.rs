@@ -335,7 +335,7 @@ fn files_beside_an_image_are_explained_with_their_own_operations() {
 fn damaged_files_are_explained() {
     use crate::disk::offsets::HostOffset;
     use crate::disk::storage::Storage;
-    use crate::images::entropy::Entropy;
+    use crate::images::content::entropy::Entropy;
     use crate::programs::generate::generate_any;
     let mut entropy = Entropy::new(9);
     let mut faults = 0;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use crate::images::file_plan::TableReach;
+use crate::images::format::file_plan::TableReach;
 use crate::programs::operand::{
     Anchor, At, ClusterBits, DataIn, Operand, OperandKind, RefcountOrder, Size,
 };

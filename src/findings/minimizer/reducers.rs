@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::disk::image_format::ImageFormat;
 use crate::formats::qcow2::geometry::Version;
 use crate::images::damage::Transform;
-use crate::images::file_plan::TableReach;
+use crate::images::format::file_plan::TableReach;
 use crate::images::qcow2::placement::Policy;
 use crate::programs::operand::{
     Anchor, At, Base, ClusterBits, DataIn, ImageFeatures, ImageForm, Length, Number, Operand,

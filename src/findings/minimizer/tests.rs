@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 
 use crate::formats::qcow2::geometry::Version;
-use crate::images::entropy::Entropy;
+use crate::images::content::entropy::Entropy;
 use crate::images::limits::Limits;
 use crate::programs::generate::{GenerateSettings, generate};
 use crate::programs::operand::BytesKind;

@@ -9,8 +9,8 @@ use crate::base::files::Existing;
 use crate::disk::storage::Storage;
 use crate::harness::cases::target::Expectation;
 use crate::harness::targets::TargetKind;
-use crate::images::export::Holes;
 use crate::images::files::FileNames;
+use crate::images::files::export::Holes;
 use crate::programs::export::{self, Built};
 
 use super::Report;

@@ -21,7 +21,7 @@ use crate::harness::files::chain::Chain;
 use crate::harness::oracles::qcow2::recount::Role;
 use crate::harness::targets::TargetKind;
 use crate::images::files::FileNames;
-use crate::images::image::Image;
+use crate::images::files::image::Image;
 use crate::programs::Effect;
 
 /// The explanation of an input.

@@ -17,7 +17,7 @@ use crate::formats::qcow2::constants::INCOMPATIBLE_DATA_FILE;
 use crate::harness::against::qemu_io::printed_version;
 use crate::harness::cases::target::Expectation;
 use crate::harness::engines::image_answers::QemuMapRecord;
-use crate::images::export::Holes;
+use crate::images::files::export::Holes;
 use crate::images::files::{FileNames, Images, LayerFiles};
 use crate::processes::{Executable, ProcessEnd, Reply, run};
 use crate::programs::export::{self, Built};

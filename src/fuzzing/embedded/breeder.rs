@@ -12,7 +12,7 @@ use crate::fuzzing::mutators::{
 use crate::harness::cases::target::Inputs;
 use crate::harness::cases::tracer::TraceRun;
 use crate::harness::{Harness, Walker};
-use crate::images::entropy::Entropy;
+use crate::images::content::entropy::Entropy;
 use crate::images::limits::Limits;
 use crate::programs::Program;
 use crate::programs::generate::{build_nothing, generate_any, generate_writes, writing_begins};

@@ -1,7 +1,7 @@
 //! The inputs that are kept, and the choice of the next parent among them.
 
 use crate::fuzzing::feedback::coverage::CoverageFeatures;
-use crate::images::entropy::Entropy;
+use crate::images::content::entropy::Entropy;
 
 use super::scoring::{self, Lineage, SeenFeatures, Watermarks};
 use super::subject::Measures;

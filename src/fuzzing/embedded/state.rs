@@ -10,7 +10,7 @@ use crate::base::error::Error;
 use crate::base::files;
 use crate::fuzzing::corpus::{Folder, name};
 use crate::harness::cases::target::Inputs;
-use crate::images::entropy::Entropy;
+use crate::images::content::entropy::Entropy;
 
 use super::breeder::{Credit, MutationWorth};
 use super::pool::PoolEntry;

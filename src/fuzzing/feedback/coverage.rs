@@ -163,7 +163,7 @@ pub fn prune_around(
 mod tests {
     use super::*;
     use crate::disk::observer::{Event, Observer, State};
-    use crate::images::entropy::Entropy;
+    use crate::images::content::entropy::Entropy;
 
     #[test]
     fn the_shortest_input_is_remembered() {

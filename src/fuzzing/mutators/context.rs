@@ -8,7 +8,7 @@ use crate::disk::image_format::ImageFormat;
 use crate::formats::anatomy::Part;
 use crate::formats::parts_of;
 use crate::harness::cases::tracer::TraceRun;
-use crate::images::entropy::Entropy;
+use crate::images::content::entropy::Entropy;
 use crate::images::limits::Limits;
 use crate::programs::operand::Number;
 use crate::programs::operation::Class;
@@ -155,8 +155,8 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    use crate::images::file_plan::TableReach;
-    use crate::images::layer_anatomy::LayerAnatomy;
+    use crate::images::format::file_plan::TableReach;
+    use crate::images::format::layer_anatomy::LayerAnatomy;
     use crate::images::{FileNames, Images, Limits};
     use crate::programs::Vm;
     use crate::programs::generate::{any_operation, generate_any};

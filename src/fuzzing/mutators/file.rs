@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use crate::formats::anatomy::{Anatomy, ByteOrder, Element, Part};
 use crate::harness::cases::tracer::{AccessedRange, TraceRun};
 use crate::harness::files;
-use crate::images::entropy::Entropy;
+use crate::images::content::entropy::Entropy;
 
 /// log2 of the length of the longest range.
 const MAX_RANGE_BITS: u64 = 16;

@@ -15,7 +15,7 @@ mod sniper;
 use crate::base::limits::MAX_OPERATIONS;
 use crate::harness::cases::target::Inputs;
 use crate::harness::cases::tracer::TraceRun;
-use crate::images::entropy::Entropy;
+use crate::images::content::entropy::Entropy;
 use crate::images::format::list;
 use crate::images::limits::Limits;
 use crate::programs::Program;

@@ -5,7 +5,7 @@
 use bytes::BufMut;
 
 use crate::formats::qcow2::geometry::Geometry;
-use crate::images::entropy::Entropy;
+use crate::images::content::entropy::Entropy;
 use crate::images::qcow2::Sizes;
 use crate::programs::generate::{enlarge, near_size};
 use crate::programs::operand::{Anchor, At, Length, Number, Operand, OperandKind, OperandPlace};

@@ -1,7 +1,7 @@
 //! Mutations of whole operations: they add, remove, repeat and reorder operations, or take those of another program.
 
 use crate::base::limits::MAX_OPERATIONS;
-use crate::images::entropy::Entropy;
+use crate::images::content::entropy::Entropy;
 use crate::programs::generate::with_data;
 use crate::programs::operation::{Class, OPERATION_BYTES};
 use crate::programs::program::framing::{gap_from, reframe};

@@ -3,7 +3,7 @@
 
 use crate::disk::image_format::ImageFormat;
 use crate::images::damage::FieldChange;
-use crate::images::file_plan::ExtentForm;
+use crate::images::format::file_plan::ExtentForm;
 use crate::images::format::list::drawer;
 use crate::images::vmdk;
 use crate::programs::operand::Number;

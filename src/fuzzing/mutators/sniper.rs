@@ -204,7 +204,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    use crate::images::entropy::Entropy;
+    use crate::images::content::entropy::Entropy;
     use crate::images::limits::Limits;
     use crate::programs::text::assemble;
 

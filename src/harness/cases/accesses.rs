@@ -11,7 +11,7 @@ use crate::formats::anatomy::{Anatomy, Part};
 use crate::harness::engine::AccessFeedback;
 use crate::harness::files::meter::{FileAccess, MAX_ACCESSES, Meter};
 use crate::images::files::{Images, LayerFile};
-use crate::images::layer_anatomy::LayerAnatomy;
+use crate::images::format::layer_anatomy::LayerAnatomy;
 use crate::programs::{Journal, JournalRecord, Placed};
 
 /// The smallest unit of the structures of formats without clusters: a sector.

@@ -27,10 +27,10 @@ use crate::harness::oracles::bounds::MemoryMeter;
 use crate::harness::oracles::qcow2::Structures;
 use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, Failure, MetFinding, Outcome, Pipeline, files};
+use crate::images::content::entropy::Entropy;
 use crate::images::damage::Damage;
-use crate::images::entropy::Entropy;
+use crate::images::files::image::Image;
 use crate::images::files::{FileNames, Images, LayerFiles};
-use crate::images::image::Image;
 use crate::programs::{Program, Vm};
 
 /// A target with an engine under test. It reuses its buffers from run to run, and reports events to its observer.

@@ -14,7 +14,7 @@ use crate::harness::files::chain::Chain;
 use crate::harness::files::meter::Meter;
 use crate::harness::oracles::bounds::TableBytes;
 use crate::harness::oracles::{OracleResult, Violation};
-use crate::images::entropy::Entropy;
+use crate::images::content::entropy::Entropy;
 use crate::images::limits::Limits;
 
 /// The constant properties of a target.

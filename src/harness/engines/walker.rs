@@ -325,7 +325,7 @@ impl<S: Storage + ?Sized> Storage for BoundedReads<'_, S> {
 #[cfg(test)]
 mod tests {
     use crate::harness::{Harness, Walker};
-    use crate::images::image::Image;
+    use crate::images::files::image::Image;
     use crate::programs::text;
     use crate::programs::text::assemble;
     use crate::walkers::{Disk, lookup};

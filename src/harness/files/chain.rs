@@ -13,9 +13,9 @@ use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Data, Layer, Storage, Stored};
 use crate::images::damage::{Damage, ReadFaults};
-pub use crate::images::export::{ChainFolder, ChainFolderError};
+pub use crate::images::files::export::{ChainFolder, ChainFolderError};
+use crate::images::files::image::Image;
 use crate::images::files::{FileNames, Images, LayerFile, LayerFiles};
-use crate::images::image::Image;
 use crate::programs::CutKind;
 
 use super::meter::{FileAccess, Meter};
@@ -446,7 +446,7 @@ mod tests {
     use crate::formats::anatomy::Part;
     use crate::images::Limits;
     use crate::images::damage::{Attack, Spot, Transform};
-    use crate::images::layer_anatomy::LayerAnatomy;
+    use crate::images::format::layer_anatomy::LayerAnatomy;
     use crate::programs::Vm;
     use crate::programs::text::assemble;
 

@@ -17,7 +17,7 @@ use crate::formats::vmdk::head::ImageLayout;
 use crate::formats::vpc::constants::{COOKIE, FOOTER_BYTES};
 use crate::harness::engine::claims::Claims;
 use crate::images::files::LayerFiles;
-use crate::images::image::Image;
+use crate::images::files::image::Image;
 
 /// One of the files that an engine writes: the image at the top of a chain and, if it has one, its external data file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -71,7 +71,7 @@ impl From<ChainFolderError> for EngineError {
 mod tests {
     use super::*;
     use crate::harness::files::chain::Chain;
-    use crate::images::image::Image;
+    use crate::images::files::image::Image;
 
     #[test]
     fn a_stream_ends_with_its_file() {

@@ -15,8 +15,8 @@
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::harness::files::{TopFile, TopFiles};
-use crate::images::entropy::Entropy;
-use crate::images::image::Image;
+use crate::images::content::entropy::Entropy;
+use crate::images::files::image::Image;
 use crate::programs::CutKind;
 
 /// The unit that a disk writes as a whole.

@@ -8,7 +8,7 @@ use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Data, GRAIN_BYTES, Storage, read_widened};
 use crate::harness::files::write_log::WriteLog;
 use crate::harness::files::{TopFile, TopFiles};
-use crate::images::image::Image;
+use crate::images::files::image::Image;
 use crate::programs::CutKind;
 
 /// The longest file, as in QEMU.

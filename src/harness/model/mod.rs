@@ -19,8 +19,8 @@ use crate::disk::clusters::{ClusterSize, GuestCluster, SUBCLUSTERS};
 use crate::disk::extent::Extent;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::{GuestOffset, HostOffset};
+use crate::images::content::unstamped::UnstampedData;
 use crate::images::content::{CompressedContent, SubclusterChange};
-use crate::images::unstamped::UnstampedData;
 use crate::programs::journal::{Journal, JournalRecord};
 
 pub use pieces::{ModelPiece, PieceState, Visible};

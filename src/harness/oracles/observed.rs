@@ -7,7 +7,7 @@ use crate::disk::observer::{Event, Observer, Rare, State, Vital};
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::EngineError;
 use crate::harness::engine::tested::TestedDisk;
-use crate::images::entropy::Entropy;
+use crate::images::content::entropy::Entropy;
 use crate::programs::Question;
 
 /// Reports the extents of a whole walk. Each table of the disk maps `1 << span_bits` bytes.

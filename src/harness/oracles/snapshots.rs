@@ -7,7 +7,7 @@ use crate::harness::engine::tested::{TestedDisk, TestedEngine};
 use crate::harness::engine::{EngineError, EngineQuestion};
 use crate::harness::files::chain::Chain;
 use crate::harness::model::Model;
-use crate::images::entropy::Entropy;
+use crate::images::content::entropy::Entropy;
 
 use super::bounds::{self, Collector};
 use super::data::inside::{self, Share};

@@ -26,7 +26,7 @@ use crate::disk::storage::{Data, Storage, each_data};
 use crate::harness::engine::ErrorKind;
 use crate::harness::files::chain::{Chain, ChainFile};
 use crate::harness::model::Model;
-use crate::images::entropy::Entropy;
+use crate::images::content::entropy::Entropy;
 
 use super::data::{GuestRead, InCompressed};
 use super::extents::model;

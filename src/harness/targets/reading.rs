@@ -17,7 +17,7 @@ use crate::harness::oracles::bounds::Collector;
 use crate::harness::oracles::data::inside;
 use crate::harness::oracles::observed::{self, WalkWork};
 use crate::harness::oracles::{self, OracleResult, Violation};
-use crate::images::entropy::Entropy;
+use crate::images::content::entropy::Entropy;
 use crate::programs::Question;
 
 /// The oracles, with their buffers.

@@ -22,7 +22,7 @@ use crate::harness::files::chain::{Chain, ChainFile};
 use crate::harness::oracles::qcow2::{self, kept, refcounts};
 use crate::harness::oracles::written::{self, BeyondEdges, Moment, WrittenBuffers};
 use crate::harness::oracles::{self, OracleResult, SetAside, Violation};
-use crate::images::entropy::Entropy;
+use crate::images::content::entropy::Entropy;
 use crate::programs::CutKind;
 
 use super::WriterJudge;

@@ -30,7 +30,7 @@ use crate::harness::oracles::qcow2::recount::Recount;
 use crate::harness::oracles::qcow2::refcounts;
 use crate::harness::oracles::written::{self, BeyondEdges, Moment};
 use crate::harness::oracles::{self, OracleResult, SetAside};
-use crate::images::entropy::Entropy;
+use crate::images::content::entropy::Entropy;
 use crate::images::files::{FileNames, Images};
 use crate::programs::{CutKind, WriteRequest};
 

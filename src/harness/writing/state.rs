@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::base::ranges::RangeMap;
 use crate::harness::model::Model;
-use crate::images::unstamped::UnstampedData;
+use crate::images::content::unstamped::UnstampedData;
 use crate::programs::Journal;
 
 /// A change of guest bytes.

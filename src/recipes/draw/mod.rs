@@ -9,7 +9,7 @@ use super::recipe::{
     AskedDisk, Command, DiskOperation, DiskQuestion, FOLDER, Recipe, RecipeStep, relative_to,
 };
 use crate::disk::image_format::ImageFormat;
-use crate::images::entropy::Entropy;
+use crate::images::content::entropy::Entropy;
 use crate::programs::generate::choices::{ByteChoices, Choices};
 
 /// The number of operations after the creation: from the first number up to the second.

@@ -11,7 +11,7 @@ use crate::findings::report::Report;
 use crate::findings::report::qemu::QemuResult;
 use crate::findings::report::records::MapRecord;
 use crate::harness::cases::target::Expectation;
-use crate::images::export::Holes;
+use crate::images::files::export::Holes;
 
 use super::layout::{Links, MAX_SHOWN_EXTENTS, shown, spoken};
 use super::picture::{ReaderExtents, picture};

@@ -316,7 +316,7 @@ fn write_pages(file: &MemoryFile, bytes: &[u8], start: u64) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use crate::images::image::Image;
+    use crate::images::files::image::Image;
 
     use super::*;
 

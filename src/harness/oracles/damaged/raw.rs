@@ -22,8 +22,8 @@ use crate::harness::oracles::extents::window::{self, WholeWalk};
 use crate::harness::oracles::extents::{self, lookup};
 use crate::harness::oracles::observed::{self, WalkWork};
 use crate::harness::oracles::{OracleResult, Violation, unexpected_error};
+use crate::images::content::entropy::Entropy;
 use crate::images::damage::BrokenRule;
-use crate::images::entropy::Entropy;
 use crate::images::format::list::drawer;
 use crate::programs::Question;
 

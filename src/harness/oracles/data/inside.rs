@@ -16,8 +16,8 @@ use crate::harness::engine::tested::TestedDisk;
 use crate::harness::model::{Model, PieceState, Visible};
 use crate::harness::oracles::{OracleResult, SetAside, Violation, go_on};
 use crate::images::content::WriteContent;
+use crate::images::content::entropy::Entropy;
 use crate::images::content::fill::{DeepCluster, MAX_FILL_BYTES};
-use crate::images::entropy::Entropy;
 
 use super::{DataBuffers, check_range, too_deep};
 

@@ -14,8 +14,8 @@ use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::Answer;
 use crate::harness::model::{Model, PieceState, Visible};
 use crate::images::content::fill::{DeepCluster, between_stamps, fill};
+use crate::images::content::unstamped::{MAX_UNSTAMPED_BYTES, UnstampedData};
 use crate::images::content::{LookOfCluster, STAMP_BYTES, WriteContent, WriteNumber, stamp};
-use crate::images::unstamped::{MAX_UNSTAMPED_BYTES, UnstampedData};
 
 use super::{OracleResult, POISON, unexpected_error, violation};
 

@@ -184,7 +184,7 @@ mod tests {
     use crate::harness::engine::tested::TestedEngine;
     use crate::harness::engine::{Answer, Engine, Facts, OpenDisk, Opened};
     use crate::harness::files::chain::Chain;
-    use crate::images::image::Image;
+    use crate::images::files::image::Image;
 
     use super::*;
 

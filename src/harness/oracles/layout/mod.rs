@@ -16,8 +16,8 @@ use crate::formats;
 use crate::formats::anatomy::{Anatomy, Part};
 use crate::harness::oracles::{Violation, violation};
 use crate::images::files::LayerFiles;
+use crate::images::files::image::Image;
 use crate::images::format::list::drawer;
-use crate::images::image::Image;
 
 use reading::{ORACLE, refused};
 

@@ -8,7 +8,7 @@ use crate::disk::storage::Storage;
 use crate::formats::entries::{EntryRun, each_entries};
 use crate::formats::error::MapError;
 use crate::harness::oracles::{OracleResult, Violation, disagreement};
-use crate::images::image::Image;
+use crate::images::files::image::Image;
 
 pub(super) const ORACLE: &str = "layout";
 

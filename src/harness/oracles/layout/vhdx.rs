@@ -14,7 +14,7 @@ use crate::formats::vhdx::header::{Checksum, VhdxHeader};
 use crate::formats::vhdx::metadata::{Metadata, MetadataTable};
 use crate::formats::vhdx::region_table::{Region, RegionTable};
 use crate::harness::oracles::{OracleResult, Violation, violation};
-use crate::images::image::Image;
+use crate::images::files::image::Image;
 
 use super::reading::{ORACLE, each_run, read, refused};
 

@@ -18,7 +18,7 @@ use crate::formats::vmdk::headers::{
 use crate::formats::vmdk::tables::{Grain, GrainKind, Tables};
 use crate::harness::oracles::{OracleResult, Violation, disagreement};
 use crate::images::files::LayerFiles;
-use crate::images::image::Image;
+use crate::images::files::image::Image;
 
 use super::reading::{ORACLE, each_run, is_copy, read, refused};
 

@@ -8,7 +8,7 @@ use crate::formats::vpc::constants::{
 };
 use crate::formats::vpc::headers::{DynamicHeader, Footer, checksums};
 use crate::harness::oracles::{OracleResult, Violation, violation};
-use crate::images::image::Image;
+use crate::images::files::image::Image;
 
 use super::reading::{ORACLE, each_run, read, refused};
 

@@ -27,7 +27,7 @@ use crate::harness::cases::case::Case;
 use crate::harness::engine::EngineError;
 use crate::harness::files::chain::ChainFile;
 use crate::harness::model::Model;
-use crate::images::image::Image;
+use crate::images::files::image::Image;
 
 use super::bounds::{self, TableBytes};
 use super::layout::LayoutJudge;
