@@ -47,7 +47,7 @@ enum Verb {
     Info(info::Arguments),
     /// Print the data, zeros and holes of a disk and their host offsets, as 'qemu-img map' does
     Map(map::Arguments),
-    /// Check an image, as 'qemu-img check' does: the refcounts of a qcow2 image, the blocks or the grains of another one
+    /// Check an image, as 'qemu-img check' does: the refcounts of a qcow2 image, the blocks or the grains of others
     Check(check::Arguments),
     /// Write the bytes that a guest reads to a raw file, as 'qemu-img convert -O raw' does
     Convert(convert::Arguments),

@@ -1,4 +1,4 @@
-//! Measures which lines of walkers, decoders, builder and recount the committed seeds reach, as the targets
+//! Measures which lines of walker, builder and recount the committed seeds reach, as the targets
 //! run them. A line that is neither reached nor explained in `xtask/coverage.explained` fails the check. It counts code
 //! that the targets can run: tests are not built, and derived implementations have no counters.
 
