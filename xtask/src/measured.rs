@@ -175,14 +175,18 @@ pub fn cpu_seconds(run: &mut Command) -> Result<f64> {
     Ok((done.rusage.utime + done.rusage.stime).as_secs_f64())
 }
 
-/// Prints a table and, with the name of a page, writes it to `docs/results`.
+/// Prints a table and, with the name of a page, writes `docs/results/NAME.md`: a title, the command, the circumstances,
+/// the table.
 pub fn publish(page: Option<&str>, title: &str, table: &str) -> Result<()> {
-    let Some(page) = page else {
-        println!("{}", table.trim());
-        return Ok(());
-    };
-    let words: Vec<_> = std::env::args().skip(1).collect();
-    report(page, title, &format!("cargo xtask {}", words.join(" ")), table)
+    let table = table.trim();
+    println!("{table}");
+    let Some(page) = page else { return Ok(()) };
+    let words = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
+    let path = root().join("docs/results").join(format!("{page}.md"));
+    let circumstances = circumstances();
+    replace(&path, &format!("# {title}\n\n`cargo xtask {words}`, {circumstances}\n\n{table}\n"))?;
+    eprintln!("written to {}", path.display());
+    Ok(())
 }
 
 /// Fails if there are faults, which it names below a heading.
@@ -234,16 +238,6 @@ fn circumstances() -> String {
         said("rustc", &["-V"]),
         said("rustc", &["+nightly", "-V"]),
     )
-}
-
-/// Prints a table and writes its page, `docs/results/NAME.md`: a title, the command, the circumstances, the table.
-pub fn report(name: &str, title: &str, command: &str, table: &str) -> Result<()> {
-    let table = table.trim();
-    println!("{table}");
-    let path: PathBuf = root().join("docs/results").join(format!("{name}.md"));
-    replace(&path, &format!("# {title}\n\n`{command}`, {}\n\n{table}\n", circumstances()))?;
-    eprintln!("written to {}", path.display());
-    Ok(())
 }
 
 #[cfg(test)]

@@ -324,6 +324,7 @@ impl<S: Storage + ?Sized> Storage for BoundedReads<'_, S> {
 
 #[cfg(test)]
 mod tests {
+    use crate::formats::qcow2::constants::header;
     use crate::harness::{Harness, Walker};
     use crate::images::files::image::Image;
     use crate::programs::text;
@@ -350,7 +351,7 @@ mod tests {
     }
 
     /// The host offset of the L1 table's host offset in a qcow2 header.
-    const L1_OFFSET_AT: HostOffset = HostOffset::new(40);
+    const L1_OFFSET_AT: HostOffset = HostOffset::new(header::L1_TABLE_OFFSET.at as u64);
     /// The number of entries in the L1 table of [`image`].
     const L1_ENTRIES: usize = 1 << 15;
 

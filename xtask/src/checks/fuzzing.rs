@@ -10,8 +10,9 @@ use clap::Args;
 
 use crate::check;
 use crate::measured::replace;
+use crate::oss_fuzz::options_of;
 use crate::process::{
-    captured, command, files_below, output, print_end, quiet, read, root, target_folder,
+    captured, command, files_below, output, print_end, quiet, root, target_folder,
 };
 use crate::tree::planted::sanitized;
 
@@ -27,18 +28,13 @@ fn targets_or_all(targets: &[String], toolchain: &str) -> Result<Vec<String>> {
     }
 }
 
-/// Returns a command that runs a target with the options of its file in `fuzz/options`, or else with those of the
-/// targets that run programs. It runs from a folder of finds, to which libFuzzer writes, and from the committed corpus.
+/// Returns a command that runs a target with the options that it has on OSS-Fuzz. It runs from a folder of finds, to
+/// which libFuzzer writes, and from the committed corpus.
 fn fuzz(toolchain: &str, build: &[&str], target: &str, finds: &Path) -> Result<Command> {
-    let own = format!("fuzz/options/{target}.options");
-    let programs = "fuzz/options/programs.options";
-    let text = read(if root().join(&own).exists() { &own } else { programs })?;
-    let settings = text.lines().filter(|line| !line.starts_with(';'));
-    let settings = settings.filter_map(|line| line.split_once(" = "));
     let mut command = command("cargo");
     command.args([&format!("+{toolchain}"), "fuzz", "run"]).args(build).arg(target).arg(finds);
     command.args([&format!("corpus/{target}"), "--"]);
-    command.args(settings.map(|(name, value)| format!("-{name}={value}")));
+    command.args(options_of(target)?);
     sanitized(&mut command);
     Ok(command)
 }

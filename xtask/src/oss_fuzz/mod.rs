@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::process::{command, failed, quiet, root};
+use crate::process::{command, failed, python, quiet, root};
 use builder::Builder;
 
 /// The newest clang of Debian 12. The builder's image has a newer one.
@@ -115,12 +115,8 @@ fn install_tools() -> Result<PathBuf> {
     let machine = std::env::consts::ARCH;
     ensure!(machine == "x86_64", "this machine is {machine}, expected x86_64");
     quiet(command("sh").args(["-ec", INSTALL]))?;
-    let venv = root().join("target").join(LLVM_TOOLS.replace("==", "-"));
-    if !llvm_in(&venv).is_ok_and(|llvm| llvm.join("bin/llvm-cov").exists()) {
-        quiet(command("python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
-        quiet(command(venv.join("bin/pip")).args(["install", "-q", "--no-compile", LLVM_TOOLS]))?;
-    }
-    llvm_in(&venv)
+    let programs = python(&LLVM_TOOLS.replace("==", "-"), &[LLVM_TOOLS])?;
+    llvm_in(programs.parent().context("a folder of programs without a parent")?)
 }
 
 /// Returns the folder of LLVM's tools below a virtual environment of Python.

@@ -6,6 +6,7 @@ use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::SecondAnswer;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
+use crate::formats::qcow2::constants::header;
 use crate::formats::qcow2::entry::Layout;
 use crate::formats::qcow2::header::Header;
 use crate::harness::against::differences::Other;
@@ -133,7 +134,7 @@ pub(super) fn mismatch(end: &QemuEnd, extents: &[Extent]) -> Option<Box<Violatio
 /// The highest number of snapshots of a qcow2 image: QEMU opens an image with the most that it allows in seconds.
 const MAX_OPENED_SNAPSHOTS: u32 = 1024;
 /// The host offset of the number of snapshots in a qcow2 header.
-const SNAPSHOTS_AT: HostOffset = HostOffset::new(60);
+const SNAPSHOTS_AT: HostOffset = HostOffset::new(header::NB_SNAPSHOTS.at as u64);
 /// The highest number of clusters, or subclusters, of a file whose image is mapped.
 const MAX_COUNTED_CELLS: u64 = 1 << 21;
 /// A disk with more tables is costly: QEMU reads the whole table at the top when it opens the image.
