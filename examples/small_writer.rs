@@ -4,7 +4,7 @@
 //!     cargo run --release --example small_writer -- fuzz --target writes --seconds 10
 //!     QCOWFUZZ_WRITER_FAULT=head_lost cargo run --release --example small_writer -- fuzz --target writes --seconds 10
 //!
-//! `cargo xtask writer-faults` runs it with each fault.
+//! `cargo xtask bugs writer` runs it with each fault.
 
 use std::env;
 use std::process::exit;

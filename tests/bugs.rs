@@ -1,7 +1,7 @@
 //! The patches that plant bugs (`bugs/`, `bugs/hard/`). Each patch describes its bug and applies to the present code.
 //! Beside it lies the smallest input that shows the bug; without the patch, that input shows nothing. `cargo xtask
-//! bugs` builds each bug and checks the rest: both loops find it, and with `--smallest`, the smallest input shows it.
-//! `cargo xtask differential-bugs` does so for the differential campaign, which finds those of `bugs/differential/`.
+//! bugs` builds each bug and checks the rest: the loops find it, or the differential campaign those of
+//! `bugs/differential/`; and with `--smallest`, the smallest input shows it.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,21 +1,19 @@
 //! The project's checks and measurements, which need more than `cargo test`: builds with planted bugs, fuzzing under
 //! libFuzzer, other programs. Each subcommand runs in CI or in a workflow.
 //!
-//! Exit codes: 0, the check passed or the measurement is complete; 1, the check failed; 2, the program could not work.
+//! The exit code is 0 if the check passed or the measurement is complete, and 1 if not.
 
+mod against;
 mod bugs;
 mod checks;
 mod coverage;
-mod differential;
-mod engines;
+mod map_rate;
 mod measured;
 mod mutants;
 mod oss_fuzz;
+mod other_languages;
 mod process;
-mod rates;
 mod tree;
-
-use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -52,11 +50,7 @@ enum Verb {
     /// Build a crate of `qcowfuzz new-engine` and follow docs/engines.md
     CheckNewEngine,
     /// Check that `nightly-fuzz` finds the canary, and nothing without it
-    CheckNightlyFuzz {
-        /// Seconds of each run
-        #[arg(long, default_value_t = 5)]
-        seconds: u64,
-    },
+    CheckNightlyFuzz,
     /// Pack the crates, then build and test the packages
     CheckPackage,
     /// Check the workflows, and that they run every step of .ci/run
@@ -64,17 +58,9 @@ enum Verb {
     /// Plant a fault for each check, which must find it
     ChecksFail,
     /// Check that both loops find the canary
-    Canary {
-        /// Runs of each loop
-        #[arg(long, default_value_t = 200_000)]
-        runs: u64,
-    },
+    Canary,
     /// Check that ClusterFuzz derives one crash state from one bug
-    CrashStates {
-        /// Runs of each campaign from an empty corpus
-        #[arg(long, default_value_t = 200_000)]
-        runs: u64,
-    },
+    CrashStates,
     /// Check that the pages about a crash show the real output
     FromCrash,
     /// Fuzz targets from their committed corpora
@@ -82,80 +68,52 @@ enum Verb {
     /// Fuzz targets on all cores, continue after findings, and keep the corpora
     NightlyFuzz(checks::fuzzing::Night),
     /// Check that campaigns that share a corpus lose nothing if one is killed
-    SharedCorpus(checks::shared_corpus::Arguments),
+    SharedCorpus,
     /// Check that a campaign survives a stack overflow, a hang, an allocation without measure and a panic
-    Survivor {
-        /// Runs of each campaign
-        #[arg(long, default_value_t = 700)]
-        runs: u64,
-    },
+    Survivor,
     /// Build the fuzz targets as OSS-Fuzz does, and check them as its runner does
     OssFuzz(oss_fuzz::Arguments),
-    Campaign(engines::CampaignArguments),
-    OtherLanguages(engines::other_languages::Arguments),
-    /// Show a row of docs/findings.md, with the answers of the implementation and of qemu-img
-    Finding {
-        /// IMPLEMENTATION/NAME: the program is engines/findings/IMPLEMENTATION/NAME.txt
-        row: String,
-    },
+    OtherLanguages(other_languages::Arguments),
 
-    /// Compare answers with QEMU's, with several seeds
-    Differential(differential::Options),
-    /// Plant bugs that the differential campaign must find and distinguish
-    DifferentialBugs(differential::BugOptions),
-    /// Kill the differential campaign at random moments; nothing may be lost or left behind
-    DifferentialKills(differential::kills::Options),
-    /// Measure how soon both loops find each bug of bugs/
+    /// Measure how soon the loops and the differential campaign find planted bugs
     Bugs(bugs::Options),
-    /// Measure how soon the target `writes` finds each fault of the small writer
-    WriterFaults(bugs::writer_faults::Options),
     /// Measure which mutants of the encoding functions the targets find
     Mutants(mutants::Options),
     /// Measure which lines the committed seeds reach
-    Coverage(coverage::Options),
+    Coverage,
     /// Measure the command `map` beside `qemu-img map`
-    MapRate(rates::map_rate::Options),
-    /// Measure targets under libFuzzer with several settings
-    FuzzRate(rates::fuzz_rate::Options),
+    MapRate(map_rate::Options),
     /// Measure the benchmarks beside another commit
-    Against(rates::against::Options),
+    Against(against::Options),
 }
 
-fn main() -> ExitCode {
+fn main() -> Result<()> {
     let Arguments { verb } = Arguments::parse();
-    let result: Result<()> = match verb {
+    match verb {
         Verb::CheckDependencies { advisories } => checks::dependencies(advisories),
         Verb::CheckDocs { write } => checks::docs(write),
         Verb::CheckMsrv { build } => checks::msrv(build),
         Verb::CheckNewEngine => checks::new_engine::check(),
-        Verb::CheckNightlyFuzz { seconds } => checks::planted_runs::nightly_fuzz(seconds),
+        Verb::CheckNightlyFuzz => checks::planted_runs::nightly_fuzz(),
         Verb::CheckPackage => checks::package::check(),
         Verb::CheckWorkflows => checks::workflows(),
         Verb::ChecksFail => checks::checks_fail::check(),
-        Verb::Canary { runs } => checks::planted_runs::canary(runs),
-        Verb::CrashStates { runs } => checks::crash_states::check(runs),
+        Verb::Canary => checks::planted_runs::canary(),
+        Verb::CrashStates => checks::crash_states::check(),
         Verb::FromCrash => checks::planted_runs::from_crash(),
         Verb::FuzzSmoke(options) => checks::fuzzing::smoke(&options),
         Verb::NightlyFuzz(options) => checks::fuzzing::night(&options),
-        Verb::SharedCorpus(options) => checks::shared_corpus::check(&options),
-        Verb::Survivor { runs } => checks::planted_runs::survivor(runs),
+        Verb::SharedCorpus => checks::shared_corpus::check(),
+        Verb::Survivor => checks::planted_runs::survivor(),
         Verb::OssFuzz(arguments) => oss_fuzz::check(&arguments),
-        Verb::Campaign(arguments) => engines::campaign(&arguments),
-        Verb::OtherLanguages(arguments) => engines::other_languages::fuzz(&arguments),
-        Verb::Finding { row } => engines::other_languages::show_finding(&row),
+        Verb::OtherLanguages(arguments) => other_languages::fuzz(&arguments),
 
-        Verb::Differential(options) => differential::run(&options),
-        Verb::DifferentialBugs(options) => differential::bugs(&options),
-        Verb::DifferentialKills(options) => differential::kills::run(&options),
         Verb::Bugs(options) => bugs::measure(&options),
-        Verb::WriterFaults(options) => bugs::writer_faults::measure(&options),
         Verb::Mutants(options) => mutants::measure(&options),
-        Verb::Coverage(options) => coverage::measure(&options),
-        Verb::MapRate(options) => rates::map_rate::measure(&options),
-        Verb::FuzzRate(options) => rates::fuzz_rate::measure(&options),
-        Verb::Against(options) => rates::against::measure(&options),
-    };
-    process::exit_code(result)
+        Verb::Coverage => coverage::measure(),
+        Verb::MapRate(options) => map_rate::measure(&options),
+        Verb::Against(options) => against::measure(&options),
+    }
 }
 
 #[cfg(test)]

@@ -1,12 +1,11 @@
 //! The repository's folder, other processes, and how a subcommand ends.
 
-use std::fmt;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::LazyLock;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 /// The variable that names another copy of the repository, in which this program then works.
 pub const ROOT: &str = "XTASK_ROOT";
@@ -18,40 +17,6 @@ pub fn root() -> &'static Path {
         None => Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).into(),
     });
     &PATH
-}
-
-/// A check that failed. Other errors mean that the program could not work.
-#[derive(Debug)]
-pub struct Failed(pub String);
-
-impl fmt::Display for Failed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Failed {}
-
-/// Returns the error of a check that failed.
-pub fn failed(message: impl Into<String>) -> anyhow::Error {
-    Failed(message.into()).into()
-}
-
-/// Returns the error of a check that failed unless a condition holds: [`anyhow::ensure`] for checks.
-#[macro_export]
-macro_rules! check {
-    ($holds:expr, $($message:tt)+) => {
-        if !$holds {
-            return Err($crate::process::failed(format!($($message)+)));
-        }
-    };
-}
-
-/// Prints an error, and returns the exit code of a result.
-pub fn exit_code(result: Result<()>) -> ExitCode {
-    let Err(error) = result else { return ExitCode::SUCCESS };
-    eprintln!("xtask: {error:#}");
-    ExitCode::from(if error.is::<Failed>() { 1 } else { 2 })
 }
 
 /// Returns a command that runs in the root of the repository.
@@ -70,28 +35,24 @@ pub fn text_of(command: &Command) -> String {
 /// Runs a command that must succeed, with our own standard streams.
 pub fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| text_of(command))?;
-    match status.success() {
-        true => Ok(()),
-        false => bail!("{}: {status}, expected success", text_of(command)),
-    }
+    ensure!(status.success(), "{}: {status}, expected success", text_of(command));
+    Ok(())
 }
 
-/// Runs a check, with our own standard streams. The result is [`Failed`] if the command fails.
-pub fn passes(command: &mut Command) -> Result<()> {
+/// Runs a command that reports bugs, and returns whether there are new ones.
+pub fn finds(command: &mut Command) -> Result<bool> {
     let status = command.status().with_context(|| text_of(command))?;
-    match status.success() {
-        true => Ok(()),
-        false => Err(failed(format!("{}: {status}, expected success", text_of(command)))),
+    match status.code() {
+        Some(code @ (0 | 1)) => Ok(code == 1),
+        _ => bail!("{}: {status}, expected exit code 0 or 1", text_of(command)),
     }
 }
 
 /// Runs a command that must succeed, and returns what it prints. Its errors go to our own standard error.
 pub fn output(command: &mut Command) -> Result<String> {
     let output = command.stderr(Stdio::inherit()).output().with_context(|| text_of(command))?;
-    match output.status.success() {
-        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        false => bail!("{}: {}, expected success", text_of(command), output.status),
-    }
+    ensure!(output.status.success(), "{}: {}, expected success", text_of(command), output.status);
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Returns cargo's target folder of a workspace, which `CARGO_TARGET_DIR` may name.
@@ -119,31 +80,36 @@ pub fn captured(command: &mut Command) -> Result<(ExitStatus, String)> {
     Ok((child.wait()?, String::from_utf8_lossy(&output).into_owned()))
 }
 
-/// Runs a command that must succeed, and returns what it printed on both streams. Prints the end of it if it fails.
+/// Runs a command that must succeed, and returns what it printed on both streams. The error has the end of it.
 pub fn quiet(command: &mut Command) -> Result<String> {
     let (status, output) = captured(command)?;
-    if !status.success() {
-        print_end(&output);
-        bail!("{}: {status}, expected success", text_of(command));
-    }
+    ensure!(status.success(), "{}\n{}: {status}", end(&output), text_of(command));
     Ok(output)
 }
 
-/// Prints the last lines of a log, above the reason of a failure.
-pub fn print_end(log: &str) {
+/// Returns the last lines of a log, for the text of an error.
+pub fn end(log: &str) -> String {
     let lines: Vec<_> = log.lines().collect();
-    eprintln!("{}", lines[lines.len().saturating_sub(60)..].join("\n"));
+    lines[lines.len().saturating_sub(60)..].join("\n")
 }
 
 /// Runs a command, which must end with an exit code and print a text on either stream. Returns all its output.
 pub fn expect(command: &mut Command, code: i32, text: &str) -> Result<String> {
     let (status, output) = captured(command)?;
-    if status.code() != Some(code) || !output.contains(text) {
-        print_end(&output);
-        let line = text_of(command);
-        return Err(failed(format!("{line}: {status}, expected exit code {code} and '{text}'")));
-    }
+    let is_it = status.code() == Some(code) && output.contains(text);
+    let (line, log) = (text_of(command), end(&output));
+    ensure!(is_it, "{log}\n{line}: {status}, expected exit code {code} and '{text}'");
     Ok(output)
+}
+
+/// Writes a file beside its place and renames it, so that no file is ever incomplete.
+pub fn replace(path: &Path, text: &str) -> Result<()> {
+    let folder = path.parent().context("a file without a folder")?;
+    std::fs::create_dir_all(folder)?;
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    file.write_all(text.as_bytes())?;
+    file.persist(path)?;
+    Ok(())
 }
 
 /// Returns the text of a file of the repository.

@@ -6,8 +6,8 @@ use std::os::unix::fs::symlink;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::process::{ROOT, captured, command, failed, print_end, root};
-use crate::tree::planted::copy_tree;
+use crate::process::{ROOT, captured, command, end, root};
+use crate::tree::{Changes, copy};
 
 /// A fault in a file: a text, the text that takes its place, the command that must fail, and what it must print. An
 /// empty text stands for the end of the file. A command of this program begins with `xtask`.
@@ -47,7 +47,7 @@ const FAULTS: &[Fault] = &[
 /// Plants a fault for each check in a copy of the tree. The check must fail and name the fault.
 pub fn check() -> Result<()> {
     let work = tempfile::tempdir()?;
-    copy_tree(work.path())?;
+    copy(work.path(), &Changes::new())?;
     let target = root().join("target");
     fs::create_dir_all(&target)?;
     // The copy uses what is built already.
@@ -67,12 +67,9 @@ pub fn check() -> Result<()> {
         let mut check = command(program);
         check.args(words).current_dir(work.path()).env(ROOT, work.path());
         let (status, output) = captured(&mut check)?;
-        if status.success() || !output.contains(expected) {
-            print_end(&output);
-            return Err(failed(format!(
-                "'{planted}' in {file}: {line}: {status}, expected a failure with '{expected}'"
-            )));
-        }
+        let is_found = !status.success() && output.contains(expected);
+        let log = end(&output);
+        ensure!(is_found, "{log}\n'{planted}' in {file}: {line}: {status}, expected '{expected}'");
         fs::write(path, sound)?;
     }
     println!("checks-fail: {} planted faults, all found", FAULTS.len());

@@ -8,11 +8,10 @@ use std::path::Path;
 use std::process::Command;
 use std::thread;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 
-use crate::check;
 use crate::process::{command, expect, output, python, quiet, read, target_folder};
-use crate::tree::planted::{CANARY, Planted, sanitized};
+use crate::tree::{CANARY, Tree, sanitized};
 
 /// The bugs with a program in `bugs/`.
 const BUGS: [&str; 5] = [
@@ -61,7 +60,7 @@ type State = (String, String);
 type Parsed = (BTreeMap<String, [State; 2]>, Vec<[String; 2]>);
 
 /// Plants the bugs, makes the crashes and judges the output of the targets.
-pub fn check(runs: u64) -> Result<()> {
+pub fn check() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let work = folder.path();
     // With ASan in the release profile, as `canary` builds it, and without a sanitizer in the dev profile.
@@ -79,7 +78,7 @@ pub fn check(runs: u64) -> Result<()> {
     let mut targets = on_inputs(work, &texts)?;
     for seed in 1..=4 {
         let mut target = command(work.join("asan"));
-        target.args([&format!("-seed={seed}"), &format!("-runs={runs}"), "-max_len=512"]);
+        target.args([&format!("-seed={seed}"), "-runs=200000", "-max_len=512"]);
         targets.push((format!("found-{seed}.asan-symbols"), target));
     }
     let logs = crash(work, targets)?;
@@ -88,13 +87,13 @@ pub fn check(runs: u64) -> Result<()> {
     let parsed = output(parser.args(["-c", PARSER]).arg(work.join("logs")))?;
     let faults =
         faults(&logs, &serde_json::from_str(&parsed)?, &texts, &read("docs/campaigns.md")?);
-    check!(faults.is_empty(), "{}", faults.join("\n"));
+    ensure!(faults.is_empty(), "{}", faults.join("\n"));
     Ok(())
 }
 
 /// Builds the target with the bugs, and copies it to the folder by its name.
 fn build(work: &Path, name: &str, profile: &str, options: &[&str]) -> Result<()> {
-    let planted = Planted::new(&format!("crash-states-{name}"), &[&[CANARY], &BUGS[..]].concat())?;
+    let planted = Tree::planted(&format!("crash-states-{name}"), &[&[CANARY], &BUGS[..]].concat())?;
     let mut build = planted.command("cargo");
     build.args(["+nightly", "fuzz", "build", "--no-trace-compares"]).args(options);
     quiet(sanitized(build.arg("map_extents")))?;
@@ -150,7 +149,7 @@ fn crash(work: &Path, mut targets: Vec<(String, Command)>) -> Result<BTreeMap<St
             Ok((name.clone(), target.stdout(log.try_clone()?).stderr(log).spawn()?))
         };
         for (name, mut running) in pair.iter_mut().map(start).collect::<Result<Vec<_>>>()? {
-            check!(!running.wait()?.success(), "nothing was found: {name}");
+            ensure!(!running.wait()?.success(), "nothing was found: {name}");
             let log = fs::read(logs.join(&name))?;
             found.insert(name, String::from_utf8_lossy(&log).into_owned());
         }
@@ -177,35 +176,47 @@ fn faults(
     texts: &BTreeMap<&str, String>,
     page: &str,
 ) -> Vec<String> {
-    let mut faults = Vec::new();
-    let mut states = BTreeMap::<&str, Vec<&State>>::new();
+    let grouped = similar.iter().map(|pair| format!("ClusterFuzz groups two bugs: {pair:?}"));
+    let mut faults: Vec<_> = grouped.collect();
+    let mut states = BTreeMap::<&str, BTreeSet<&State>>::new();
     for (name, log) in logs {
-        let found = fingerprint(log).unwrap_or("no fingerprint");
-        let bug = name.rsplitn(3, '-').last().unwrap_or_default();
-        let expected = texts.get(bug).and_then(|text| stated(text));
-        if bug != "found" && expected != Some(found) {
-            faults.push(format!("{name}: the fingerprint is '{found}', expected {expected:?}"));
-        }
-        let wrong = faults_of(name.ends_with("symbols"), log, found, &parsed[name]);
-        faults.extend(wrong.iter().map(|fault| format!("{name}: {fault}: {:?}", parsed[name])));
-        states.entry(found).or_default().push(&parsed[name][0]);
+        let (found, [state, without]) = (fingerprint(log).unwrap_or_default(), &parsed[name]);
+        let text = texts.get(name.rsplitn(3, '-').last().unwrap_or_default());
+        let report = log.rsplit("ERROR: ").next().unwrap_or_default();
+        let names_functions = report.contains("in rust_fuzzer_test_input");
+        let function = found.strip_prefix("panic: ").and_then(|it| it.rsplit_once(", "));
+        let function = function.map_or("", |it| it.1);
+        let is_word = !function.is_empty()
+            && !function.contains(|it: char| it != '_' && !it.is_alphanumeric());
+        let is_it =
+            |frame: &str| frame.starts_with("crate::") && frame.ends_with(&format!("::{function}"));
+        let checks = [
+            (text.is_none_or(|text| stated(text) == Some(found)), "another fingerprint"),
+            (names_functions == name.ends_with("symbols"), "the stack names functions, or not"),
+            (state == without, "another state where the parser expects no symbols"),
+            (state.0 == "ASSERT", "expected the crash type ASSERT"),
+            (is_fixed(&state.1), "the state is not the same on each machine and at each commit"),
+            (!is_word || state.1.lines().any(is_it), "no frame is the function that panicked"),
+        ];
+        let wrong = checks.iter().filter(|it| !it.0);
+        faults.extend(wrong.map(|it| format!("{name}: {}: {found}, {:?}", it.1, parsed[name])));
+        states.entry(found).or_default().insert(state);
     }
+    let mut bugs = BTreeMap::<&State, &str>::new();
     for (found, its) in &states {
-        println!("{:3} × {}: {}", its.len(), its[0].0, its[0].1.trim_end().replace('\n', " / "));
-        if its.iter().any(|it| it != &its[0]) {
-            faults.push(format!("{found}: one bug, several states: {its:?}"));
+        println!("{found}: {its:?}");
+        if its.len() > 1 {
+            faults.push(format!("{found}: one bug, several states"));
         }
-        let alike = states.iter().filter(|(other, others)| found < other && its[0] == others[0]);
-        faults.extend(alike.map(|(other, _)| format!("two bugs, one state: {found} / {other}")));
+        let others = its.iter().filter_map(|it| bugs.insert(it, found));
+        faults.extend(others.map(|other| format!("two bugs, one state: {found} / {other}")));
     }
-    faults.extend(similar.iter().map(|pair| format!("ClusterFuzz groups two bugs: {pair:?}")));
-    let shown = |(kind, state): &State| {
-        format!("    {kind}\n{state}").trim_end().replace('\n', "\n    ") + "\n"
+    let is_shown = |(kind, state): &State| {
+        let text = format!("    {kind}\n{state}").trim_end().replace('\n', "\n    ") + "\n";
+        page.contains(&text)
     };
-    if !stated(OF_CANARY)
-        .and_then(|it| states.get(it))
-        .is_some_and(|its| page.contains(&shown(its[0])))
-    {
+    let of_canary = stated(OF_CANARY).and_then(|it| states.get(it)?.first().copied());
+    if !of_canary.is_some_and(is_shown) {
         faults.push("docs/campaigns.md shows another state of the canary".to_owned());
     }
     let oracles: BTreeSet<_> = states.keys().filter_map(|found| found.split(':').next()).collect();
@@ -216,92 +227,41 @@ fn faults(
     faults
 }
 
-/// Returns the faults of one log.
-fn faults_of(
-    has_symbols: bool,
-    log: &str,
-    found: &str,
-    [state, without]: &[State; 2],
-) -> Vec<&'static str> {
-    let mut faults = Vec::new();
-    let mut expect = |holds: bool, fault| {
-        if !holds {
-            faults.push(fault)
-        }
-    };
-    let report = log.rsplit("ERROR: ").next().unwrap_or_default();
-    let named = report.contains("in rust_fuzzer_test_input");
-    expect(
-        named == has_symbols,
-        "functions of the stack are named, or not, against what the build is to show",
-    );
-    expect(state == without, "the state is another one where the parser expects no symbols");
-    expect(state.0 == "ASSERT", "expected the crash type ASSERT");
-    // The hook and the signal handler, a folder of this machine, a line of the source.
+/// Reports whether a state names no hook or signal handler, no folder of this machine and no line of the source.
+fn is_fixed(state: &str) -> bool {
     let words = ["raise", "abort", "name_panics", "report", "0x", "+", "\n/", " /"];
-    let has_line = |text: &str| {
-        text.split(':').skip(1).any(|it| it.starts_with(|it: char| it.is_ascii_digit()))
-    };
-    let is_fixed = !words.iter().any(|it| state.1.contains(it))
-        && !has_line(&state.1)
-        && !state.1.starts_with('/');
-    expect(is_fixed, "the state is not the same on each machine and at each commit");
-    let function =
-        found.strip_prefix("panic: ").and_then(|it| it.rsplit_once(", ")).map_or("", |it| it.1);
-    let is_it =
-        |frame: &str| frame.starts_with("crate::") && frame.ends_with(&format!("::{function}"));
-    let is_word =
-        !function.is_empty() && !function.contains(|it: char| it != '_' && !it.is_alphanumeric());
-    expect(!is_word || state.1.lines().any(is_it), "no frame is the function that panicked");
-    faults
+    let is_line = |text: &str| text.starts_with(|it: char| it.is_ascii_digit());
+    let has_word = words.iter().any(|it| state.contains(it)) || state.starts_with('/');
+    !has_word && !state.split(':').skip(1).any(is_line)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn state(text: &str) -> State {
-        ("ASSERT".to_owned(), text.to_owned())
-    }
-
     #[test]
-    fn each_fault_of_a_log_is_found() {
-        let (log, frame) = ("ERROR: in rust_fuzzer_test_input", "crate::a::f\n");
-        let faults = |symbols, log, with: State, without: State| {
-            faults_of(symbols, log, "panic: x, f", &[with, without]).len()
-        };
-        assert_eq!(faults(true, log, state(frame), state(frame)), 0);
-        assert_eq!(faults(false, log, state(frame), state(frame)), 1);
-        assert_eq!(faults(true, "", state(frame), state(frame)), 1);
-        assert_eq!(faults(true, log, state(frame), state("")), 1);
-        let abort = ("Abort".to_owned(), frame.to_owned());
-        assert_eq!(faults(true, log, abort.clone(), abort), 1);
-        for text in [
-            "crate::a::g",
-            "raise\ncrate::a::f",
-            "a+1\ncrate::a::f",
-            "/a\ncrate::a::f",
-            "a.rs:1\ncrate::a::f",
-        ] {
-            assert_eq!(faults(true, log, state(text), state(text)), 1, "{text}");
-        }
-    }
-
-    #[test]
-    fn equal_and_several_states_are_found() {
-        let judged = |states: [&str; 4], similar: Vec<[String; 2]>| {
-            let found = [stated(OF_CANARY).unwrap(), "data: b", "panic: c", "panic: c"];
+    fn each_fault_is_found() {
+        let judged = |states: [&str; 4], without: &str, kind: &str, similar: &[[String; 2]]| {
+            let found = [stated(OF_CANARY).unwrap(), "data: b", "panic: c, f", "panic: c, f"];
             let name = |at: usize| format!("found-{at}.none-bare");
             let log = |at: usize| format!("thread 'x' panicked at y:\n{}\n", found[at]);
             let logs = (0..4).map(|at| (name(at), log(at))).collect();
-            let parsed = (0..4).map(|at| (name(at), [state(states[at]), state(states[at])]));
-            let page = "\n\n    ASSERT\n    canary\n\n";
-            faults(&logs, &(parsed.collect(), similar), &BTreeMap::new(), page).len()
+            let state = |text: &str| (kind.to_owned(), text.to_owned());
+            let both = |at: usize| [state(states[at]), state(&(states[at].to_owned() + without))];
+            let parsed = ((0..4).map(|at| (name(at), both(at))).collect(), similar.to_vec());
+            faults(&logs, &parsed, &BTreeMap::new(), "\n\n    ASSERT\n    canary\n\n").len()
         };
-        assert_eq!(judged(["canary", "b", "c", "c"], vec![]), 0);
-        assert_eq!(judged(["canary", "b", "c", "other"], vec![]), 1);
-        assert_eq!(judged(["canary", "c", "c", "c"], vec![]), 1);
-        assert_eq!(judged(["another", "b", "c", "c"], vec![]), 1);
-        assert_eq!(judged(["canary", "b", "c", "c"], vec![["b".into(), "c".into()]]), 1);
+        let (sound, other) = (["canary", "b", "crate::f", "crate::f"], ["b".into(), "c".into()]);
+        assert_eq!(judged(sound, "", "ASSERT", &[]), 0);
+        assert_eq!(judged(["canary", "b", "crate::f", "crate::b::f"], "", "ASSERT", &[]), 1);
+        assert_eq!(judged(["canary", "crate::f", sound[2], sound[3]], "", "ASSERT", &[]), 1);
+        assert_eq!(judged(["another", "b", sound[2], sound[3]], "", "ASSERT", &[]), 1);
+        assert_eq!(judged(["canary", "b", "crate::g", "crate::g"], "", "ASSERT", &[]), 2);
+        assert_eq!(judged(sound, "x", "ASSERT", &[]), 4);
+        assert_eq!(judged(sound, "", "Abort", &[]), 4 + 1);
+        assert_eq!(judged(sound, "", "ASSERT", &[other]), 1);
+        for text in ["raise\ncrate::a::f", "a+1\ncrate::a::f", "/a\ncrate::a::f", "a.rs:1"] {
+            assert!(!is_fixed(text), "{text}");
+        }
     }
 }

@@ -5,16 +5,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use crate::check;
-use crate::measured::replace;
 use crate::oss_fuzz::options_of;
 use crate::process::{
-    captured, command, files_below, output, print_end, quiet, root, target_folder,
+    captured, command, end, files_below, output, quiet, replace, root, target_folder,
 };
-use crate::tree::planted::sanitized;
+use crate::tree::sanitized;
 
 /// The toolchain that has sanitizers.
 const NIGHTLY: &str = "nightly";
@@ -66,10 +64,10 @@ pub fn smoke(Smoke { toolchain, runs, targets }: &Smoke) -> Result<()> {
         fuzz.args([&format!("-runs={runs}"), "-seed=1", "-max_len=512"]);
         let (status, log) = captured(&mut fuzz)?;
         println!("{log}");
-        check!(status.success(), "{target}: {status}, expected success");
+        ensure!(status.success(), "{target}: {status}, expected success");
         // The linker drops a section that nothing references, and only libFuzzer's start-up shows it.
         let is_it = |line: &str| line.starts_with("INFO: ") && line.contains(" Extra Counters");
-        check!(log.lines().any(is_it), "{target}: expected the extra counters of src/fuzzing");
+        ensure!(log.lines().any(is_it), "{target}: expected the extra counters of src/fuzzing");
     }
     if nightly { zstd_is_sanitized() } else { Ok(()) }
 }
@@ -84,7 +82,7 @@ fn zstd_is_sanitized() -> Result<()> {
     let last = last.context("no libzstd.a, expected that of the targets")?;
     let symbols = output(command("nm").arg(&last).stderr(Stdio::null()))?;
     let calls = symbols.contains(" U __asan_report_load");
-    check!(calls, "{}: no calls of AddressSanitizer, expected them", last.display());
+    ensure!(calls, "{}: no calls of AddressSanitizer, expected them", last.display());
     Ok(())
 }
 
@@ -98,6 +96,9 @@ pub struct Night {
     seconds: u64,
     /// The targets [default: all]
     targets: Vec<String>,
+    /// Fuzz a crate of engines/, optimized as its users build it, without a sanitizer. Only new findings are a failure
+    #[arg(long)]
+    engine: Option<String>,
     /// Build without compare tracing. A night is long enough to find constants, seconds are not
     #[arg(long)]
     no_trace_compares: bool,
@@ -111,8 +112,15 @@ pub fn night(options: &Night) -> Result<()> {
     let dir = options.dir.canonicalize()?;
     // The command with the small writer: the artifacts of `writes` need an engine that writes, as its target has. Not
     // optimised: with debug assertions, as the targets.
-    quiet(command("cargo").args(["build", "-q", "--locked", "--example", "small_writer"]))?;
-    let writer = target_folder("").join("debug/examples/small_writer");
+    let own = "build -q --locked --example small_writer".to_owned();
+    let (build, triage) = match &options.engine {
+        None => (own, target_folder("").join("debug/examples/small_writer")),
+        Some(name) => (
+            format!("build -q --locked --release --manifest-path engines/Cargo.toml --bin {name}"),
+            target_folder("engines").join("release").join(name),
+        ),
+    };
+    quiet(command("cargo").args(build.split(' ')))?;
 
     let mut found = 0;
     let mut summary = format!("# Fuzzing, {} s for each target\n", options.seconds);
@@ -120,20 +128,27 @@ pub fn night(options: &Night) -> Result<()> {
         let grown = night_of(options, &dir, &target)?;
         // By the paths that the uploaded folder has.
         let artifacts = format!("artifacts/{target}");
-        let mut triage = command(&writer);
-        triage.args(["triage", "--known"]).arg(root().join("tests/regressions")).arg(&artifacts);
-        let (_, bugs) = captured(triage.current_dir(&dir))?;
+        let mut triage = command(&triage);
+        triage.args(["triage", "--target", &target]);
+        if options.engine.is_none() {
+            triage.arg("--known").arg(root().join("tests/regressions"));
+        }
+        let (status, bugs) = captured(triage.arg(&artifacts).current_dir(&dir))?;
+        ensure!(matches!(status.code(), Some(0 | 1)), "triage: {status}: {bugs}");
         let chapter = format!("\n## {target}: {grown}\n\n```text\n{bugs}```\n");
         println!("{chapter}");
         summary += &chapter;
         replace(&dir.join("summary.md"), &summary)?;
-        found += files_below(&dir.join(artifacts))?.len();
+        found += match &options.engine {
+            None => files_below(&dir.join(artifacts))?.len(),
+            Some(_) => usize::from(!status.success()),
+        };
     }
     if let Some(page) = std::env::var_os("GITHUB_STEP_SUMMARY") {
         let mut page = OpenOptions::new().create(true).append(true).open(page)?;
         page.write_all(summary.as_bytes())?;
     }
-    check!(found == 0, "{found} inputs failed; {} lists them", dir.join("summary.md").display());
+    ensure!(found == 0, "{found} failures; {} lists them", dir.join("summary.md").display());
     Ok(())
 }
 
@@ -145,18 +160,27 @@ fn night_of(options: &Night, dir: &Path, target: &str) -> Result<String> {
         fs::create_dir_all(folder)?;
     }
     let before = files_below(&corpus)?.len();
-    let build: &[&str] = if options.no_trace_compares { &["--no-trace-compares"] } else { &[] };
-    let mut fuzz = fuzz(NIGHTLY, build, target, &corpus)?;
+    let of_engine: Vec<_> = match &options.engine {
+        None => Vec::new(),
+        Some(name) => {
+            ["--fuzz-dir", "engines/fuzz", "-O", "-s", "none", "--features", name].to_vec()
+        }
+    };
+    let traces = options.no_trace_compares.then_some("--no-trace-compares");
+    let build: Vec<_> = of_engine.into_iter().chain(traces).collect();
+    let mut fuzz = fuzz(NIGHTLY, &build, target, &corpus)?;
     // In fork mode, libFuzzer adds an input to the corpus only for new features, so the corpus stays small.
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
     fuzz.args([format!("-fork={jobs}"), format!("-max_total_time={}", options.seconds)]);
     fuzz.args(["-ignore_crashes=1", &format!("-artifact_prefix={}/", artifacts.display())]);
+    if options.engine.is_some() {
+        fuzz.args(["-timeout=25", "-rss_limit_mb=4096"]);
+    }
     let file = File::create(&log)?;
     let status = fuzz.stdout(file.try_clone()?).stderr(file).status()?;
     let log = String::from_utf8_lossy(&fs::read(log)?).into_owned();
     if !log.lines().any(|line| line.starts_with("INFO: fuzzed for")) {
-        print_end(&log);
-        bail!("{target} ended before its time: {status}");
+        bail!("{}\n{target} ended before its time: {status}", end(&log));
     }
     Ok(format!("{before} → {} inputs", files_below(&corpus)?.len()))
 }

@@ -14,10 +14,8 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::check;
-use crate::measured::replace;
 use crate::process::{
-    captured, command, files_below, output, passes, python, read, root, run, target_folder,
+    captured, command, files_below, output, python, read, replace, root, run, target_folder,
 };
 
 /// The list of all public items.
@@ -32,7 +30,7 @@ pub fn dependencies(advisories: bool) -> Result<()> {
         let mut deny = command("cargo");
         deny.args(["deny", "--locked", "--config", "deny.toml", "--manifest-path", manifest]);
         deny.args(["check", unmatched, "unmatched-skip", "licenses", "bans", "sources"]);
-        passes(deny.args(advisories.then_some("advisories")))?;
+        run(deny.args(advisories.then_some("advisories")))?;
     }
     Ok(())
 }
@@ -63,7 +61,7 @@ pub fn msrv(build: bool) -> Result<()> {
         let newer = packages.iter().filter_map(|it| newer(it, stated));
         wrong.extend(newer.map(|it| format!("{manifest}: {it}")));
     }
-    check!(wrong.is_empty(), "{}", wrong.join("\n"));
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
     if build {
         let mut installed = command("rustup");
         if !captured(installed.args(["run", stated, "cargo", "--version"]))?.0.success() {
@@ -71,7 +69,7 @@ pub fn msrv(build: bool) -> Result<()> {
         }
         for what in ["--lib --bins --examples", "--lib --no-default-features"] {
             let cargo = &mut command("cargo");
-            passes(cargo.args([&format!("+{stated}"), "build", "--locked"]).args(what.split(' ')))?;
+            run(cargo.args([&format!("+{stated}"), "build", "--locked"]).args(what.split(' ')))?;
         }
     }
     Ok(())
@@ -104,7 +102,7 @@ pub fn docs(write: bool) -> Result<()> {
     for what in ["--document-private-items", "--lib --all-features"] {
         let cargo = &mut command("cargo");
         cargo.args(["doc", "--locked", "--no-deps"]).args(what.split(' '));
-        passes(cargo.env("RUSTDOCFLAGS", "-D warnings"))?;
+        run(cargo.env("RUSTDOCFLAGS", "-D warnings"))?;
     }
     let mut found = String::new();
     for (name, prefix) in [("qcowfuzz", ""), ("qcowfuzz_walker", "qcowfuzz_walker::")] {
@@ -119,7 +117,7 @@ pub fn docs(write: bool) -> Result<()> {
         [&listed, &found].map(|it| it.lines().collect::<BTreeSet<_>>());
     listed_lines.difference(&found_lines).for_each(|it| eprintln!("listed, and not public: {it}"));
     found_lines.difference(&listed_lines).for_each(|it| eprintln!("public, and not listed: {it}"));
-    check!(listed == found, "{ITEMS} differs from the public items; check-docs --write writes it");
+    ensure!(listed == found, "{ITEMS} differs from the public items; check-docs --write writes it");
     Ok(())
 }
 
@@ -142,12 +140,12 @@ pub fn workflows() -> Result<()> {
     let programs = python("workflow-tools", &["check-jsonschema==0.39.0", "zizmor==1.32.0"])?;
     let files = files_below(&root().join(".github/workflows"))?;
     let schema = ["--builtin-schema", "vendor.github-workflows"];
-    passes(command(programs.join("check-jsonschema")).args(schema).args(files))?;
+    run(command(programs.join("check-jsonschema")).args(schema).args(files))?;
     let linter = ["-q", "--offline", "--pedantic", "--strict-collection", ".github/workflows"];
-    passes(command(programs.join("zizmor")).args(linter))?;
+    run(command(programs.join("zizmor")).args(linter))?;
     let (script, workflow) = (read(".ci/run")?, read(".github/workflows/ci.yml")?);
     let missing = missing_steps(&script, &workflow).join("', '");
-    check!(missing.is_empty(), "ci.yml: no job runs the step '{missing}' of .ci/run");
+    ensure!(missing.is_empty(), "ci.yml: no job runs the step '{missing}' of .ci/run");
     Ok(())
 }
 

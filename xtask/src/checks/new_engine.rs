@@ -8,8 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 
-use crate::check;
-use crate::process::{captured, command, passes, quiet, read, root};
+use crate::process::{captured, command, quiet, read, root, run};
 
 const PAGE: &str = "docs/engines.md";
 /// Our walker as the engine.
@@ -52,7 +51,7 @@ fn shell(line: &str, folder: &Path, codes: &[i32]) -> Result<String> {
     println!("{line}: {:.1} s", start.elapsed().as_secs_f32());
     let warns = output.lines().any(|line| line.starts_with("warning: "));
     let ends = status.code().is_some_and(|code| codes.contains(&code));
-    check!(ends && !warns, "{output}\n{line}: {status}, expected {codes:?} and no warning");
+    ensure!(ends && !warns, "{output}\n{line}: {status}, expected {codes:?} and no warning");
     Ok(output)
 }
 
@@ -94,11 +93,11 @@ fn compare(output: &str, expected: &[&str]) -> Result<()> {
             continue;
         }
         let found = if skips { rest.find(|it| it == line) } else { rest.next_if_eq(line) };
-        check!(found.is_some(), "{output}\nthe output lacks '{line}', which {PAGE} shows there");
+        ensure!(found.is_some(), "{output}\nthe output lacks '{line}', which {PAGE} shows there");
         skips = false;
     }
     let more = rest.next().filter(|_| !skips);
-    check!(more.is_none(), "the output contains {more:?}, which {PAGE} does not show");
+    ensure!(more.is_none(), "the output contains {more:?}, which {PAGE} does not show");
     Ok(())
 }
 
@@ -124,7 +123,7 @@ fn follow_page(folder: &Path) -> Result<()> {
         }
     }
     let last = shell("cargo run -q -- replay small", &folder, &[1])?;
-    check!(last.contains("operations"), "{last}\nthe last input of the page shows no violation");
+    ensure!(last.contains("operations"), "{last}\nthe last input of the page shows no violation");
     Ok(())
 }
 
@@ -138,13 +137,13 @@ fn fuzz_walker(folder: &Path) -> Result<()> {
     fs::write(&adapter, ENGINE)?;
     shell("cargo run -q -- selftest", folder, &[0])?;
     let found = shell("cargo run -q -- fuzz --seconds 5", folder, &[0])?;
-    check!(found.contains("found: nothing"), "{found}\nexpected 'found: nothing'");
-    passes(command("cargo").args(["xtask", "oss-fuzz", "--crate"]).arg(folder))?;
+    ensure!(found.contains("found: nothing"), "{found}\nexpected 'found: nothing'");
+    run(command("cargo").args(["xtask", "oss-fuzz", "--crate"]).arg(folder))?;
     ensure!(ENGINE.contains(SOUND), "walker_engine.rs: expected the line '{}'", SOUND.trim());
     fs::write(&adapter, ENGINE.replace(SOUND, PLANTED))?;
     shell("cargo run -q -- selftest", folder, &[1])?;
     let found = shell("cargo run -q -- fuzz --until-found --seconds 60", folder, &[1])?;
-    check!(found.contains("data: "), "{found}\nthe planted bug was not found");
+    ensure!(found.contains("data: "), "{found}\nthe planted bug was not found");
     Ok(())
 }
 

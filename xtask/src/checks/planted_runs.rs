@@ -4,29 +4,30 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
-use crate::check;
-use crate::process::{captured, command, expect, files_below, passes};
-use crate::tree::planted::{CANARY, Planted, planted_command, sanitized};
+use crate::process::{captured, command, expect, files_below, run};
+use crate::tree::{CANARY, Tree, sanitized};
 
 /// The violation that the canary causes, without its oracle.
 const VIOLATION: &str = ": kind, zero-allocated → zero-plain";
 
+/// The runs of each campaign of `survivor`.
+const RUNS: &str = "700";
+
 /// Proves that both loops can fail. Both must find the canary from an empty corpus, and the oracle `model` or
 /// `snapshots` must report it.
-pub fn canary(runs: u64) -> Result<()> {
-    let planted = Planted::new(CANARY, &[CANARY])?;
+pub fn canary() -> Result<()> {
+    let planted = Tree::planted(CANARY, &[CANARY])?;
     let work = tempfile::tempdir()?;
     let corpus = work.path().join("corpus");
     fs::create_dir(&corpus)?;
-    let runs = runs.to_string();
     let mut libfuzzer = planted.command("cargo");
     libfuzzer.args(["+nightly", "fuzz", "run", "--no-trace-compares", "map_extents"]).arg(corpus);
-    libfuzzer.args(["--", "-use_counters=0", "-seed=1", "-max_len=512", &format!("-runs={runs}")]);
+    libfuzzer.args(["--", "-use_counters=0", "-seed=1", "-max_len=512", "-runs=200000"]);
     libfuzzer.arg(format!("-artifact_prefix={}/", work.path().display()));
     let mut embedded = planted.command("cargo");
-    embedded.args(["run", "-q", "--", "fuzz", "--until-found", "--runs", &runs, "--dir"]);
+    embedded.args(["run", "-q", "--", "fuzz", "--until-found", "--runs", "200000", "--dir"]);
     embedded.arg(work.path());
     for (name, command) in [("libFuzzer", sanitized(&mut libfuzzer)), ("embedded", &mut embedded)] {
         let (status, log) = captured(command)?;
@@ -34,7 +35,7 @@ pub fn canary(runs: u64) -> Result<()> {
             ["model", "snapshots"].iter().any(|it| line.contains(&format!("{it}{VIOLATION}")))
         };
         let found = log.lines().find(is_it).filter(|_| !status.success());
-        check!(found.is_some(), "{log}\n{name}: {status}, expected a finding '{VIOLATION}'");
+        ensure!(found.is_some(), "{log}\n{name}: {status}, expected a finding '{VIOLATION}'");
         println!("{name}: {}", found.unwrap_or_default());
     }
     Ok(())
@@ -43,41 +44,42 @@ pub fn canary(runs: u64) -> Result<()> {
 /// Runs the commands of `docs/crash.md`, and those of `docs/campaigns.md` on a testcase, with the canary planted, and
 /// compares their output with the pages.
 pub fn from_crash() -> Result<()> {
-    let canary = planted_command(CANARY, &[CANARY])?;
+    let canary = Tree::planted(CANARY, &[CANARY])?.qcowfuzz()?;
     let test = ["test", "-q", "--locked", "--test", "from_crash"];
-    passes(command("cargo").args(test).env("QCOWFUZZ_CANARY", canary))
+    run(command("cargo").args(test).env("QCOWFUZZ_CANARY", canary))
 }
 
 /// Runs `nightly-fuzz` for seconds. With the canary planted, the summary must contain the bug, and the program must
 /// fail. Without it, the program must find nothing and keep the corpus, and a second run must continue from that
 /// corpus.
-pub fn nightly_fuzz(seconds: u64) -> Result<()> {
+pub fn nightly_fuzz() -> Result<()> {
     let work = tempfile::tempdir()?;
     let page = work.path().join("page");
     // The targets are those that `fuzz-smoke` and `canary` have built.
     let night = |mut command: Command, dir: &str, target: &str, code: i32, text: &str| {
         command.args(["nightly-fuzz", "--no-trace-compares"]).arg(work.path().join(dir));
-        command.args([&seconds.to_string(), target]).env("GITHUB_STEP_SUMMARY", &page);
+        command.args(["5", target]).env("GITHUB_STEP_SUMMARY", &page);
         expect(&mut command, code, text)
     };
     let sound = || Ok::<_, anyhow::Error>(command(std::env::current_exe()?));
-    night(Planted::new(CANARY, &[CANARY])?.xtask()?, "canary", "map_extents", 1, VIOLATION)?;
+    let planted = Tree::planted(CANARY, &[CANARY])?;
+    night(planted.xtask()?, "canary", "map_extents", 1, VIOLATION)?;
     let found = fs::read_to_string(&page)?;
     let is_it = |line: &str| line.starts_with("new ") && line.contains(VIOLATION);
-    check!(found.lines().any(is_it), "{found}\nexpected a new bug '{VIOLATION}'");
+    ensure!(found.lines().any(is_it), "{found}\nexpected a new bug '{VIOLATION}'");
     let kept = || files_below(&work.path().join("sound/corpus/refcounts")).map_or(0, |it| it.len());
     for _ in 0..2 {
         let before = kept();
         night(sound()?, "sound", "refcounts", 0, "")?;
         let line = format!("\n## refcounts: {before} → {} inputs", kept());
         let found = fs::read_to_string(&page)?;
-        check!(
+        ensure!(
             kept() > 0 && found.contains(&line),
             "{found}\nexpected inputs, and the line '{line}'"
         );
     }
     // A target that does not build must not count as one that found nothing.
-    night(sound()?, "sound", "no_such_target", 2, "no_such_target")?;
+    night(sound()?, "sound", "no_such_target", 1, "ended before its time")?;
     println!("check-nightly-fuzz: finds the canary, and nothing without it");
     Ok(())
 }
@@ -85,28 +87,28 @@ pub fn nightly_fuzz(seconds: u64) -> Result<()> {
 /// Proves that a campaign survives a stack overflow, a hang, an allocation without measure and a panic, which are
 /// planted in a copy of the tree (`bugs/deadly`). The campaign must find all four and make all runs, and a second
 /// campaign must be the same.
-pub fn survivor(runs: u64) -> Result<()> {
+pub fn survivor() -> Result<()> {
     // Not optimized: that build shares all dependencies, and most of the time goes to hangs.
-    let qcowfuzz = planted_command("survivor", &["deadly/walk"])?;
+    let qcowfuzz = Tree::planted("survivor", &["deadly/walk"])?.qcowfuzz()?;
     let work = tempfile::tempdir()?;
     let [one, other] = ["one", "other"].map(|name| work.path().join(name));
     let campaign = |dir: &Path| {
         fs::create_dir_all(dir.join("corpus"))?;
-        passes(command("cp").args(["-r", "corpus/map_extents"]).arg(dir.join("corpus")))?;
+        run(command("cp").args(["-r", "corpus/map_extents"]).arg(dir.join("corpus")))?;
         let mut fuzz = command(&qcowfuzz);
-        fuzz.args(["fuzz", "--jobs", "1", "--timeout", "2", "--runs", &runs.to_string(), "--dir"]);
-        expect(fuzz.arg(dir), 1, &format!("map_extents: {runs} runs"))
+        fuzz.args(["fuzz", "--jobs", "1", "--timeout", "2", "--runs", RUNS, "--dir"]);
+        expect(fuzz.arg(dir), 1, &format!("map_extents: {RUNS} runs"))
     };
     let found = campaign(&one)?;
     println!("{found}");
     let overflow = "an answer → signal: 6 (SIGABRT)";
     let memory = "memory: allocation, within the limit → beyond";
     for text in [overflow, "an answer → none", memory, "panic: qcowfuzz, "] {
-        check!(found.contains(text), "the campaign did not print '{text}'");
+        ensure!(found.contains(text), "the campaign did not print '{text}'");
     }
     campaign(&other)?;
     for folder in ["corpus", "artifacts"] {
-        passes(command("diff").arg("-r").args([one.join(folder), other.join(folder)]))?;
+        run(command("diff").arg("-r").args([one.join(folder), other.join(folder)]))?;
     }
     // Each artifact in a process of its own; the one that overflows the stack is minimized like any other.
     let mut triage = command(&qcowfuzz);
@@ -114,12 +116,12 @@ pub fn survivor(runs: u64) -> Result<()> {
     let bugs = expect(&mut triage, 1, overflow)?;
     println!("{bugs}");
     let new = bugs.lines().filter(|line| line.starts_with("new ")).count();
-    check!(new >= 4, "triage listed {new} bugs, expected at least 4");
+    ensure!(new >= 4, "triage listed {new} bugs, expected at least 4");
     let mut after = bugs.lines().skip_while(|line| !line.contains("SIGABRT")).take(3);
     let input = after.find_map(|line| line.split_once(" bytes  "));
     let (_, input) = input.context("triage listed no input of the stack overflow")?;
     let mut minimize = command(&qcowfuzz);
     expect(minimize.args(["minimize", input, "-o"]).arg(work.path().join("small")), 0, "SIGABRT")?;
-    println!("survivor: {runs} runs and four ways to end, twice the same");
+    println!("survivor: {RUNS} runs and four ways to end, twice the same");
     Ok(())
 }

@@ -7,34 +7,26 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::check;
 use crate::process::{attached, command, output, quiet, root};
-use crate::tree::planted::sanitized;
+use crate::tree::sanitized;
 
 /// The paths of the programs, from the root. All checks that build `map_extents` share this build.
 const LIBFUZZER: &str = "fuzz/target/x86_64-unknown-linux-gnu/release/map_extents";
 const QCOWFUZZ: &str = "target/debug/qcowfuzz";
 
-/// The options of `shared-corpus`.
-#[derive(clap::Args)]
-pub struct Arguments {
-    /// Runs of the embedded loop
-    #[arg(long, default_value_t = 4_500)]
-    runs: u64,
-    /// Finds of the first libFuzzer before it is killed; the second must have a quarter
-    #[arg(long, default_value_t = 200)]
-    finds: usize,
-    /// Seconds in which each of two waits must end
-    #[arg(long, default_value_t = 120)]
-    seconds: u64,
-}
+/// The runs of the embedded loop.
+const RUNS: &str = "4500";
+/// The finds of the first libFuzzer before it is killed; the second must have a quarter.
+const FINDS: usize = 200;
+/// The seconds in which each of two waits must end.
+const SECONDS: u64 = 120;
 
 /// Runs the campaigns and judges what they leave. The named seeds are as they were, every find that a campaign has kept
 /// is there and whole, and the others have taken in finds of the killed one. Distilling loses no seed.
-pub fn check(arguments: &Arguments) -> Result<()> {
+pub fn check() -> Result<()> {
     let build = |line: &str, target: &str| {
         let mut cargo = command("cargo");
         cargo.args(line.split(' ')).env("CARGO_TARGET_DIR", root().join(target));
@@ -49,7 +41,7 @@ pub fn check(arguments: &Arguments) -> Result<()> {
         fs::create_dir(work.join(folder))?;
         quiet(command("cp").args(seeds.lines()).arg(work.join(folder)))?;
     }
-    run_campaigns(work, arguments)?;
+    run_campaigns(work)?;
     judge(work)?;
     distil(work)?;
     println!(
@@ -73,24 +65,18 @@ fn named(work: &Path, log: &str, words: &str) -> Result<BTreeSet<String>> {
 }
 
 /// Waits until a condition holds. Fails at once if a process has ended.
-fn wait(
-    running: &mut Child,
-    seconds: u64,
-    what: &str,
-    condition: impl Fn() -> Result<bool>,
-) -> Result<()> {
-    for _ in 0..seconds * 10 {
+fn wait(running: &mut Child, what: &str, condition: impl Fn() -> Result<bool>) -> Result<()> {
+    for _ in 0..SECONDS * 10 {
         if condition()? {
             return Ok(());
         }
-        check!(running.try_wait()?.is_none(), "libFuzzer ended; expected {what}");
+        ensure!(running.try_wait()?.is_none(), "libFuzzer ended; expected {what}");
         std::thread::sleep(Duration::from_millis(100));
     }
-    check!(false, "{seconds} seconds have passed; expected {what}");
-    Ok(())
+    bail!("{SECONDS} seconds have passed; expected {what}");
 }
 
-fn run_campaigns(work: &Path, arguments: &Arguments) -> Result<()> {
+fn run_campaigns(work: &Path) -> Result<()> {
     let campaign = |seed: u32| {
         let mut target = attached(root().join(LIBFUZZER));
         // By default libFuzzer replaces finds of its own by shorter ones, which would look like a loss.
@@ -100,19 +86,19 @@ fn run_campaigns(work: &Path, arguments: &Arguments) -> Result<()> {
     let (mut killed, mut survivor) = (campaign(1)?, campaign(2)?);
     let mut embedded = attached(root().join(QCOWFUZZ));
     embedded.args(["fuzz", "--dir", "embedded", "--corpus", "shared", "--jobs", "1", "--runs"]);
-    let mut embedded = start(embedded.arg(arguments.runs.to_string()), work, "embedded.log")?;
+    let mut embedded = start(embedded.arg(RUNS), work, "embedded.log")?;
 
     let finds = |log: &str| Ok::<_, anyhow::Error>(named(work, log, "Written ")?.len());
-    let many = || Ok(finds("1.log")? > arguments.finds && finds("2.log")? > arguments.finds / 4);
-    wait(&mut survivor, arguments.seconds, "more finds", many)?;
+    let many = || Ok(finds("1.log")? > FINDS && finds("2.log")? > FINDS / 4);
+    wait(&mut survivor, "more finds", many)?;
     killed.kill()?;
     killed.wait()?;
     let reloads =
         || Ok(!named(work, "2.log", "Reloaded ")?.is_disjoint(&named(work, "1.log", "Written ")?));
     let what = "that the second libFuzzer takes in finds of the first";
-    wait(&mut survivor, arguments.seconds, what, reloads)?;
+    wait(&mut survivor, what, reloads)?;
     let status = embedded.wait()?;
-    check!(
+    ensure!(
         status.success(),
         "the embedded loop: {status}: {}",
         fs::read_to_string(work.join("embedded.log"))?
@@ -132,18 +118,18 @@ fn files(work: &Path, folder: &str) -> Result<BTreeMap<String, Vec<u8>>> {
 fn judge(work: &Path) -> Result<()> {
     let shared = files(work, "shared")?;
     for (name, seed) in files(work, "seeds")? {
-        check!(shared.get(&name) == Some(&seed), "the seed {name} is not the same any more");
+        ensure!(shared.get(&name) == Some(&seed), "the seed {name} is not the same any more");
     }
     let sums = output(command("sha1sum").args(shared.keys()).current_dir(work.join("shared")))?;
     let finds =
         sums.lines().filter_map(|line| line.split_once("  ")).filter(|(_, name)| name.len() == 40);
     let (whole, torn): (BTreeSet<_>, BTreeSet<_>) = finds.partition(|(sum, name)| sum == name);
     // Both that were killed may have been writing.
-    check!(torn.len() <= 2, "more than two finds are torn: {torn:?}");
+    ensure!(torn.len() <= 2, "more than two finds are torn: {torn:?}");
     let mut written = named(work, "1.log", "Written ")?;
     written.append(&mut named(work, "2.log", "Written ")?);
     for name in &written {
-        check!(whole.contains(&(name.as_str(), name.as_str())), "libFuzzer has lost {name}");
+        ensure!(whole.contains(&(name.as_str(), name.as_str())), "libFuzzer has lost {name}");
     }
     // The inputs that the embedded loop has kept, as its state says.
     let state = fs::read_to_string(work.join("embedded/state/map_extents/job-0.json"))?;
@@ -153,12 +139,12 @@ fn judge(work: &Path) -> Result<()> {
     let mut learnt = 0;
     for entry in state["entries"].as_array().context("no entries in the state")? {
         let name = entry["input"].as_str().and_then(|input| inputs.get(input));
-        check!(name.is_some(), "the embedded loop has lost {}", entry["input"]);
+        ensure!(name.is_some(), "the embedded loop has lost {}", entry["input"]);
         learnt += usize::from(
             entry["parent"].is_null() && name.is_some_and(|name| written.contains(*name)),
         );
     }
-    check!(learnt > 0, "the embedded loop took in nothing of libFuzzer");
+    ensure!(learnt > 0, "the embedded loop took in nothing of libFuzzer");
     println!("the embedded loop has learnt {learnt} of {} inputs of libFuzzer", written.len());
     Ok(())
 }
@@ -173,13 +159,13 @@ fn distil(work: &Path) -> Result<()> {
     run(LIBFUZZER, "-use_counters=0 -set_cover_merge=1 merged shared")?;
     let merged = files(work, "merged")?;
     for (name, bytes) in before.iter().chain(&files(work, "seeds")?) {
-        check!(merged.get(name) == Some(bytes), "{name} is not in the merged folder any more");
+        ensure!(merged.get(name) == Some(bytes), "{name} is not in the merged folder any more");
     }
     let mut diff = command(root().join(QCOWFUZZ));
     diff.args(["corpus", "diff", "shared", "merged", "--json"]).current_dir(work);
     let diff: Value = serde_json::from_str(&output(&mut diff)?)?;
     let is_empty = diff["only_one"].as_array().is_some_and(Vec::is_empty);
-    check!(is_empty, "less is covered after merging: {}", diff["only_one"]);
+    ensure!(is_empty, "less is covered after merging: {}", diff["only_one"]);
     let added = merged.len() - before.len();
     println!("merged: {} inputs, and {added} for the compiler's coverage", before.len());
     Ok(())

@@ -8,8 +8,6 @@ use anyhow::{Result, bail};
 pub struct Explanation {
     /// One of the kinds of the file.
     pub kind: &'static str,
-    /// The reason.
-    pub text: String,
     /// The names of files, functions and lines, or of mutants.
     pub names: Vec<String>,
 }
@@ -18,9 +16,9 @@ pub struct Explanation {
 pub fn parse(text: &str, kinds: &[&'static str]) -> Result<Vec<Explanation>> {
     let mut found = Vec::<Explanation>::new();
     for (index, line) in text.lines().enumerate() {
-        let heading = line.split_once(": ").and_then(|(kind, text)| {
+        let heading = line.split_once(": ").and_then(|(kind, _)| {
             let kind = *kinds.iter().find(|it| **it == kind)?;
-            Some(Explanation { kind, text: text.to_owned(), names: Vec::new() })
+            Some(Explanation { kind, names: Vec::new() })
         });
         match (heading, line.strip_prefix("    "), found.last_mut()) {
             (Some(heading), ..) => found.push(heading),

@@ -9,22 +9,10 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use clap::Args;
 
 use crate::coverage::report::report;
 use crate::measured::{publish, verdict};
 use crate::process::{attached, captured, command, output, quiet, root, target_folder};
-
-/// The options of the measurement.
-#[derive(Args)]
-pub struct Options {
-    /// Also make this number of runs of the embedded loop for each target of programs
-    #[arg(long, default_value_t = 0)]
-    runs: u64,
-    /// Write the totals to docs/results/NAME.md
-    #[arg(long, value_name = "NAME")]
-    results: Option<String>,
-}
 
 /// Installs LLVM's tools beside the nightly compiler, whose profiles they read, and returns their folder.
 fn llvm_tools() -> Result<PathBuf> {
@@ -34,26 +22,18 @@ fn llvm_tools() -> Result<PathBuf> {
     Ok(folder.parent().context("a library folder without a parent")?.join("bin"))
 }
 
-/// Returns the committed seeds of a target, and nothing that a fuzzer has kept.
-pub fn seeds(target: &str) -> Result<Vec<PathBuf>> {
-    let listed = output(command("git").args(["ls-files", "-z", &format!("corpus/{target}")]))?;
-    Ok(listed.split_terminator('\0').map(|name| root().join(name)).collect())
-}
-
-/// Copies the committed seeds of a target to a folder that has nothing else.
+/// Copies the committed seeds of a target, and nothing that a fuzzer has kept, to a folder that has nothing else.
 pub fn copy_seeds(target: &str, folder: &std::path::Path) -> Result<()> {
     if folder.exists() {
         fs::remove_dir_all(folder)?;
     }
     fs::create_dir_all(folder)?;
-    for seed in seeds(target)? {
-        fs::copy(&seed, folder.join(seed.file_name().context("a seed without a name")?))?;
-    }
-    Ok(())
+    let seeds = output(command("git").args(["ls-files", &format!("corpus/{target}")]))?;
+    quiet(command("cp").args(seeds.lines()).arg(folder)).map(drop)
 }
 
 /// Runs the seeds of all targets with counters, and prints the table.
-pub fn measure(options: &Options) -> Result<()> {
+pub fn measure() -> Result<()> {
     let tools = llvm_tools()?;
     let work = target_folder("").join("coverage");
     let profiles = work.join("profiles");
@@ -82,9 +62,8 @@ pub fn measure(options: &Options) -> Result<()> {
         let target = target?.file_name().to_string_lossy().into_owned();
         let (seeds, profile) = (work.join("seeds"), profiles.join(&target));
         copy_seeds(&target, &seeds)?;
-        let runs = if target == "raw_image" { 0 } else { options.runs };
         let mut run = attached(&bounded);
-        run.arg(&target).arg(&seeds).arg(runs.to_string()).env("LLVM_PROFILE_FILE", &profile);
+        run.arg(&target).arg(&seeds).arg("0").env("LLVM_PROFILE_FILE", &profile);
         // A finding ends the process by exit, which writes the profile.
         let (status, shown) = captured(&mut run)?;
         if !status.success() {
@@ -98,9 +77,9 @@ pub fn measure(options: &Options) -> Result<()> {
     export.args(["export", "-format=lcov"]).arg(&bounded).arg("-instr-profile").arg(&merged);
     let lcov = output(export.args(["src", "crates/walker/src"]))?;
     let explained = fs::read_to_string(root().join("xtask/coverage.explained"))?;
-    let report = report(&lcov, &explained, &|file| Ok(fs::read_to_string(root().join(file))?))?;
-    println!("{}", report.files);
-    publish(options.results.as_deref(), "Lines that the seeds reach", &report.groups)?;
-    wrong.extend(report.wrong);
+    let read = |file: &str| fs::read_to_string(root().join(file)).context("no such file");
+    let (table, faults) = report(&lcov, &explained, &read)?;
+    publish("Lines that the seeds reach", &table);
+    wrong.extend(faults);
     verdict("coverage", &wrong)
 }

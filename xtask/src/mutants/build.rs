@@ -2,7 +2,6 @@
 //! selects the mutant, and one by one what cannot be built so (constants, functions that return an opaque type).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -11,7 +10,7 @@ use regex::Regex;
 use serde_json::Value;
 
 use crate::mutants::list::Mutant;
-use crate::process::root;
+use crate::process::read;
 use crate::tree::{Changes, Tree};
 
 /// The variable that selects a mutant; 0 is none.
@@ -37,10 +36,6 @@ pub(crate) fn mutant() -> u32 {
 
 /// Mutants by their numbers.
 pub type Mutants = BTreeMap<usize, Mutant>;
-
-fn original(file: &str) -> Result<String> {
-    fs::read_to_string(root().join(file)).with_context(|| file.to_owned())
-}
 
 fn replaced(text: &str, range: Range<usize>, replacement: &str) -> String {
     [&text[..range.start], replacement, &text[range.end..]].concat()
@@ -114,13 +109,13 @@ fn build(
     tree: &Tree,
     changes: &Changes,
 ) -> Result<std::result::Result<PathBuf, Vec<CompileError>>> {
-    tree.write(changes)?;
-    let mut cargo = tree.cargo("build");
+    tree.write(changes.clone())?;
+    let mut cargo = tree.command("cargo");
     cargo.args(["build", "-q", "--example", "bounded", "--message-format=json"]);
     cargo.args(PROFILE.map(|it| format!("--config=profile.dev.package.qcowfuzz.{it}")));
     let done = cargo.output()?;
     if done.status.success() {
-        return Ok(Ok(tree.work.join("build/debug/examples/bounded")));
+        return Ok(Ok(tree.target.join("debug/examples/bounded")));
     }
     let mut found = errors(&String::from_utf8_lossy(&done.stdout));
     if found.is_empty() {
@@ -132,7 +127,7 @@ fn build(
 /// Returns the name of the function of a mutant that has one.
 fn function_name(mutant: &Mutant) -> Result<Option<String>> {
     let Some(function) = &mutant.function else { return Ok(None) };
-    let text = original(&mutant.file)?;
+    let text = read(&mutant.file)?;
     Ok(Regex::new(r"\bfn (\w+)")?.captures(&text[function.start..]).map(|it| it[1].to_owned()))
 }
 
@@ -147,11 +142,10 @@ pub fn all_at_once(tree: &Tree, mutants: &Mutants) -> Result<(PathBuf, BTreeSet<
         for (number, mutant) in mutants.iter().filter(|it| !alone.contains(it.0)) {
             by_file.entry(&mutant.file).or_default().push((*number, mutant));
         }
-        let mut changes =
-            Changes::from([("src/lib.rs".to_owned(), original("src/lib.rs")? + SWITCH)]);
+        let mut changes = Changes::from([("src/lib.rs".to_owned(), read("src/lib.rs")? + SWITCH)]);
         let mut owners = BTreeMap::new();
         for (file, inside) in by_file {
-            let (text, lines) = switched(&original(file)?, &inside)?;
+            let (text, lines) = switched(&read(file)?, &inside)?;
             changes.insert(file.to_owned(), text);
             owners
                 .extend(lines.into_iter().map(|(line, number)| ((file.to_owned(), line), number)));
@@ -179,7 +173,7 @@ pub fn all_at_once(tree: &Tree, mutants: &Mutants) -> Result<(PathBuf, BTreeSet<
 
 /// Builds one mutant. Returns the command, or `None` where it does not build.
 pub fn single(tree: &Tree, mutant: &Mutant) -> Result<Option<PathBuf>> {
-    let text = replaced(&original(&mutant.file)?, mutant.piece.clone(), &mutant.replacement);
+    let text = replaced(&read(&mutant.file)?, mutant.piece.clone(), &mutant.replacement);
     Ok(build(tree, &Changes::from([(mutant.file.clone(), text)]))?.ok())
 }
 

@@ -1,14 +1,13 @@
 //! Lists the mutants of the functions that encode images.
 
-use std::collections::BTreeMap;
-use std::fs;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use anyhow::{Context, Result, bail};
 use regex::Regex;
 use serde_json::Value;
 
-use crate::process::{command, output, root};
+use crate::process::{command, output, read};
 
 /// The folder of the files that encode.
 pub const QCOW2: &str = "src/images/qcow2/";
@@ -68,30 +67,28 @@ fn is_of(pattern: &str, file: &str) -> bool {
 }
 
 /// Returns a mutant for each statement that writes a field.
-fn fields_left_out(
-    file: &str,
-    text: &str,
-    functions: &BTreeMap<(usize, usize), String>,
-) -> Result<Vec<Mutant>> {
+fn fields_left_out(file: &str, text: &str, functions: &Functions) -> Result<Vec<Mutant>> {
     let tests = text.find("#[cfg(test)]").unwrap_or(text.len());
     let mut found = Vec::new();
     for field in Regex::new(FIELD)?.captures_iter(&text[..tests]) {
-        let Some(whole) = field.get(0) else { continue };
+        let Some(piece) = field.get(1).map(|it| it.range()) else { continue };
         let statement = &field[1];
-        let inside = functions.iter().rfind(|it| it.0.0 <= whole.start() && whole.end() <= it.0.1);
+        let inside = functions.iter().rfind(|it| it.0.0 <= piece.start && piece.end <= it.0.1);
         let (span, name) =
             inside.with_context(|| format!("{file}: no function contains `{statement}`"))?;
-        let start = whole.end() - 1 - statement.len();
         found.push(Mutant {
             name: format!("{file}: leave out {statement} in {name}"),
             file: file.to_owned(),
             function: Some(span.0..span.1),
-            piece: start..start + statement.len(),
+            piece,
             replacement: "()".to_owned(),
         });
     }
     Ok(found)
 }
+
+/// The names of the encoding functions of a file, by their ranges.
+type Functions = BTreeMap<(usize, usize), String>;
 
 /// Returns the mutants that cargo-mutants lists in the encoding functions, and one for each field that is left out.
 pub fn listed() -> Result<Vec<Mutant>> {
@@ -100,33 +97,24 @@ pub fn listed() -> Result<Vec<Mutant>> {
     list.args(ENCODING.iter().map(|(pattern, _)| format!("--file={QCOW2}{pattern}")));
     let listed: Vec<Value> = serde_json::from_str(&output(&mut list)?)?;
     let line_number = Regex::new(r":\d+:\d+:")?;
-    let (mut by_file, mut used) = (BTreeMap::<String, Vec<Mutant>>::new(), [false; ENCODING.len()]);
-    let mut functions = BTreeMap::<String, BTreeMap<_, _>>::new();
+    let (mut by_file, mut used) =
+        (BTreeMap::<String, (Vec<Mutant>, Functions)>::new(), BTreeSet::new());
     for one in &listed {
         let word =
             |name: &str| one[name].as_str().with_context(|| format!("a mutant without `{name}`"));
         let file = word("file")?;
         let function = one["function"]["function_name"].as_str().unwrap_or_default();
-        let at = ENCODING
-            .iter()
-            .position(|(pattern, _)| is_of(pattern, file))
-            .context("an unasked file")?;
-        if !Regex::new(ENCODING[at].1)?.is_match(function) || function.ends_with(ENCODES_NOTHING) {
+        let encoding = ENCODING.iter().find(|it| is_of(it.0, file)).context("an unasked file")?;
+        if !Regex::new(encoding.1)?.is_match(function) || function.ends_with(ENCODES_NOTHING) {
             continue;
         }
-        used[at] = true;
-        let text = fs::read_to_string(root().join(file))?;
-        let span = match one["function"].is_null() {
-            true => None,
-            false => Some(range(&text, &one["function"]["span"])?),
-        };
-        if let Some(span) = &span {
-            functions
-                .entry(file.to_owned())
-                .or_default()
-                .insert((span.start, span.end), function.to_owned());
-        }
-        by_file.entry(file.to_owned()).or_default().push(Mutant {
+        used.insert(encoding.0);
+        let text = read(file)?;
+        let span = (!one["function"].is_null()).then(|| range(&text, &one["function"]["span"]));
+        let span = span.transpose()?;
+        let (mutants, functions) = by_file.entry(file.to_owned()).or_default();
+        functions.extend(span.iter().map(|it| ((it.start, it.end), function.to_owned())));
+        mutants.push(Mutant {
             name: line_number.replace(word("name")?, ":").into_owned(),
             file: file.to_owned(),
             function: span,
@@ -134,27 +122,23 @@ pub fn listed() -> Result<Vec<Mutant>> {
             replacement: word("replacement")?.to_owned(),
         });
     }
-    if let Some(at) = used.iter().position(|it| !it) {
-        bail!("cargo-mutants lists no mutant of {QCOW2}{}", ENCODING[at].0);
+    if let Some(unused) = ENCODING.iter().find(|it| !used.contains(it.0)) {
+        bail!("cargo-mutants lists no mutant of {QCOW2}{}", unused.0);
     }
-    let (mut mutants, mut seen) = (Vec::new(), BTreeMap::<String, usize>::new());
-    for (file, mut of_file) in by_file {
-        let text = fs::read_to_string(root().join(&file))?;
-        of_file.extend(fields_left_out(
-            &file,
-            &text,
-            functions.get(&file).unwrap_or(&BTreeMap::new()),
-        )?);
-        for mut mutant in of_file {
-            mutant.name = mutant.name.replacen(QCOW2, "", 1);
-            let count = seen.entry(mutant.name.clone()).and_modify(|it| *it += 1).or_insert(1);
-            if *count > 1 {
-                mutant.name += &format!(" ({count})");
-            }
-            mutants.push(mutant);
+    let mut seen = BTreeMap::<String, usize>::new();
+    let mut all = Vec::new();
+    for (file, (mutants, functions)) in by_file {
+        all.extend(mutants);
+        all.extend(fields_left_out(&file, &read(&file)?, &functions)?);
+    }
+    for mutant in &mut all {
+        mutant.name = mutant.name.replacen(QCOW2, "", 1);
+        let count = seen.entry(mutant.name.clone()).and_modify(|it| *it += 1).or_insert(1);
+        if *count > 1 {
+            mutant.name += &format!(" ({count})");
         }
     }
-    Ok(mutants)
+    Ok(all)
 }
 
 #[cfg(test)]

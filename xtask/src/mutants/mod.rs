@@ -13,13 +13,13 @@ use std::path::Path;
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 
+use crate::coverage::copy_seeds;
 use crate::coverage::explained::{Explanation, parse};
-use crate::coverage::{copy_seeds, seeds};
-use crate::measured::{Measurements, head, publish, row, verdict};
+use crate::measured::{head, publish, row, verdict};
 use crate::mutants::build::{Mutants, SELECT, all_at_once, single};
 use crate::mutants::list::{Mutant, QCOW2, listed};
 use crate::process::{attached, root};
-use crate::tree::{Tree, files, hash_of};
+use crate::tree::Tree;
 
 /// Which mutants, and how much to run.
 #[derive(Args)]
@@ -29,9 +29,6 @@ pub struct Options {
     /// The runs of a target after its seeds
     #[arg(long, default_value_t = 2000)]
     runs: u64,
-    /// Write the table to docs/results/NAME.md
-    #[arg(long, value_name = "NAME")]
-    results: Option<String>,
     /// Only print the names of the mutants
     #[arg(long)]
     list: bool,
@@ -76,103 +73,57 @@ fn judge(bounded: &Path, number: usize, seeds: &Path, runs: u64) -> Result<Judge
     Ok(judgement(NOT_FOUND, "", ""))
 }
 
-/// The kept measurements: result, target and fingerprint, by mutant, runs and code.
-type Kept = Measurements<3, 3>;
-
-fn kept(folder: &Path) -> Result<Kept> {
-    Kept::open(folder, ["mutant", "runs", "code"], ["result", "target", "found"])
-}
-
-/// Measures the mutants that were not measured yet, and returns the results of all, by name.
-fn measured(
-    tree: &Tree,
-    mutants: &Mutants,
-    runs: u64,
-    kept: &mut Kept,
-    code: &str,
-) -> Result<BTreeMap<String, Judged>> {
-    let key = |mutant: &Mutant| [mutant.name.clone(), runs.to_string(), code.to_owned()];
-    // A seed or an oracle that is added takes nothing away.
-    let before = kept.rows().filter(|(_, values)| values[0] == "found");
-    let mut judged: BTreeMap<_, _> =
-        before.map(|(key, values)| (key[0].clone(), values.clone())).collect();
-    for mutant in mutants.values() {
-        if let Some(values) = kept.get(&key(mutant)) {
-            judged.insert(mutant.name.clone(), values.clone());
-        }
+/// Measures the mutants, and returns the results of all, by name.
+fn measured(tree: &Tree, mutants: &Mutants, runs: u64) -> Result<BTreeMap<String, Judged>> {
+    let seeds = tempfile::tempdir()?;
+    TARGETS.iter().try_for_each(|target| copy_seeds(target, &seeds.path().join(target)))?;
+    let (bounded, alone) = all_at_once(tree, mutants)?;
+    let sound = judge(&bounded, 0, seeds.path(), runs)?;
+    ensure!(sound[0] == NOT_FOUND, "a run without a mutant: {sound:?}, expected nothing");
+    let mut judged = BTreeMap::new();
+    // A single mutant replaces the program with all others.
+    let together = mutants.iter().filter(|it| !alone.contains(it.0));
+    for (number, mutant) in together.chain(mutants.iter().filter(|it| alone.contains(it.0))) {
+        let command = match alone.contains(number) {
+            true => single(tree, mutant)?,
+            false => Some(bounded.clone()),
+        };
+        let values = match command {
+            Some(command) => judge(&command, *number, seeds.path(), runs)?,
+            None => judgement("does not build", "", ""),
+        };
+        eprintln!("{}\t{}", mutant.name, values.join("\t"));
+        judged.insert(mutant.name.clone(), values);
     }
-    let is_pending = |it: &(&usize, &Mutant)| !judged.contains_key(&it.1.name);
-    let pending: Mutants =
-        mutants.iter().filter(is_pending).map(|(a, b)| (*a, b.clone())).collect();
-    if !pending.is_empty() {
-        let seeds = tree.work.join("seeds");
-        TARGETS.iter().try_for_each(|target| copy_seeds(target, &seeds.join(target)))?;
-        let (bounded, alone) = all_at_once(tree, &pending)?;
-        let sound = judge(&bounded, 0, &seeds, runs)?;
-        ensure!(sound[0] == NOT_FOUND, "a run without a mutant: {sound:?}, expected nothing");
-        let together = pending.iter().filter(|it| !alone.contains(it.0));
-        for (number, mutant) in together.chain(pending.iter().filter(|it| alone.contains(it.0))) {
-            let command = match alone.contains(number) {
-                true => single(tree, mutant)?,
-                false => Some(bounded.clone()),
-            };
-            let values = match command {
-                Some(command) => judge(&command, *number, &seeds, runs)?,
-                None => judgement("does not build", "", ""),
-            };
-            judged.insert(mutant.name.clone(), kept.add(key(mutant), values)?.clone());
-        }
-    }
-    judged.retain(|name, _| mutants.values().any(|it| it.name == *name));
     Ok(judged)
 }
 
-/// Returns the tables, and what is wrong: survivors without an explanation, and explanations of none.
+/// Returns the table, and what is wrong: survivors without an explanation, and explanations of none.
 fn report(
     judged: &BTreeMap<String, Judged>,
     explained: &[Explanation],
     has_all: bool,
 ) -> (String, Vec<String>) {
-    let mut by_file = BTreeMap::<&str, [usize; RESULTS.len()]>::new();
-    let mut by_oracle = BTreeMap::<(&str, &str), usize>::new();
-    for (name, [result, target, found]) in judged {
-        let file = name.split(':').next().unwrap_or_default();
-        for (kind, at) in RESULTS.iter().zip(0..).filter(|it| *it.0 == result) {
-            by_file.entry(file).or_default()[at] += 1;
-            by_file.entry("**all**").or_default()[at] += usize::from(*kind == result);
-        }
-        if result == "found" {
-            let oracle = found.split(':').next().unwrap_or_default();
-            *by_oracle.entry((target, oracle)).or_default() += 1;
-        }
+    let mut counts = BTreeMap::<[&str; 3], usize>::new();
+    for [result, target, found] in judged.values() {
+        let oracle = found.split(':').next().unwrap_or_default();
+        *counts.entry([result, target, oracle]).or_default() += 1;
     }
-    let mut text = head(&[&["file", "mutants"], &RESULTS[..]].concat());
-    for (file, counts) in by_file {
-        let numbers = counts.map(|it| it.to_string());
-        text +=
-            &row(&[&[file.to_owned(), counts.iter().sum::<usize>().to_string()][..], &numbers]
-                .concat());
+    let mut text = head(&["result", "target", "oracle", "mutants"]);
+    for ([result, target, oracle], count) in counts {
+        text += &row(&[result, target, oracle, &count.to_string()]);
     }
-    text += &format!("\n{}", head(&["target", "found by", "mutants"]));
-    for ((target, oracle), count) in by_oracle {
-        text += &row(&[target, &format!("`{oracle}`"), &count.to_string()]);
-    }
-    text += "\n## Not found\n\n";
     let (mut wrong, mut names) = (Vec::new(), BTreeSet::new());
-    for one in explained {
-        text += &format!("- {}: {}\n", one.kind, one.text);
-        for name in &one.names {
-            text += &format!("  - `{name}`\n");
-            names.insert(name);
-            match judged.get(name) {
-                Some([result, ..]) if result != NOT_FOUND => {
-                    wrong.push(format!("{name}: explained, but {result}"))
-                }
-                None if has_all => {
-                    wrong.push(format!("{name}: explained, but there is no such mutant"))
-                }
-                _ => {}
+    for name in explained.iter().flat_map(|it| &it.names) {
+        names.insert(name);
+        match judged.get(name) {
+            Some([result, ..]) if result != NOT_FOUND => {
+                wrong.push(format!("{name}: explained, but {result}"))
             }
+            None if has_all => {
+                wrong.push(format!("{name}: explained, but there is no such mutant"))
+            }
+            _ => {}
         }
     }
     let left = judged.iter().filter(|it| it.1[0] == NOT_FOUND && !names.contains(it.0));
@@ -202,11 +153,10 @@ fn self_test(tree: &Tree) -> Result<()> {
         replacement: replacement.to_owned(),
     };
     let mutants = expected.iter().zip(1..).map(|(it, number)| (number, mutant(it.0))).collect();
-    let folder = tempfile::tempdir()?;
-    let judged = measured(tree, &mutants, 200, &mut kept(folder.path())?, "self-test")?;
+    let judged = measured(tree, &mutants, 200)?;
     for (name, result) in expected {
         let actual = &judged[name];
-        crate::check!(
+        anyhow::ensure!(
             actual[0] == result,
             "self-test: {name}: expected '{result}', found {actual:?}"
         );
@@ -217,10 +167,7 @@ fn self_test(tree: &Tree) -> Result<()> {
 
 /// Measures the mutants, and prints the tables. Fails if a survivor has no explanation, or if an explanation is wrong.
 pub fn measure(options: &Options) -> Result<()> {
-    let code =
-        ["src", "crates", "examples", "benches", "tests/small_writer", "Cargo.toml", "Cargo.lock"];
-    // The workspace does not build without all of its members.
-    let tree = Tree::new("mutants", &[&code[..], &["xtask"]].concat())?;
+    let tree = Tree::new("mutants")?;
     if options.self_test {
         return self_test(&tree);
     }
@@ -233,16 +180,10 @@ pub fn measure(options: &Options) -> Result<()> {
         mutants.values().for_each(|it| println!("{}", it.name));
         return Ok(());
     }
-    let mut paths = files(&code)?;
-    for seed in TARGETS.map(seeds) {
-        let names = seed?.into_iter().map(|it| it.to_string_lossy().into_owned());
-        paths.extend(names);
-    }
-    let judged =
-        measured(&tree, &mutants, options.runs, &mut kept(&tree.work)?, &hash_of(&paths)?)?;
+    let judged = measured(&tree, &mutants, options.runs)?;
     let explained = parse(&fs::read_to_string(root().join("xtask/mutants.explained"))?, &KINDS)?;
     let (text, wrong) = report(&judged, &explained, options.patterns.is_empty());
-    publish(options.results.as_deref(), "Mutants of the encoding functions", &text)?;
+    publish("Mutants of the encoding functions", &text);
     verdict("mutants", &wrong)
 }
 

@@ -13,8 +13,8 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::CLANG;
-use crate::process::{command, failed, output, quiet, root};
-use crate::tree::planted::CANARY_SCRIPT;
+use crate::process::{command, output, quiet};
+use crate::tree::{CANARY_SCRIPT, Changes, copy};
 
 const C_FLAGS: &str =
     "-O1 -fno-omit-frame-pointer -gline-tables-only -DFUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION";
@@ -39,8 +39,6 @@ exec "$REAL_CARGO" "$@"
 /// Variables of the machine that would change what is built, or where.
 const OWN_SETTINGS: &str =
     "CARGO_BUILD_ CARGO_ENCODED_ CARGO_PROFILE_ CARGO_TARGET_ CARGO_INCREMENTAL RUSTC";
-/// Copies the files that git tracks.
-const COPY_TRACKED: &str = r#"git ls-files -z | tar --null -T - -c | tar -x -C "$0""#;
 /// Copies a crate of 'qcowfuzz new-engine', but not the files of builds and campaigns.
 const COPY_CRATE: &str = r#"tar --exclude={target,artifacts,state,.git} -c . | tar -x -C "$0""#;
 
@@ -50,40 +48,36 @@ pub struct Builder {
     /// The copy.
     pub tree: PathBuf,
     cargo: String,
-    toolchain: String,
 }
 
 impl Builder {
-    /// Copies the tracked files of the repository into a folder, which is empty.
-    pub fn of_repository(scratch: &Path, toolchain: &str) -> Result<Self> {
-        let tree = scratch.join("src/qcowfuzz");
-        Self::new(scratch, tree, (root(), COPY_TRACKED, "oss-fuzz/build.sh"), toolchain)
-    }
-
-    /// Copies a crate into a folder, which is empty.
-    pub fn of_crate(scratch: &Path, of: &Path, toolchain: &str) -> Result<Self> {
-        let tree = scratch.join("src").join(of.file_name().context("a crate without a name")?);
-        Self::new(scratch, tree, (of, COPY_CRATE, ".clusterfuzzlite/build.sh"), toolchain)
-    }
-
-    fn new(
-        scratch: &Path,
-        tree: PathBuf,
-        source: (&Path, &str, &str),
-        toolchain: &str,
-    ) -> Result<Self> {
-        let ((from, copy, script), shims) = (source, scratch.join("bin"));
+    /// Copies the repository, or a crate of 'qcowfuzz new-engine', into a folder, which is empty.
+    pub fn new(scratch: &Path, of_crate: Option<&Path>) -> Result<Self> {
+        let name = of_crate.map_or(Some("qcowfuzz".as_ref()), Path::file_name);
+        let tree = scratch.join("src").join(name.context("a crate without a name")?);
+        let shims = scratch.join("bin");
         for folder in [&tree, &shims, &scratch.join("work")] {
             fs::create_dir_all(folder)?;
         }
-        quiet(command("bash").args(["-eo", "pipefail", "-c", copy]).arg(&tree).current_dir(from))?;
+        let script = match of_crate {
+            None => {
+                copy(&tree, &Changes::new())?;
+                "oss-fuzz/build.sh"
+            }
+            Some(from) => {
+                let mut copy = command("bash");
+                copy.args(["-eo", "pipefail", "-c", COPY_CRATE]).arg(&tree).current_dir(from);
+                quiet(&mut copy)?;
+                ".clusterfuzzlite/build.sh"
+            }
+        };
         // As the Dockerfile does.
         fs::copy(tree.join(script), scratch.join("src/build.sh"))
             .with_context(|| script.to_owned())?;
         fs::write(shims.join("cargo"), CARGO)?;
         fs::set_permissions(shims.join("cargo"), fs::Permissions::from_mode(0o755))?;
         let cargo = output(command("sh").args(["-c", "command -v cargo"]))?.trim().to_owned();
-        Ok(Self { scratch: scratch.to_owned(), tree, cargo, toolchain: toolchain.to_owned() })
+        Ok(Self { scratch: scratch.to_owned(), tree, cargo })
     }
 
     /// Returns a command that runs in the tree with the variables that the image sets for a build.
@@ -103,7 +97,7 @@ impl Builder {
         command.env("SRC", self.scratch.join("src")).env("WORK", self.scratch.join("work"));
         command.env("OUT", out).env("CUSTOM_LIBFUZZER_PATH", libfuzzer()?);
         command.envs([
-            ("RUSTUP_TOOLCHAIN", self.toolchain.as_str()),
+            ("RUSTUP_TOOLCHAIN", "nightly"),
             ("SANITIZER", sanitizer),
             ("FUZZING_ENGINE", "libfuzzer"),
             ("FUZZING_LANGUAGE", "rust"),
@@ -125,19 +119,18 @@ impl Builder {
         let out = self.scratch.join(format!("out-{name}"));
         fs::create_dir(&out)?;
         let mut build = self.command("bash", sanitizer, &out)?;
-        quiet(build.arg("-eu").arg(self.scratch.join("src/build.sh")).args(targets))
-            .map_err(|error| failed(error.to_string()))?;
+        quiet(build.arg("-eu").arg(self.scratch.join("src/build.sh")).args(targets))?;
         Ok(out)
     }
 
     /// Builds a target with the canary planted. Returns its folder.
     pub fn planted(&self, target: &str) -> Result<PathBuf> {
-        let script = self.tree.join("crates/walker/build.rs");
+        let script = self.tree.join(CANARY_SCRIPT.0);
         ensure!(
             !script.exists(),
             "the walker has a build.rs, expected none: the canary is planted by one"
         );
-        fs::write(&script, CANARY_SCRIPT)?;
+        fs::write(&script, CANARY_SCRIPT.1)?;
         let out = self.targets("address", "canary", &[target])?;
         fs::remove_file(script)?;
         Ok(out)

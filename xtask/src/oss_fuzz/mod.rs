@@ -10,9 +10,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 
-use crate::process::{command, failed, python, quiet, root};
+use crate::process::{command, output, python, quiet, root};
 use builder::Builder;
 
 /// The newest clang of Debian 12. The builder's image has a newer one.
@@ -28,61 +28,32 @@ const INSTALL: &str =
 /// Which targets are built and checked.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Build a clean copy of the tree in this empty folder and keep it [default: a temporary folder]
-    #[arg(group = "what")]
-    dir: Option<PathBuf>,
-    /// Only check the targets of a folder that a build has filled
-    #[arg(long, value_name = "OUT", group = "what")]
-    check_only: Option<PathBuf>,
     /// Build and check a crate that 'qcowfuzz new-engine' wrote, without a planted bug and without coverage
-    #[arg(long = "crate", value_name = "CRATE", group = "what")]
+    #[arg(long = "crate", value_name = "CRATE")]
     crate_dir: Option<PathBuf>,
     /// Plant faults in small targets, and expect the check to find each
-    #[arg(long, group = "what")]
+    #[arg(long)]
     self_test: bool,
-    /// The toolchain of the builds, for example nightly-2025-09-05
-    #[arg(long, default_value = "nightly")]
-    toolchain: String,
 }
 
-/// Makes the builds and the checks.
+/// Makes the builds and the checks, in a clean copy of the tree.
 pub fn check(arguments: &Arguments) -> Result<()> {
     let llvm = step("tools", install_tools)?;
     let scratch = tempfile::Builder::new().prefix("oss-fuzz-").tempdir()?;
+    let scratch = scratch.path();
     if arguments.self_test {
-        faults::find_each(scratch.path(), &llvm)?;
-    } else if let Some(out) = &arguments.check_only {
-        runner::check(out, &llvm)?;
-    } else if let Some(of) = &arguments.crate_dir {
-        let of = of.canonicalize().with_context(|| of.display().to_string())?;
-        let script = of.join(".clusterfuzzlite/build.sh");
-        ensure!(
-            script.is_file(),
-            "{}: not found, expected a crate of 'qcowfuzz new-engine'",
-            script.display()
-        );
-        let build = Builder::of_crate(scratch.path(), &of, &arguments.toolchain)?;
-        check_targets(&build, &llvm)?;
-    } else if let Some(dir) = &arguments.dir {
-        fs::create_dir_all(dir)?;
-        ensure!(fs::read_dir(dir)?.next().is_none(), "{} is not empty", dir.display());
-        check_all(&dir.canonicalize()?, &arguments.toolchain, &llvm)?;
-    } else {
-        check_all(scratch.path(), &arguments.toolchain, &llvm)?;
+        return faults::find_each(scratch, &llvm);
     }
-    println!("oss-fuzz: all checks passed");
-    Ok(())
-}
-
-/// Makes all builds and all checks in an empty folder.
-fn check_all(scratch: &Path, toolchain: &str, llvm: &Path) -> Result<()> {
-    let build = step("clean copy of the tree", || Builder::of_repository(scratch, toolchain))?;
+    if let Some(of) = &arguments.crate_dir {
+        return check_targets(&Builder::new(scratch, Some(&of.canonicalize()?))?, &llvm);
+    }
+    let build = step("clean copy of the tree", || Builder::new(scratch, None))?;
     // First, since the canary's build shares everything but this crate with the next one.
     let canary = step("build with a planted bug", || build.planted(reports::TARGET))?;
-    step("crash of the planted bug", || reports::check_crash(&canary, llvm))?;
-    check_targets(&build, llvm)?;
+    step("crash of the planted bug", || reports::check_crash(&canary, &llvm))?;
+    check_targets(&build, &llvm)?;
     let coverage = step("coverage build", || build.targets("coverage", "coverage", &[]))?;
-    step("coverage report", || reports::check_coverage(&coverage, llvm, &build.tree))
+    step("coverage report", || reports::check_coverage(&coverage, &llvm, &build.tree))
 }
 
 /// Builds all targets, and checks each.
@@ -90,7 +61,7 @@ fn check_targets(build: &Builder, llvm: &Path) -> Result<()> {
     let out = step("build", || build.targets("address", "address", &[]))?;
     let (expected, found) = (build.listed()?, runner::targets_in(&out)?);
     if found != expected {
-        return Err(failed(format!("the build made {found:?}, expected {expected:?}")));
+        bail!("the build made {found:?}, expected {expected:?}");
     }
     runner::check(&out, llvm)
 }
@@ -116,16 +87,7 @@ fn install_tools() -> Result<PathBuf> {
     ensure!(machine == "x86_64", "this machine is {machine}, expected x86_64");
     quiet(command("sh").args(["-ec", INSTALL]))?;
     let programs = python(&LLVM_TOOLS.replace("==", "-"), &[LLVM_TOOLS])?;
-    llvm_in(programs.parent().context("a folder of programs without a parent")?)
-}
-
-/// Returns the folder of LLVM's tools below a virtual environment of Python.
-fn llvm_in(venv: &Path) -> Result<PathBuf> {
-    for python in fs::read_dir(venv.join("lib"))? {
-        let llvm = python?.path().join("site-packages/llvm");
-        if llvm.exists() {
-            return Ok(llvm);
-        }
-    }
-    bail!("{}: no LLVM below it, expected {LLVM_TOOLS}", venv.display())
+    let place = "import llvm, os; print(os.path.dirname(llvm.__file__) if llvm.__file__ else llvm.__path__[0])";
+    let place = output(command(programs.join("python")).args(["-c", place]))?;
+    Ok(place.trim().into())
 }

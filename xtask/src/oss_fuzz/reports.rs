@@ -1,13 +1,14 @@
 //! The reports for people: of a crash, and of coverage.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::runner::{Sandbox, expect, names_in};
-use crate::process::{command, failed, print_end, quiet};
+use super::runner::{Sandbox, names_in};
+use crate::process::{command, end, quiet};
 
 /// The target whose reports are checked.
 pub const TARGET: &str = "map_extents";
@@ -24,25 +25,17 @@ pub fn check_crash(out: &Path, llvm: &Path) -> Result<()> {
     let (code, output) = sandbox.fuzz(TARGET, "/out", &["-runs=0", "/tmp/seeds"])?;
     let mut crashes = names_in(sandbox.tmp.path())?;
     crashes.retain(|name| name.starts_with("crash-"));
-    let Some(crash) = crashes.first().filter(|_| code != 0) else {
-        print_end(&output);
-        let found = crashes.len();
-        return Err(failed(format!(
-            "{TARGET}: exit code {code} and {found} crashes, expected the planted bug"
-        )));
-    };
+    let found = crashes.len();
+    let crash = crashes.first().filter(|_| code != 0).with_context(|| {
+        format!("{}\nexit code {code} and {found} crashes, expected the planted bug", end(&output))
+    })?;
     let (code, output) = sandbox.fuzz(TARGET, "/out", &[&format!("/tmp/{crash}")])?;
     let first = output.lines().find(|line| !is_before_report(line)).unwrap_or_default();
-    expect(code != 0 && FINGERPRINTS.contains(&first), || {
-        print_end(&output);
-        format!(
-            "{TARGET}: the report of a crash begins with '{first}', expected one of {FINGERPRINTS:?}"
-        )
-    })?;
-    expect(output.lines().any(is_own_frame), || {
-        print_end(&output);
-        format!("{TARGET}: the stack of a crash names no function of qcowfuzz with its line")
-    })
+    let is_it = code != 0 && FINGERPRINTS.contains(&first);
+    ensure!(is_it, "{}\nthe report of a crash begins with '{first}'", end(&output));
+    let is_symbolised = output.lines().any(is_own_frame);
+    ensure!(is_symbolised, "{}\nthe stack names no function of qcowfuzz", end(&output));
+    Ok(())
 }
 
 /// Reports whether libFuzzer prints a line before a run, or Rust to say where it panicked.
@@ -77,13 +70,8 @@ pub fn check_coverage(out: &Path, llvm: &Path, tree: &Path) -> Result<()> {
     let (code, output) = sandbox.fuzz(TARGET, "/out", &["-merge=1", "/tmp/empty", "/tmp/seeds"])?;
     let mut profiles = names_in(sandbox.tmp.path())?;
     profiles.retain(|name| name.ends_with(".profraw"));
-    expect(code == 0 && !profiles.is_empty(), || {
-        print_end(&output);
-        format!(
-            "{TARGET}: exit code {code} and {} profiles, expected 0 and at least one",
-            profiles.len()
-        )
-    })?;
+    let is_merged = code == 0 && !profiles.is_empty();
+    ensure!(is_merged, "{}\nexit code {code}, {} profiles", end(&output), profiles.len());
     let (tmp, data) = (sandbox.tmp.path(), sandbox.tmp.path().join("profile"));
     let mut merge = command(llvm.join("bin/llvm-profdata"));
     merge.args(["merge", "-sparse"]).args(profiles.iter().map(|name| tmp.join(name)));
@@ -92,32 +80,26 @@ pub fn check_coverage(out: &Path, llvm: &Path, tree: &Path) -> Result<()> {
     export.args(["export", "-summary-only", &format!("-instr-profile={}", data.display())]);
     let project = fs::read_to_string(tree.join("oss-fuzz/project.yaml"))?;
     let extra = project.lines().find_map(|line| line.strip_prefix("coverage_extra_args: "));
-    let extra = extra.ok_or_else(|| failed("no line coverage_extra_args in project.yaml"))?;
-    let summary = quiet(export.arg(out.join(TARGET)).args(extra.split(' ')))
-        .map_err(|error| failed(error.to_string()))?;
+    let extra = extra.context("no line coverage_extra_args in project.yaml")?;
+    let summary = quiet(export.arg(out.join(TARGET)).args(extra.split(' ')))?;
     judge_coverage(&serde_json::from_str(&summary)?, tree)
 }
 
 /// Judges the summary of `llvm-cov export`.
 fn judge_coverage(summary: &Value, tree: &Path) -> Result<()> {
-    let files =
-        summary["data"][0]["files"].as_array().context("no files in the coverage report")?;
-    let name_of =
-        |file: &Value| Path::new(file["filename"].as_str().unwrap_or_default()).to_owned();
-    if let Some(foreign) = files.iter().map(name_of).find(|name| !name.starts_with(tree)) {
-        let foreign = foreign.display();
-        return Err(failed(format!(
-            "the coverage report contains {foreign}, expected files of this crate only"
-        )));
+    let files = summary["data"][0]["files"].as_array().context("no files in the report")?;
+    let mut covered = BTreeMap::new();
+    for file in files {
+        let name = Path::new(file["filename"].as_str().unwrap_or_default());
+        let own = name.strip_prefix(tree);
+        let own = own.with_context(|| format!("{}: a file of another crate", name.display()))?;
+        covered.insert(own.to_owned(), file["summary"]["lines"]["covered"].as_u64());
     }
     for name in WALKER {
-        let path = tree.join(format!("crates/walker/src/formats/qcow2/{name}.rs"));
-        ensure!(path.is_file(), "no source of the walker: {}", path.display());
-        let file = files.iter().find(|file| name_of(file) == path);
-        let lines = file.and_then(|file| file["summary"]["lines"]["covered"].as_u64()).unwrap_or(0);
-        expect(lines > 0, || {
-            format!("the coverage report has no covered lines of {}", path.display())
-        })?;
+        let path = Path::new("crates/walker/src/formats/qcow2").join(name).with_extension("rs");
+        ensure!(tree.join(&path).is_file(), "no source of the walker: {}", path.display());
+        let lines = covered.get(&path).copied().flatten();
+        ensure!(lines > Some(0), "the report has no covered lines of {}", path.display());
     }
     Ok(())
 }

@@ -1,16 +1,14 @@
 //! Stands in for the runner's image: the demands of test_all.py and bad_build_check on a folder of targets.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use tempfile::TempDir;
 
 use super::step;
-use crate::process::{attached, captured, command, failed, print_end, quiet};
+use crate::process::{attached, captured, command, end, output, quiet};
 
 /// Fewer calls are no ASan build to bad_build_check.
 const MIN_ASAN_CALLS: usize = 1000;
@@ -65,7 +63,7 @@ impl Sandbox {
         bwrap.args(["--remount-ro", "/", "--chdir", folder]);
         let (status, output) = captured(bwrap.args(words))?;
         match status.code() {
-            Some(TIMED_OUT) => Err(failed(format!("{words:?}: no end in time"))),
+            Some(TIMED_OUT) => Err(anyhow!("{words:?}: no end in time")),
             Some(code) => Ok((code, output)),
             None => bail!("{words:?}: {status}"),
         }
@@ -75,7 +73,7 @@ impl Sandbox {
     pub fn fuzz(&self, target: &str, folder: &str, arguments: &[&str]) -> Result<(i32, String)> {
         let own = self.out.join(target).with_extension("options");
         let mut words = options(&fs::read_to_string(own).unwrap_or_default())
-            .map_err(|error| failed(format!("{target}: {error}")))?;
+            .with_context(|| target.to_owned())?;
         if self.out.join(target).with_extension("dict").exists() {
             words.push(format!("-dict=/out/{target}.dict"));
         }
@@ -101,7 +99,7 @@ impl Sandbox {
             (self.folder("seeds")?, self.out.join(format!("{target}_seed_corpus.zip")));
         if archive.exists() {
             quiet(command("python3").args(["-m", "zipfile", "-e"]).args([&archive, &folder]))
-                .map_err(|error| failed(format!("{target}: {error}")))?;
+                .with_context(|| target.to_owned())?;
         }
         Ok(names_in(&folder)?.len())
     }
@@ -109,22 +107,14 @@ impl Sandbox {
 
 /// Returns the section `[libfuzzer]` of a target's options as arguments.
 pub fn options(text: &str) -> Result<Vec<String>> {
-    let (mut options, mut section, mut is_there) = (Vec::new(), "", false);
-    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with([';', '#'])) {
-        if let Some(name) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
-            section = name;
-            is_there |= name == "libfuzzer";
-            continue;
-        }
-        let option = line
-            .split_once('=')
-            .with_context(|| format!("'{line}', expected NAME = VALUE in its options"))?;
-        if section == "libfuzzer" {
-            options.push(format!("-{}={}", option.0.trim(), option.1.trim()));
-        }
-    }
-    ensure!(is_there, "no section [libfuzzer] in its options");
-    Ok(options)
+    let own = text.split_once("[libfuzzer]\n").context("no section [libfuzzer] in its options")?.1;
+    let lines = own.split("\n[").next().unwrap_or_default().lines();
+    let option = |line: &str| {
+        let option = line.split_once('=');
+        let (name, value) = option.with_context(|| format!("'{line}', expected NAME = VALUE"))?;
+        Ok(format!("-{}={}", name.trim(), value.trim()))
+    };
+    lines.filter(|line| !line.is_empty() && !line.starts_with([';', '#'])).map(option).collect()
 }
 
 /// Returns the names of all files in a folder, sorted.
@@ -147,10 +137,8 @@ pub fn targets_in(out: &Path) -> Result<Vec<String>> {
             targets.push(name);
         }
     }
-    match targets.is_empty() {
-        true => Err(failed(format!("{}: no fuzz target", out.display()))),
-        false => Ok(targets),
-    }
+    ensure!(!targets.is_empty(), "{}: no fuzz target", out.display());
+    Ok(targets)
 }
 
 /// Checks every target of a folder.
@@ -167,33 +155,25 @@ pub fn check(out: &Path, llvm: &Path) -> Result<()> {
 
 /// A target without ASan runs well, and misses bugs of memory.
 fn check_asan(sandbox: &Sandbox, target: &str) -> Result<()> {
-    let mut objdump = attached("objdump");
-    objdump.args(["-d", "--no-show-raw-insn"]).arg(sandbox.out.join(target));
-    let mut child = objdump.stdout(Stdio::piped()).spawn()?;
-    let mut calls = 0;
-    for line in BufReader::new(child.stdout.take().context("no output of objdump")?).split(b'\n') {
-        let line = String::from_utf8_lossy(&line?).into_owned();
-        let mut words = line.split_whitespace().skip_while(|word| !word.starts_with("call"));
-        calls += usize::from(words.nth(2).is_some_and(|symbol| symbol.starts_with("<__asan")));
-    }
-    ensure!(child.wait()?.success(), "objdump failed on {target}");
+    let script = "objdump -d --no-show-raw-insn \"$0\" | grep -c 'call.*<__asan' || true";
+    let count = output(attached("sh").args(["-c", script]).arg(sandbox.out.join(target)))?;
+    let calls: usize = count.trim().parse()?;
     let expected = format!("expected at least {MIN_ASAN_CALLS}: it is built without");
-    expect(calls >= MIN_ASAN_CALLS, || format!("{target}: {calls} calls of ASan, {expected}"))
+    ensure!(calls >= MIN_ASAN_CALLS, "{target}: {calls} calls of ASan, {expected}");
+    Ok(())
 }
 
 /// All seeds run without a finding: a seed that crashes would be reported for ever. The target writes to /tmp alone.
 fn check_seeds(sandbox: &Sandbox, target: &str) -> Result<()> {
     let seeds = sandbox.unpack_seeds(target)?;
     let found = format!("{target}: {seeds} seeds in its seed corpus");
-    expect(seeds >= MIN_SEEDS, || format!("{found}, expected at least {MIN_SEEDS}"))?;
+    ensure!(seeds >= MIN_SEEDS, "{found}, expected at least {MIN_SEEDS}");
     let working = sandbox.folder("working")?;
     let answer = sandbox.fuzz(target, "/tmp/working", &["-runs=0", "/tmp/seeds"])?;
     expect_done(&format!("{target}: a seed of its corpus fails"), answer, seeds)?;
     // A target that ignores a failing write survives a read-only folder.
     let written = names_in(&working)?.join(", ");
-    expect(written.is_empty(), || {
-        format!("{target}: it writes into its working directory: {written}")
-    })?;
+    ensure!(written.is_empty(), "{target}: it writes into its working directory: {written}");
     sandbox.unpack_seeds(target)?;
     let runs = format!("-runs={RUNS}");
     let answer = sandbox.fuzz(target, "/out", &[&runs, "-seed=1", "/tmp/seeds"])?;
@@ -203,20 +183,13 @@ fn check_seeds(sandbox: &Sandbox, target: &str) -> Result<()> {
 /// Fails unless libFuzzer knew all options and made all runs.
 fn expect_done(what: &str, (code, output): (i32, String), runs: usize) -> Result<()> {
     if let Some((_, flag)) = output.split_once("unrecognized flag '") {
-        let flag = flag.split('\'').next().unwrap_or(flag);
-        return Err(failed(format!("{what}: libFuzzer knows no option {flag}")));
+        bail!("{what}: libFuzzer knows no option {}", flag.split('\'').next().unwrap_or(flag));
     }
     let done = output.lines().find_map(|line| line.strip_prefix("Done ")?.split(' ').next());
     let done: usize = done.and_then(|done| done.parse().ok()).unwrap_or(0);
-    expect(code == 0 && done >= runs, || {
-        print_end(&output);
-        format!("{what}: exit code {code}, expected 0 and at least {runs} runs")
-    })
-}
-
-/// Fails with a reason unless a condition holds.
-pub fn expect(holds: bool, reason: impl FnOnce() -> String) -> Result<()> {
-    if holds { Ok(()) } else { Err(failed(reason())) }
+    let is_done = code == 0 && done >= runs;
+    ensure!(is_done, "{}\n{what}: exit code {code}, expected 0 and {runs} runs", end(&output));
+    Ok(())
 }
 
 #[cfg(test)]
