@@ -1,5 +1,5 @@
-//! Measures how soon the loops find planted bugs from an empty corpus. Each patch of `bugs/` is planted in a copy of the
-//! tree; the small writer of the tests plants its faults itself. A loop must find each bug in time, as one of the
+//! Measures how soon the loops find planted bugs from an empty corpus. Each patch of `bugs/` is planted in a copy of
+//! the tree; the small writer of the tests plants its faults itself. A loop must find each bug in time, as one of the
 //! fingerprints that the patch expects.
 
 use std::collections::BTreeSet;

@@ -7,7 +7,6 @@ mod against;
 mod bugs;
 mod checks;
 mod coverage;
-mod map_rate;
 mod measured;
 mod mutants;
 mod oss_fuzz;
@@ -81,8 +80,6 @@ enum Verb {
     Mutants(mutants::Options),
     /// Measure which lines the committed seeds reach
     Coverage,
-    /// Measure the command `map` beside `qemu-img map`
-    MapRate(map_rate::Options),
     /// Measure the benchmarks beside another commit
     Against(against::Options),
 }
@@ -111,7 +108,6 @@ fn main() -> Result<()> {
         Verb::Bugs(options) => bugs::measure(&options),
         Verb::Mutants(options) => mutants::measure(&options),
         Verb::Coverage => coverage::measure(),
-        Verb::MapRate(options) => map_rate::measure(&options),
         Verb::Against(options) => against::measure(&options),
     }
 }

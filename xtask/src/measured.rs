@@ -1,20 +1,9 @@
-//! The shared means of measurements: CPU time, tables of Markdown, and pages of `docs/results`, which a measurement prints.
+//! The shared means of measurements: medians, tables of Markdown, and pages of `docs/results`, which a measurement
+//! prints.
 
-use std::process::Command;
+use anyhow::{Result, bail};
 
-use anyhow::{Context, Result, bail};
-use wait4::Wait4;
-
-use crate::process::{command, output, text_of};
-
-/// Returns the CPU seconds of a command that must succeed, with the children for which it waited.
-pub fn cpu_seconds(run: &mut Command) -> Result<f64> {
-    let done = run.spawn().with_context(|| text_of(run))?.wait4()?;
-    if !done.status.success() {
-        bail!("{}: {}, expected success", text_of(run), done.status);
-    }
-    Ok((done.rusage.utime + done.rusage.stime).as_secs_f64())
-}
+use crate::process::{command, output};
 
 /// Prints a page: a title, the command, the date, the commit, the machine and the compilers, and tables.
 pub fn publish(title: &str, tables: &str) {

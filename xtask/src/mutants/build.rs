@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use regex::Regex;
 use serde_json::Value;
 
@@ -67,11 +67,8 @@ fn switched(text: &str, mutants: &[(usize, &Mutant)]) -> Result<(String, Vec<(us
         new += &format!("{}{head}{{ match crate::mutant() {{\n", &text[at..start]);
         for (number, mutant) in inside {
             let piece = &mutant.piece;
-            ensure!(
-                brace < piece.start && piece.end < end,
-                "{}: not in its function's body",
-                mutant.name
-            );
+            let is_inside = brace < piece.start && piece.end < end;
+            ensure!(is_inside, "{}: not in its function's body", mutant.name);
             let piece = piece.start - brace..piece.end - brace;
             let body = replaced(&text[brace..end], piece, &mutant.replacement);
             let first = new.matches('\n').count() + 1;
@@ -84,32 +81,22 @@ fn switched(text: &str, mutants: &[(usize, &Mutant)]) -> Result<(String, Vec<(us
     Ok((new + &text[at..], lines))
 }
 
-/// An error of the compiler, and the places that it names.
-type CompileError = (String, Vec<(String, usize)>);
-
-fn errors(printed: &str) -> Vec<CompileError> {
-    let messages = printed.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let errors = messages.map(|it| it["message"].clone()).filter(|it| it["level"] == "error");
-    let place = |span: &Value| {
-        Some((span["file_name"].as_str()?.to_owned(), span["line_start"].as_u64()? as usize))
-    };
-    let list = |of: &Value, name: &str| of[name].as_array().cloned().unwrap_or_default();
-    let places = |error: &Value| {
-        let children = list(error, "children").into_iter().flat_map(|it| list(&it, "spans"));
-        list(error, "spans").iter().chain(&children.collect::<Vec<_>>()).filter_map(place).collect()
-    };
-    let text = |it: &Value| {
-        it["rendered"].as_str().or(it["message"].as_str()).unwrap_or_default().to_owned()
-    };
-    errors.map(|error| (text(&error), places(&error))).collect()
+/// Collects the files and the lines that a message of the compiler names.
+fn collect_places(of: &Value, places: &mut Vec<(String, usize)>) {
+    if let (Some(file), Some(line)) = (of["file_name"].as_str(), of["line_start"].as_u64()) {
+        places.push((file.to_owned(), line as usize));
+    }
+    for name in ["spans", "children"] {
+        of[name].as_array().into_iter().flatten().for_each(|it| collect_places(it, places));
+    }
 }
 
+/// The texts of the compiler's errors, and the places that they name.
+type Errors = (String, Vec<(String, usize)>);
+
 /// Builds the copy with changed files. Returns the command, or the errors.
-fn build(
-    tree: &Tree,
-    changes: &Changes,
-) -> Result<std::result::Result<PathBuf, Vec<CompileError>>> {
-    tree.write(changes.clone())?;
+fn build(tree: &Tree, changes: Changes) -> Result<std::result::Result<PathBuf, Errors>> {
+    tree.write(changes)?;
     let mut cargo = tree.command("cargo");
     cargo.args(["build", "-q", "--example", "bounded", "--message-format=json"]);
     cargo.args(PROFILE.map(|it| format!("--config=profile.dev.package.qcowfuzz.{it}")));
@@ -117,11 +104,15 @@ fn build(
     if done.status.success() {
         return Ok(Ok(tree.target.join("debug/examples/bounded")));
     }
-    let mut found = errors(&String::from_utf8_lossy(&done.stdout));
-    if found.is_empty() {
-        found.push((String::from_utf8_lossy(&done.stderr).into_owned(), Vec::new()));
+    let (mut texts, mut places) = (String::from_utf8_lossy(&done.stderr).into_owned(), Vec::new());
+    for line in String::from_utf8_lossy(&done.stdout).lines() {
+        let message = &serde_json::from_str::<Value>(line).unwrap_or_default()["message"];
+        if message["level"] == "error" {
+            texts += message["rendered"].as_str().unwrap_or_default();
+            collect_places(message, &mut places);
+        }
     }
-    Ok(Err(found))
+    Ok(Err((texts, places)))
 }
 
 /// Returns the name of the function of a mutant that has one.
@@ -150,22 +141,20 @@ pub fn all_at_once(tree: &Tree, mutants: &Mutants) -> Result<(PathBuf, BTreeSet<
             owners
                 .extend(lines.into_iter().map(|(line, number)| ((file.to_owned(), line), number)));
         }
-        let errors = match build(tree, &changes)? {
+        let (texts, places) = match build(tree, changes)? {
             Ok(bounded) => return Ok((bounded, alone)),
             Err(errors) => errors,
         };
-        let places = errors.iter().flat_map(|it| &it.1);
-        let mut blamed: BTreeSet<usize> = places.filter_map(|it| owners.get(it).copied()).collect();
-        let texts = errors.iter().flat_map(|it| constant.captures_iter(&it.0));
-        let called: BTreeSet<_> = texts.map(|it| it[1].to_owned()).collect();
+        let mut blamed: BTreeSet<usize> =
+            places.iter().filter_map(|it| owners.get(it).copied()).collect();
+        let called: BTreeSet<_> =
+            constant.captures_iter(&texts).map(|it| it[1].to_owned()).collect();
         for (number, mutant) in mutants.iter().filter(|it| !alone.contains(it.0)) {
             if function_name(mutant)?.is_some_and(|it| called.contains(&it)) {
                 blamed.insert(*number);
             }
         }
-        if blamed.is_empty() {
-            bail!("the tree with all mutants does not build: {}", errors[0].0);
-        }
+        ensure!(!blamed.is_empty(), "the tree with all mutants does not build: {texts}");
         eprintln!("{} mutants do not build with the others", blamed.len());
         alone.extend(blamed);
     }
@@ -174,7 +163,7 @@ pub fn all_at_once(tree: &Tree, mutants: &Mutants) -> Result<(PathBuf, BTreeSet<
 /// Builds one mutant. Returns the command, or `None` where it does not build.
 pub fn single(tree: &Tree, mutant: &Mutant) -> Result<Option<PathBuf>> {
     let text = replaced(&read(&mutant.file)?, mutant.piece.clone(), &mutant.replacement);
-    Ok(build(tree, &Changes::from([(mutant.file.clone(), text)]))?.ok())
+    Ok(build(tree, Changes::from([(mutant.file.clone(), text)]))?.ok())
 }
 
 #[cfg(test)]
