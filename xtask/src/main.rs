@@ -14,6 +14,8 @@ mod other_languages;
 mod process;
 mod tree;
 
+use std::process::ExitCode;
+
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
@@ -84,8 +86,17 @@ enum Verb {
     Against(against::Options),
 }
 
-fn main() -> Result<()> {
-    let Arguments { verb } = Arguments::parse();
+fn main() -> ExitCode {
+    match run(Arguments::parse().verb) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(verb: Verb) -> Result<()> {
     match verb {
         Verb::CheckDependencies { advisories } => checks::dependencies(advisories),
         Verb::CheckDocs { write } => checks::docs(write),

@@ -5,9 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
-use crate::process::{command, expect, quiet, root, run};
+use crate::process::{command, expect, output, quiet, root, run};
 
 const PROGRAM: &str = "\
 image version=3 cluster_bits=16 refcount_order=4 features=none size=100<<16+0 rng_seed=0 blocks=append table=append tolerance=0
@@ -63,18 +63,12 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
-/// Unpacks a package, and returns its folder.
+/// Unpacks a package, and returns its folder. Files in a crate have a date of long ago. Cargo rebuilds by dates, so
+/// they get the date of today.
 fn unpacked(packages: &Path, name: &str) -> Result<PathBuf> {
-    let is_it = |path: &PathBuf| {
-        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-        let version = stem.strip_prefix(name).and_then(|it| it.strip_prefix('-'));
-        version.is_some_and(|it| it.starts_with(|it: char| it.is_ascii_digit()))
-    };
-    let package = fs::read_dir(packages)?.filter_map(|it| Some(it.ok()?.path())).find(is_it);
-    let package = package.with_context(|| format!("no package {name}"))?;
-    // Files in a crate have a date of long ago. Cargo rebuilds by dates, so they get the date of today.
-    run(command("tar").arg("-xmzf").arg(&package).current_dir(packages))?;
-    Ok(package.with_extension(""))
+    let script = "tar -xmzf \"$0\"-[0-9]*.crate && ls -d \"$PWD/$0\"-[0-9]*/";
+    let folder = output(command("sh").args(["-ec", script, name]).current_dir(packages))?;
+    Ok(folder.trim_end().trim_end_matches('/').into())
 }
 
 /// Returns cargo in the folder of a packed crate. The dependencies are those of the other steps, built once. The
