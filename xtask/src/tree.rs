@@ -126,11 +126,12 @@ impl Tree {
     }
 }
 
-/// Makes a folder a copy of the files that git knows or would add, with changes. Cargo compares dates, so a file that
-/// has the content already keeps its date.
+/// Makes a folder a copy of the files that git knows or would add, with changes. Links stay links. Cargo compares dates, so a
+/// file that has the content already keeps its date.
 pub fn copy(to: &Path, changes: &Changes) -> Result<()> {
     let listed = output(command("git").args(["ls-files", "-z", "-co", "--exclude-standard"]))?;
-    let listed = listed.split_terminator('\0').filter(|name| root().join(name).is_file());
+    let is_there = |path: PathBuf| path.is_file() || path.is_symlink();
+    let listed = listed.split_terminator('\0').filter(|name| is_there(root().join(name)));
     let names: BTreeSet<_> = listed.chain(changes.keys().map(String::as_str)).collect();
     fs::create_dir_all(to)?;
     for path in files_below(to)?.into_iter().filter(|path| !path.is_symlink()) {
@@ -140,10 +141,16 @@ pub fn copy(to: &Path, changes: &Changes) -> Result<()> {
     }
     for name in names {
         let (from, to) = (root().join(name), to.join(name));
+        fs::create_dir_all(to.parent().context("a file without a folder")?)?;
+        if from.is_symlink() {
+            if !to.is_symlink() {
+                symlink(fs::read_link(from)?, to)?;
+            }
+            continue;
+        }
         let wanted = changes.get(name).map_or_else(|| fs::read(&from), |it| Ok(it.clone().into()));
         let wanted = wanted.with_context(|| name.to_owned())?;
         if fs::read(&to).ok().as_ref() != Some(&wanted) {
-            fs::create_dir_all(to.parent().context("a file without a folder")?)?;
             fs::write(&to, wanted)?;
             if let Ok(metadata) = fs::metadata(from) {
                 fs::set_permissions(&to, metadata.permissions())?;
@@ -162,4 +169,26 @@ pub fn sanitized(command: &mut Command) -> &mut Command {
         command.env("CFLAGS", given + "-fsanitize=address -fno-omit-frame-pointer");
     }
     command.stdin(Stdio::null())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_the_tree_with_its_changes() {
+        let (work, mut changes) = (tempfile::tempdir().unwrap(), Changes::new());
+        let path = |name: &str| work.path().join(name);
+        changes.insert("deny.toml".to_owned(), "planted".to_owned());
+        changes.insert("new/file".to_owned(), "new".to_owned());
+        copy(work.path(), &changes).unwrap();
+        let date = |name: &str| fs::metadata(path(name)).unwrap().modified().unwrap();
+        let (same, text) =
+            (date("Cargo.toml"), |name: &str| fs::read_to_string(path(name)).unwrap());
+        assert_eq!((text("deny.toml").as_str(), text("new/file").as_str()), ("planted", "new"));
+        assert_eq!(fs::read_link(path("fuzz/corpus")).unwrap(), Path::new("../corpus"));
+        copy(work.path(), &Changes::new()).unwrap();
+        assert_eq!(text("deny.toml"), read("deny.toml").unwrap());
+        assert!(!path("new/file").exists() && date("Cargo.toml") == same);
+    }
 }
