@@ -126,8 +126,8 @@ impl Tree {
     }
 }
 
-/// Makes a folder a copy of the files that git knows or would add, with changes. Links stay links. Cargo compares dates, so a
-/// file that has the content already keeps its date.
+/// Makes a folder a copy of the files that git knows or would add, with changes. Links stay links. Cargo compares
+/// dates, so a file that has the content already keeps its date.
 pub fn copy(to: &Path, changes: &Changes) -> Result<()> {
     let listed = output(command("git").args(["ls-files", "-z", "-co", "--exclude-standard"]))?;
     let is_there = |path: PathBuf| path.is_file() || path.is_symlink();
