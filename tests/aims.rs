@@ -9,8 +9,9 @@ use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Harness, Implementation, Walker};
 use qcowfuzz::images::Limits;
 use qcowfuzz::internal::fuzzing::mutators::{
-    Breeding, FileBreeding, MUTATIONS, Weights, breed, breed_file,
+    FileContext, MUTATIONS, MutationContext, Weights, breed, breed_file,
 };
+use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::prelude::*;
 use qcowfuzz::programs::text::assemble;
 use qcowfuzz::programs::{Operation, Program};
@@ -70,19 +71,15 @@ fn patched_counts(implementation: &Implementation) -> BTreeSet<u16> {
     let sound = program();
     let input = sound.encode();
     let mut tracer = Tracer::new(implementation, TargetKind::Hostile);
-    let breeding = Breeding {
-        other: &Program::default(),
-        weights: &only("sniper"),
-        limits: Limits::HOSTILE,
-        max_operations: 64,
-        sound: true,
-    };
     let mut counts = BTreeSet::new();
     for rng_seed in 0..200 {
         let bred = |tracer: &mut Tracer| {
             let mut program = sound.clone();
             let trace = &mut || tracer.trace(&input, Checks::AtCheckpoints);
-            breed(&mut program, &breeding, trace, rng_seed);
+            let (entropy, limits) = (Entropy::new(rng_seed), Limits::HOSTILE);
+            let mut context =
+                MutationContext { entropy, limits, most: 64, other: None, sound: true, trace };
+            breed(&mut program, &mut context, &only("sniper"));
             program
         };
         let program = bred(&mut tracer);
@@ -174,12 +171,13 @@ fn file() -> Vec<u8> {
 fn changed_places(implementation: &Implementation, weights: &Weights) -> Vec<usize> {
     let file = file();
     let mut tracer = Tracer::new(implementation, TargetKind::RawImage);
-    let breeding = FileBreeding { other: &file, weights, max_bytes: file.len(), sound: true };
     let mut changed = Vec::new();
     for rng_seed in 0..200 {
         let mut child = file.clone();
         let trace = &mut || tracer.trace(&file, Checks::AtCheckpoints);
-        breed_file(&mut child, &breeding, trace, rng_seed);
+        let (entropy, other, max_bytes) = (Entropy::new(rng_seed), &file[..], file.len());
+        let mut context = FileContext { entropy, other, max_bytes, sound: true, trace };
+        breed_file(&mut child, &mut context, weights);
         assert_eq!(child.len(), file.len());
         changed.extend((0..file.len()).filter(|at| child[*at] != file[*at]));
     }

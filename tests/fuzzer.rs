@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::rc::Rc;
 
-use qcowfuzz::disk::observer::{Observer, Rare, Vital};
+use qcowfuzz::disk::observer::{Observer, Rare};
 use qcowfuzz::findings::runner::Finding;
 use qcowfuzz::fuzzing::corpus::Folder;
 use qcowfuzz::fuzzing::embedded::{FuzzSettings, Fuzzer, RunReply, Subject};
@@ -17,7 +17,6 @@ use qcowfuzz::harness::{Checks, Harness, Outcome, Walker};
 use qcowfuzz::images::Limits;
 use qcowfuzz::internal::base::files;
 use qcowfuzz::internal::fuzzing::embedded::state::CampaignState;
-use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::programs::Program;
 
 /// Changes the result of a run. The parameters are the input, the recorder, the answer and the number of earlier runs.
@@ -228,34 +227,6 @@ fn inputs_get_shorter_and_the_corpus_stays_small() {
     let progress = fuzzer.progress();
     assert_eq!(progress.runs, 2000);
     assert!(progress.inputs < 800 && progress.edges > 200, "{progress:?}");
-}
-
-/// The coverage of all inputs is the same, but not their content. The changes of their vitals decide.
-#[test]
-fn inputs_with_known_coverage_are_kept_while_their_vitals_change_as_in_no_other() {
-    const VITALS: usize = 12;
-    let change: Change = |input, recorder, answer, _| {
-        recorder.begin_run();
-        let mut entropy = Entropy::new(u64::from(crc32fast::hash(input)));
-        for vital in &Vital::ALL[..VITALS] {
-            // One magnitude, in which values differ by up to ten others.
-            recorder.vital(*vital, 1024 + (entropy.below(1024) >> entropy.below(11)));
-        }
-        recorder.measured();
-        answer
-    };
-    let dir = tempfile::tempdir().unwrap();
-    let mut fuzzer = begin(dir.path(), change);
-    (0..600).for_each(|_| fuzzer.step().unwrap());
-    assert!(fuzzer.found().is_empty());
-    let early = fuzzer.progress().inputs;
-    // Each takes at least three changes from the others: watermarks and complexity add at most 5 of the 10 points. A
-    // change has a direction, and one of ten magnitudes.
-    let most = 1 + VITALS * 2 * 10 / 3;
-    assert!((10..=most).contains(&early), "{early} inputs, at most {most}");
-    // The pool does not grow for ever.
-    (0..600).for_each(|_| fuzzer.step().unwrap());
-    assert!(fuzzer.progress().inputs < early + early / 2);
 }
 
 #[test]

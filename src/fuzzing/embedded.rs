@@ -1,21 +1,19 @@
 //! The embedded loop: a fuzzer that needs neither a nightly compiler nor instrumentation. Its only feedback is the
 //! record of events in the VM, the allocator and the walker ([`crate::fuzzing::feedback`]).
 //!
-//! Each step chooses a parent (`pool`), breeds a child (`breeder`), runs it, and scores its coverage and its `measures`
-//! (`scoring`). The loop chooses mutations more often if their children were kept (`breeder`). If a child is
-//! interesting, the loop runs it once more after other inputs. It keeps the child only if the second run has the same
-//! result. An input with the content and the coverage of a kept one is a duplicate. All state counts steps, never time:
-//! the same seed and the same corpus give the same campaign, even if it is interrupted and resumed (`state`).
+//! Each step chooses a parent (`pool`), breeds a child (`breeder`), runs it, and scores its coverage (`pool`). If a
+//! child is interesting, the loop runs it once more after other inputs. It keeps the child only if the second run has
+//! the same result. An input with the content of a kept one is a duplicate. All state counts steps, never time: the same
+//! seed and the same corpus give the same campaign, even if it is interrupted and resumed (`state`).
 
 pub(crate) mod breeder;
 pub mod findings;
 pub(crate) mod pool;
-pub(crate) mod scoring;
 pub(crate) mod state;
 pub mod subject;
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::ErrorKind;
 
@@ -33,9 +31,8 @@ use crate::harness::cases::target::Inputs;
 use crate::harness::oracles::Violation;
 use crate::images::content::entropy::Entropy;
 
-use breeder::{Breeder, Credit};
+use breeder::Breeder;
 use pool::{Pool, PoolEntry};
-use scoring::{INTERESTING, Lineage, ScoredParent, SeenFeatures};
 use subject::Measures;
 
 pub use findings::{SavedFinding, SavedFindings};
@@ -83,11 +80,7 @@ pub struct Fuzzer<S> {
     entropy: Entropy,
     runs: u64,
     pool: Pool,
-    known: SeenFeatures,
-    credit: Credit,
     found: SavedFindings,
-    /// The place in the pool of each input that was kept, including inputs that a shorter one has replaced since.
-    contents: BTreeMap<Vec<u8>, usize>,
     /// The names of the corpus files that the loop has read.
     seen: BTreeSet<OsString>,
     /// The coverage of the last run.
@@ -121,16 +114,14 @@ impl<S: Subject> Fuzzer<S> {
         if fuzzer.pool.entries().is_empty() {
             // Perhaps every input triggers a bug. The loop still needs a parent, so it keeps the last one.
             let input = first.last().map_or(&[][..], Vec::as_slice);
-            let run = (std::mem::take(&mut fuzzer.features), std::mem::take(&mut fuzzer.measures));
-            fuzzer.keep(input, &Origin::Nothing, run, false)?;
+            fuzzer.keep(input, &Origin::Nothing, false)?;
         }
         Ok(fuzzer)
     }
 
     fn empty(subject: S, settings: FuzzSettings, corpus: Folder, artifacts: Folder) -> Self {
         let entropy = Entropy::new(settings.rng_seed);
-        let (pool, known, credit, found) = Default::default();
-        let (contents, seen) = Default::default();
+        let (pool, found, seen) = Default::default();
         let (features, measures, breeder) = Default::default();
         Self {
             subject,
@@ -140,10 +131,7 @@ impl<S: Subject> Fuzzer<S> {
             entropy,
             runs: 0,
             pool,
-            known,
-            credit,
             found,
-            contents,
             seen,
             features,
             measures,
@@ -188,18 +176,16 @@ impl<S: Subject> Fuzzer<S> {
     /// # Errors
     /// A file cannot be written.
     pub fn step(&mut self) -> Result<(), Error> {
-        let Self { subject, settings, entropy, pool, credit, breeder, .. } = self;
+        let Self { subject, settings, entropy, pool, breeder, .. } = self;
         let place = pool.choose(entropy);
         let entries = pool.entries();
         let other = &entries[entropy.below(entries.len() as u64) as usize];
-        let (parents, weights) = ((&entries[place], other), credit.weights());
         let rng_seed = entropy.next_u64();
         let trace = &mut || subject.trace(&entries[place].input);
-        let (child, used) = breeder.child(settings, parents, &weights, trace, rng_seed);
+        let child = breeder.child(settings, (&entries[place], other), trace, rng_seed);
         self.runs += 1;
         let kept = self.consider(&child, &Origin::Parent(place))?;
-        self.pool.bred(place, kept, &self.known);
-        self.credit.child(used, kept);
+        self.pool.bred(place, kept);
         Ok(())
     }
 
@@ -231,7 +217,7 @@ impl<S: Subject> Fuzzer<S> {
         }
         match &answer {
             RunReply::Skipped | RunReply::KnownPanic => return Ok(false),
-            // An input that was not judged earns no credit.
+            // An input that was not judged is not kept.
             RunReply::Sound(outcome) if outcome.unsupported => {
                 self.found.add_unsupported();
                 return Ok(false);
@@ -243,33 +229,26 @@ impl<S: Subject> Fuzzer<S> {
             }
             RunReply::Sound(_) => {}
         }
-        // A duplicate, because the same content must have the same coverage. Other content may have that coverage, too:
-        // then the rest of the score decides.
-        if let Some(place) = self.contents.get(input) {
-            if !answer.varies() && self.pool.entries()[*place].features != self.features {
+        // A duplicate, because the same content must have the same coverage.
+        if let Some(place) = self.pool.place_of(input) {
+            if !answer.varies() && self.pool.entries()[place].features != self.features {
                 self.record(&not_the_same("counters"), input)?;
             }
             return Ok(false);
         }
-        let parent = origin.parent();
-        let scored = parent.map(|place| {
-            let PoolEntry { lineage, watermarks, measures, .. } = &self.pool.entries()[place];
-            ScoredParent { lineage, watermarks, measures }
-        });
-        let first = self.pool.entries().is_empty();
-        if !first && self.known.score(&self.features, &self.measures, scored) < INTERESTING {
-            if let Some(place) = parent {
+        if !self.pool.entries().is_empty() && !self.pool.is_interesting(&self.features) {
+            if let Some(place) = origin.parent() {
                 self.simplify(place, input)?;
             }
             return Ok(false);
         }
-        let measures = self.measures.clone();
-        let features = std::mem::take(&mut self.features);
+        let (features, measures) = (self.features.clone(), self.measures);
         if let Some((finding, whose)) = self.contradiction(input, &answer, &features) {
             self.record(&finding, &whose)?;
             return Ok(false);
         }
-        self.keep(input, origin, (features, measures), true)?;
+        (self.features, self.measures) = (features, measures);
+        self.keep(input, origin, true)?;
         Ok(true)
     }
 
@@ -325,44 +304,17 @@ impl<S: Subject> Fuzzer<S> {
         Some((not_the_same(field), input.to_vec()))
     }
 
-    /// Adds an input to the pool, and to the corpus unless it came from there.
-    fn keep(
-        &mut self,
-        input: &[u8],
-        origin: &Origin,
-        (features, measures): (CoverageFeatures, Measures),
-        sound: bool,
-    ) -> Result<(), Error> {
+    /// Adds an input to the pool, and to the corpus unless it came from there. Its coverage is that of the last run.
+    fn keep(&mut self, input: &[u8], origin: &Origin, sound: bool) -> Result<(), Error> {
         if !matches!(origin, Origin::File) {
             let file = self.corpus.add("", input)?;
             self.seen.insert(file.into());
         }
-        let parent = origin.parent();
-        let from = parent.map(|place| &self.pool.entries()[place]);
-        let entry = PoolEntry {
-            input: input.to_vec(),
-            sound,
-            parent,
-            depth: from.map_or(0, |entry| entry.depth.saturating_add(1)),
-            picks: 0,
-            kept: 0,
-            barren: 0,
-            watermarks: scoring::watermarks(&features, from.map(|entry| &entry.watermarks)),
-            weight: 0,
-            lineage: Lineage::of(from.map(|entry| &entry.lineage), &features),
-            changes: from.map_or_else(Vec::new, |entry| measures.changes_from(&entry.measures)),
-            measures,
-            features,
-        };
-        self.remember(&entry);
-        self.pool.add(entry, &self.known);
+        let parent = origin.parent().map(|place| (place, &self.pool.entries()[place]));
+        let run = (std::mem::take(&mut self.features), self.measures);
+        let entry = PoolEntry { sound, ..PoolEntry::new(input.to_vec(), parent, run) };
+        self.pool.add(entry);
         Ok(())
-    }
-
-    /// Records the coverage and the content of an entry that is about to be added to the pool.
-    fn remember(&mut self, entry: &PoolEntry) {
-        self.known.commit(&entry.features, &entry.changes);
-        self.contents.insert(entry.input.clone(), self.pool.entries().len());
     }
 
     /// Replaces the parent at `place` by `input` if that has the same coverage and is shorter, or as long and less
@@ -374,8 +326,7 @@ impl<S: Subject> Fuzzer<S> {
         if is_simpler && self.features == parent.features {
             let file = self.corpus.add("", input)?;
             self.seen.insert(file.into());
-            self.contents.insert(input.to_vec(), place);
-            self.pool.simplify(place, input.to_vec(), self.measures.clone());
+            self.pool.simplify(place, input.to_vec(), self.measures);
         }
         Ok(())
     }
@@ -391,7 +342,7 @@ impl<S: Subject> Fuzzer<S> {
 
     /// Returns the counters that the kept inputs cover.
     pub fn covered(&self) -> impl Iterator<Item = Counter> {
-        self.known.counters()
+        self.pool.counters()
     }
 
     /// Returns the progress of the campaign.
@@ -418,10 +369,4 @@ fn not_the_same(field: &'static str) -> Finding {
     let (oracle, drawn, error) = ("determinism", false, None);
     let violation = Violation { oracle, drawn, field, expected, actual, error, detail };
     Finding { fingerprint: violation.fingerprint(), detail: violation.detail }
-}
-
-/// Returns a name of fixed length for a set of features: equal sets have equal names.
-fn coverage_name(features: &CoverageFeatures) -> String {
-    let bytes: Vec<u8> = features.iter().flat_map(|it| (it.index() as u32).to_le_bytes()).collect();
-    corpus::name(&bytes)
 }

@@ -210,22 +210,11 @@ fn the_coverage_of_seeds_is_printed() {
     assert!(printed["edges"]["walk L2"].as_u64() > Some(30), "{printed}");
     // Our walker reports events of its own, and so no accesses to files.
     let vitals = &printed["never_happened"]["vitals"];
-    let never = ["file reads", "file writes", "accesses per request"];
+    let never = ["file reads", "file writes"];
     assert_eq!(*vitals, serde_json::json!(never));
     // Only programs of `hostile` have attacks.
     let never = printed["never_happened"]["events"].as_array().unwrap();
     assert!(never.contains(&"attacked".into()), "{printed}");
-    // The output names an edge of the walker together with its kind of walk.
-    let printed = json(dir.path(), &["show", "map_extents", "--rarest", "400"]);
-    for edge in printed["rarest_edges"].as_array().unwrap() {
-        let walks = edge["edge"].as_str().unwrap().starts_with("walk ");
-        assert_eq!(edge["walk"].is_string(), walks, "{edge}");
-    }
-    let walks: Vec<_> = printed["rarest_edges"].as_array().unwrap().iter().collect();
-    let has = |part: &str| {
-        walks.iter().any(|edge| edge["walk"].as_str().is_some_and(|walk| walk.ends_with(part)))
-    };
-    assert!(has("the whole disk") && has("nothing"), "{walks:?}");
     let output = qcowfuzz(dir.path(), &["corpus", "show", "map_extents", "--rarest", "1"]);
     let out = text(&output.stdout);
     // An earlier name of the command.
@@ -293,7 +282,7 @@ fn a_path_that_is_no_folder_is_an_error() {
 }
 
 #[test]
-fn the_state_of_a_campaign_has_parents_and_mutations() {
+fn the_state_of_a_campaign_has_parents() {
     let dir = tempfile::tempdir().unwrap();
     let missing = qcowfuzz(dir.path(), &["corpus", "campaign"]);
     assert_eq!(missing.status.code(), Some(2));
@@ -325,14 +314,9 @@ fn the_state_of_a_campaign_has_parents_and_mutations() {
         }
     }
     assert_eq!(job["without_parent"], without_parent);
-    let sum = |what: &str, list: &str| -> f64 {
-        job[list].as_array().unwrap().iter().map(|one| one[what].as_f64().unwrap()).sum()
-    };
-    for list in ["parents", "mutations"] {
-        assert!((sum("chosen_percent", list) - 100.0).abs() < 0.001, "{list}");
-    }
-    assert_eq!(sum("children", "parents"), 2000.0);
-    assert!(sum("kept", "mutations") >= sum("kept", "parents"), "{job}");
+    let sum = |what: &str| -> f64 { parents.iter().map(|one| one[what].as_f64().unwrap()).sum() };
+    assert!((sum("chosen_percent") - 100.0).abs() < 0.001);
+    assert_eq!(sum("children"), 2000.0);
     let text_form = qcowfuzz(dir.path(), &["corpus", "campaign", "campaign", "--most", "1"]);
     let names = parents[0]["input"].as_str().unwrap();
     assert!(text(&text_form.stdout).contains(names), "{text_form:?}");

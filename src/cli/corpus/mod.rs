@@ -16,7 +16,6 @@ use crate::findings::PanicNotes;
 use crate::fuzzing::campaign::Places;
 use crate::fuzzing::corpus::inputs::{Corpus, Pruned};
 use crate::fuzzing::corpus::merge::Merged;
-use crate::fuzzing::embedded::breeder::MutationWorth;
 use crate::fuzzing::embedded::state::{JobReport, ParentReport};
 use crate::harness::cases::implementation::Implementation;
 use crate::harness::targets::TargetKind;
@@ -56,12 +55,10 @@ enum What {
         #[arg(long, value_name = "N", default_value_t = 20)]
         rarest: usize,
     },
-    /// Print the parents of a campaign's inputs, and what each mutation is worth
+    /// Print the parents of a campaign's inputs
     ///
     /// An input is chosen as a parent by its weight. Its children are the inputs that were bred from it: 'kept' counts
-    /// those that were kept, and 'barren' those since the last one that was kept. A mutation is chosen by its own
-    /// weight times its credit, which grows if its children are kept. Older children count less. The campaign may be
-    /// running.
+    /// those that were kept, and 'barren' those since the last one that was kept. The campaign may be running.
     Campaign {
         /// The folder of the campaign, which 'qcowfuzz fuzz --dir' names
         #[arg(default_value = ".")]
@@ -118,10 +115,7 @@ pub fn run(implementation: &Implementation, arguments: &Arguments) -> ExitResult
     let (summary, violations) = match &arguments.what {
         What::Show { dir, rarest } => {
             let corpus = read(dir)?;
-            (
-                CorpusSummary::Show(Box::new(Show::of(implementation, &corpus, *rarest)?)),
-                corpus.violations,
-            )
+            (CorpusSummary::Show(Box::new(Show::of(&corpus, *rarest))), corpus.violations)
         }
         What::Campaign { dir, most } => {
             (CorpusSummary::Campaign(CampaignReport::of(dir, target, *most)?), 0)
@@ -238,8 +232,7 @@ impl CampaignReport {
     /// Reads the state of a campaign under `dir`, and keeps the `most` inputs of each job that are chosen most often.
     pub fn of(dir: &Path, target: TargetKind, most: usize) -> Result<Self, Error> {
         let states = Places::saved_states(dir, target)?;
-        let inputs = target.definition().inputs;
-        let mut jobs: Vec<_> = states.iter().map(|state| JobReport::of(state, inputs)).collect();
+        let mut jobs: Vec<_> = states.iter().map(JobReport::of).collect();
         jobs.iter_mut().for_each(|job| job.parents.truncate(most));
         Ok(Self { jobs })
     }
@@ -251,7 +244,7 @@ impl CampaignReport {
 }
 
 fn print_job(number: usize, job: &JobReport, out: &mut impl Write) -> io::Result<()> {
-    let JobReport { runs, inputs, without_parent, greatest_depth, parents, mutations } = job;
+    let JobReport { runs, inputs, without_parent, greatest_depth, parents } = job;
     let inputs = counted(*inputs, "input");
     writeln!(out, "job {number}: {runs} runs")?;
     writeln!(
@@ -265,21 +258,11 @@ fn print_job(number: usize, job: &JobReport, out: &mut impl Write) -> io::Result
     )?;
     for one in parents {
         let ParentReport { input, parent, depth, chosen_percent, children, kept, .. } = one;
-        let ParentReport { barren, work, complexity, changes, .. } = one;
+        let ParentReport { barren, work, complexity, .. } = one;
         let parent = parent.as_deref().unwrap_or("none");
         writeln!(
             out,
             "{chosen_percent:>7.2}% {children:>9} {kept:>6} {barren:>7} {depth:>10} {work:>8} {complexity:>10}  {input:40}  {parent}"
-        )?;
-        if !changes.is_empty() {
-            writeln!(out, "{:>9}{}", "", changes.join(", "))?;
-        }
-    }
-    writeln!(out, "\n{:>8} {:>9} {:>8} {:>8}  mutation", "chosen", "children", "kept", "credit")?;
-    for MutationWorth { mutation, chosen_percent, children, kept, credit } in mutations {
-        writeln!(
-            out,
-            "{chosen_percent:>7.2}% {children:>9} {kept:>8.1} {credit:>6.2} ×  {mutation}"
         )?;
     }
     writeln!(out)

@@ -5,13 +5,11 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use crate::base::error::Error;
 use crate::cli::output::counted;
 use crate::disk::observer::{Event, Rare, State, Vital};
 use crate::fuzzing::corpus::inputs::Corpus;
 use crate::fuzzing::feedback::coverage::{Coverage, Covered};
 use crate::fuzzing::feedback::layout::{Counter, schema_hash, values};
-use crate::harness::cases::implementation::Implementation;
 
 /// The coverage of a corpus.
 #[derive(Serialize)]
@@ -50,18 +48,11 @@ struct Rarest {
     inputs: usize,
     shortest: String,
     bytes: usize,
-    /// The walk of the shortest input that takes the edge, if a walk does.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    walk: Option<String>,
 }
 
 impl Show {
     /// Summarizes what `corpus` covers, with at most `rarest` of its rarest edges.
-    pub fn of(
-        implementation: &Implementation,
-        corpus: &Corpus,
-        rarest: usize,
-    ) -> Result<Self, Error> {
+    pub fn of(corpus: &Corpus, rarest: usize) -> Self {
         let mut edges: BTreeMap<_, _> = State::ALL.iter().map(|state| (state.name(), 0)).collect();
         let mut rare_events = BTreeMap::new();
         let mut vitals: BTreeMap<_, Vec<String>> = BTreeMap::new();
@@ -84,13 +75,10 @@ impl Show {
         by_inputs.sort_by_key(|(_, covered)| covered.inputs);
         let rarest_edge = |(counter, covered): &(Counter, Covered)| {
             let (input, bytes) = covered.shortest;
-            let walk = corpus.walk(implementation, input, *counter)?.map(|walk| walk.to_string());
             let (edge, shortest) = (counter.to_string(), corpus.name(input));
-            Ok(Rarest { edge, inputs: covered.inputs, shortest, bytes, walk })
+            Rarest { edge, inputs: covered.inputs, shortest, bytes }
         };
-        let rarest_edges =
-            by_inputs.iter().take(rarest).map(rarest_edge).collect::<Result<_, Error>>()?;
-        Ok(Self {
+        Self {
             corpus: corpus.dir.clone(),
             schema: format!("{:08x}", schema_hash()),
             inputs: corpus.coverage.inputs(),
@@ -101,8 +89,8 @@ impl Show {
             reasons,
             vitals,
             never_happened: Never::of(&corpus.coverage),
-            rarest_edges,
-        })
+            rarest_edges: by_inputs.iter().take(rarest).map(rarest_edge).collect(),
+        }
     }
 
     /// Prints the summary as text.
@@ -136,10 +124,9 @@ impl Show {
             writeln!(out, "  {what:<12} {names}")?;
         }
         writeln!(out, "\nrarest edges:")?;
-        for Rarest { edge, inputs, shortest, bytes, walk } in &self.rarest_edges {
-            let walk = walk.as_ref().map(|walk| format!("; {walk}")).unwrap_or_default();
+        for Rarest { edge, inputs, shortest, bytes } in &self.rarest_edges {
             let inputs = counted(*inputs, "input");
-            writeln!(out, "  {inputs:>10}  {edge}  ({shortest}, {bytes} bytes{walk})")?;
+            writeln!(out, "  {inputs:>10}  {edge}  ({shortest}, {bytes} bytes)")?;
         }
         Ok(())
     }

@@ -292,10 +292,7 @@ impl LogPrinter {
             LogEntry::Rare(rare) => self.line("rare", rare.name(), out),
             LogEntry::Measured(vitals) => {
                 let values = Vital::ALL.iter().zip(vitals).filter(|(_, value)| **value > 0);
-                let named = values.map(|(vital, value)| match vital.parts() {
-                    Some(parts) => format!("{} {value}/{parts}", vital.name()),
-                    None => format!("{} {value}", vital.name()),
-                });
+                let named = values.map(|(vital, value)| format!("{} {value}", vital.name()));
                 self.line("vitals", &named.collect::<Vec<_>>().join(", "), out)
             }
         }

@@ -12,8 +12,6 @@ use crate::base::files::{self, Existing};
 use crate::findings::runner::Runner;
 use crate::fuzzing::feedback::Recorder;
 use crate::fuzzing::feedback::coverage::{Coverage, CoverageFeatures, prune};
-use crate::fuzzing::feedback::layout::Counter;
-use crate::fuzzing::feedback::recorder::{Attributed, WalkId};
 use crate::harness::Checks;
 use crate::harness::cases::implementation::Implementation;
 use crate::harness::targets::TargetKind;
@@ -24,8 +22,6 @@ use crate::images::files::FileNames;
 pub struct Corpus {
     /// The folder, as outputs name it.
     pub dir: String,
-    /// The target that ran the inputs.
-    pub target: TargetKind,
     /// The path and the length in bytes of each input.
     pub inputs: Vec<(PathBuf, usize)>,
     /// The features of each input.
@@ -52,7 +48,7 @@ impl Corpus {
             Runner::new(implementation, target, FileNames::default(), recorder.clone());
         let (inputs, features, coverage) = Default::default();
         let dir = dir.display().to_string();
-        let mut corpus = Self { dir, target, inputs, features, coverage, violations: 0 };
+        let mut corpus = Self { dir, inputs, features, coverage, violations: 0 };
         for path in paths {
             // A campaign that runs in this folder may have removed the file.
             let Some(bytes) = read_if_there(&path)? else { continue };
@@ -64,24 +60,6 @@ impl Corpus {
             corpus.violations += usize::from(found.finding().is_some());
         }
         Ok(corpus)
-    }
-
-    /// Returns the first walk of `input` that takes `edge`, if one does.
-    ///
-    /// # Errors
-    /// The input cannot be read.
-    pub fn walk(
-        &self,
-        implementation: &Implementation,
-        input: usize,
-        edge: Counter,
-    ) -> Result<Option<WalkId>, Error> {
-        let Some((path, _)) = self.inputs.get(input) else { return Ok(None) };
-        let attributed = Rc::new(Attributed::default());
-        let mut runner =
-            Runner::new(implementation, self.target, FileNames::default(), attributed.clone());
-        runner.run(&files::read(path, u64::MAX)?, Checks::default());
-        Ok(attributed.first_walk(edge))
     }
 
     /// Returns the total length of the inputs, in bytes.

@@ -9,14 +9,10 @@ use serde::{Deserialize, Serialize};
 use crate::base::error::Error;
 use crate::base::files;
 use crate::fuzzing::corpus::{Folder, name};
-use crate::harness::cases::target::Inputs;
 use crate::images::content::entropy::Entropy;
 
-use super::breeder::{Credit, MutationWorth};
-use super::pool::PoolEntry;
-use super::scoring::{Lineage, Watermarks};
-use super::subject::ParentChange;
-use super::{FuzzSettings, Fuzzer, RunReply, SavedFindings, Subject, coverage_name, not_the_same};
+use super::pool::{PoolEntry, coverage_name};
+use super::{FuzzSettings, Fuzzer, RunReply, SavedFindings, Subject, not_the_same};
 
 /// The saved state of a campaign.
 #[derive(Debug, Serialize, Deserialize)]
@@ -25,29 +21,8 @@ pub struct CampaignState {
     rng_seed: u64,
     runs: u64,
     entropy: u64,
-    credit: Credit,
     found: SavedFindings,
-    entries: Vec<Saved>,
-}
-
-/// A saved [`PoolEntry`], without the features and the lineage, which a run of the input restores.
-#[derive(Debug, Serialize, Deserialize)]
-struct Saved {
-    #[serde(with = "hex::serde")]
-    input: Vec<u8>,
-    coverage: String,
-    parent: Option<usize>,
-    depth: u32,
-    picks: u32,
-    kept: u32,
-    barren: u32,
-    watermarks: Watermarks,
-    weight: u64,
-    /// The changes of its vitals against its parent when it was kept.
-    changes: Vec<u16>,
-    /// For reports: a run of the input restores them.
-    work: u64,
-    complexity: u32,
+    entries: Vec<PoolEntry>,
 }
 
 impl CampaignState {
@@ -84,28 +59,13 @@ impl<S: Subject> Fuzzer<S> {
     /// # Errors
     /// The file cannot be written.
     pub fn save(&self, path: &Path, scratch: &Path) -> Result<(), Error> {
-        let saved = |entry: &PoolEntry| Saved {
-            input: entry.input.clone(),
-            coverage: coverage_name(&entry.features),
-            parent: entry.parent,
-            depth: entry.depth,
-            picks: entry.picks,
-            kept: entry.kept,
-            barren: entry.barren,
-            watermarks: entry.watermarks,
-            weight: entry.weight,
-            changes: entry.changes.clone(),
-            work: entry.measures.work,
-            complexity: entry.measures.complexity(),
-        };
         let state = CampaignState {
             build: self.settings.build.clone(),
             rng_seed: self.settings.rng_seed,
             runs: self.runs,
             entropy: self.entropy.state(),
-            credit: self.credit.clone(),
             found: self.found.clone(),
-            entries: self.pool.entries().iter().map(saved).collect(),
+            entries: self.pool.entries().to_vec(),
         };
         let bytes = serde_json::to_vec(&state).map_err(|error| Error::file(path, error.into()))?;
         files::replace(path, scratch, &bytes)
@@ -125,51 +85,28 @@ impl<S: Subject> Fuzzer<S> {
         let same_build = state.build == settings.build;
         let settings = FuzzSettings { rng_seed: state.rng_seed, ..settings };
         let mut fuzzer = Self::empty(subject, settings, corpus, artifacts);
-        for saved in state.entries {
-            fuzzer.restore(saved, same_build)?;
+        for entry in state.entries {
+            fuzzer.restore(entry, same_build)?;
         }
         fuzzer.runs = state.runs;
         fuzzer.entropy = Entropy::new(state.entropy);
-        fuzzer.credit = state.credit;
         fuzzer.found.extend(&state.found);
         Ok(fuzzer)
     }
 
     /// Runs a saved input again, compares its coverage with the saved name, and adds it to the pool.
-    fn restore(&mut self, saved: Saved, same_build: bool) -> Result<(), Error> {
-        let Saved { input, coverage, parent, depth, picks, kept, barren, .. } = saved;
-        let Saved { watermarks, weight, changes, .. } = saved;
-        let answer = self.run(&input);
+    fn restore(&mut self, saved: PoolEntry, same_build: bool) -> Result<(), Error> {
+        let answer = self.run(&saved.input);
+        let features = std::mem::take(&mut self.features);
+        let coverage = coverage_name(&features);
         let sound = matches!(answer, RunReply::Sound(_));
         if let RunReply::Found(finding) = &answer {
-            self.record(finding, &input)?;
-        } else if sound
-            && !answer.varies()
-            && same_build
-            && coverage_name(&self.features) != coverage
-        {
-            self.record(&not_the_same("counters"), &input)?;
+            self.record(finding, &saved.input)?;
+        } else if sound && !answer.varies() && same_build && coverage != saved.coverage {
+            self.record(&not_the_same("counters"), &saved.input)?;
         }
-        let features = std::mem::take(&mut self.features);
-        let from = parent.and_then(|place| self.pool.entries().get(place));
-        let lineage = Lineage::of(from.map(|parent| &parent.lineage), &features);
-        let entry = PoolEntry {
-            input,
-            sound,
-            parent,
-            depth,
-            picks,
-            kept,
-            barren,
-            watermarks,
-            weight,
-            features,
-            lineage,
-            measures: self.measures.clone(),
-            changes,
-        };
-        self.remember(&entry);
-        self.pool.restore(entry);
+        let measures = self.measures;
+        self.pool.restore(PoolEntry { sound, features, coverage, measures, ..saved });
         Ok(())
     }
 }
@@ -187,8 +124,6 @@ pub struct JobReport {
     pub greatest_depth: u32,
     /// The inputs, the one that is chosen most often first.
     pub parents: Vec<ParentReport>,
-    /// The mutations, the one that is worth most first.
-    pub mutations: Vec<MutationWorth>,
 }
 
 /// An input, and the children that were bred from it.
@@ -212,21 +147,15 @@ pub struct ParentReport {
     pub work: u64,
     /// The complexity of its image.
     pub complexity: u32,
-    /// The changes of its vitals against its parent when it was kept.
-    pub changes: Vec<String>,
 }
 
 impl JobReport {
-    /// Summarizes the state of a job with these inputs.
-    pub fn of(state: &CampaignState, inputs: Inputs) -> Self {
+    /// Summarizes the state of a job.
+    pub fn of(state: &CampaignState) -> Self {
         let entries = &state.entries;
         let all: u64 = entries.iter().map(|entry| entry.weight).sum();
-        let named = |entry: &Saved| name(&entry.input);
-        let changes = |entry: &Saved| {
-            let changes = entry.changes.iter().filter_map(|index| ParentChange::at(*index));
-            changes.map(|change| change.to_string()).collect()
-        };
-        let report = |entry: &Saved| ParentReport {
+        let named = |entry: &PoolEntry| name(&entry.input);
+        let report = |entry: &PoolEntry| ParentReport {
             input: named(entry),
             parent: entry.parent.and_then(|place| entries.get(place)).map(named),
             depth: entry.depth,
@@ -234,9 +163,8 @@ impl JobReport {
             children: entry.picks,
             kept: entry.kept,
             barren: entry.barren,
-            work: entry.work,
-            complexity: entry.complexity,
-            changes: changes(entry),
+            work: entry.measures.work,
+            complexity: entry.measures.complexity,
         };
         let mut parents: Vec<_> = entries.iter().map(report).collect();
         parents.sort_by(|one, other| other.chosen_percent.total_cmp(&one.chosen_percent));
@@ -246,7 +174,6 @@ impl JobReport {
             without_parent: entries.iter().filter(|entry| entry.parent.is_none()).count(),
             greatest_depth: entries.iter().map(|entry| entry.depth).max().unwrap_or(0),
             parents,
-            mutations: state.credit.worth(inputs),
         }
     }
 }

@@ -15,17 +15,19 @@ use crate::programs::operation::Class;
 use crate::programs::{Operation, Program, generate};
 
 /// The parameters of a mutation, except the program.
-pub(super) struct MutationContext<'c> {
-    pub(super) entropy: Entropy,
-    pub(super) limits: Limits,
-    /// The highest number of operations of a program.
-    pub(super) most: usize,
-    /// Another program.
-    pub(super) other: Option<&'c Program>,
-    /// The program is unchanged since a run that found nothing, so a mutation may run it.
-    pub(super) sound: bool,
+pub struct MutationContext<'c> {
+    /// The random choices.
+    pub entropy: Entropy,
+    /// The limits of the target.
+    pub limits: Limits,
+    /// The highest number of operations of the child.
+    pub most: usize,
+    /// A program from which the child may take operations.
+    pub other: Option<&'c Program>,
+    /// The program is unchanged since a run that found nothing. Only then may a mutation run it again.
+    pub sound: bool,
     /// Runs that program again with the engine under test.
-    pub(super) trace: &'c mut TraceRun<'c>,
+    pub trace: &'c mut TraceRun<'c>,
 }
 
 impl MutationContext<'_> {
@@ -45,24 +47,7 @@ impl MutationContext<'_> {
     pub(super) fn room(&self, program: &Program) -> usize {
         self.most.saturating_sub(program.operations.len())
     }
-}
 
-#[cfg(test)]
-impl<'c> MutationContext<'c> {
-    /// Creates the context of a mutation of a program that no engine runs again.
-    pub(super) fn untraced(
-        entropy: Entropy,
-        limits: Limits,
-        most: usize,
-        other: Option<&'c Program>,
-    ) -> Self {
-        // Leaks nothing: the closure holds no data.
-        let trace = Box::leak(Box::new(|| None));
-        Self { entropy, limits, most, other, sound: true, trace }
-    }
-}
-
-impl MutationContext<'_> {
     /// Returns a random operation for `program`. If the target has attacks, one in three is an attack, on a part that
     /// the format of its layer has. If the target writes, half are requests. Half of the others come from the
     /// generator of programs; the rest have any opcode.
@@ -86,9 +71,7 @@ impl MutationContext<'_> {
             }
         }
     }
-}
 
-impl MutationContext<'_> {
     /// Returns `operation`, which is for `program`. If it attacks a part that its layer cannot have, it gets one that
     /// the layer has. A raw layer has no parts: the attack goes to the layer at the top instead.
     pub(super) fn aimed(&mut self, operation: Operation, program: &Program) -> Operation {
@@ -147,6 +130,21 @@ impl Layers {
     /// of layers.
     fn parts_at(&self, depth: u8) -> &'static [Part] {
         self.0[self.0.len() - 1 - usize::from(depth) % self.0.len()]
+    }
+}
+
+#[cfg(test)]
+impl<'c> MutationContext<'c> {
+    /// Creates the context of a mutation of a program that no engine runs again.
+    pub(super) fn untraced(
+        entropy: Entropy,
+        limits: Limits,
+        most: usize,
+        other: Option<&'c Program>,
+    ) -> Self {
+        // Leaks nothing: the closure holds no data.
+        let trace = Box::leak(Box::new(|| None));
+        Self { entropy, limits, most, other, sound: true, trace }
     }
 }
 

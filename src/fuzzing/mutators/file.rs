@@ -18,16 +18,17 @@ const MAX_RANGE_BITS: u64 = 16;
 const FIRST_SECTOR_BYTES: usize = 512;
 
 /// The parameters of a mutation, except the file.
-pub(super) struct FileContext<'c> {
-    pub(super) entropy: Entropy,
+pub struct FileContext<'c> {
+    /// The random choices.
+    pub entropy: Entropy,
     /// A file from which the child may take bytes.
-    pub(super) other: &'c [u8],
+    pub other: &'c [u8],
     /// The highest number of bytes of the child, at least that of its parent.
-    pub(super) max_bytes: usize,
-    /// The file is unchanged since a run that found nothing, so a mutation may run it.
-    pub(super) sound: bool,
+    pub max_bytes: usize,
+    /// The file is unchanged since a run that found nothing. Only then may a mutation run it again.
+    pub sound: bool,
     /// Runs that file again with the engine under test.
-    pub(super) trace: &'c mut TraceRun<'c>,
+    pub trace: &'c mut TraceRun<'c>,
 }
 
 impl FileContext<'_> {

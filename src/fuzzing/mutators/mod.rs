@@ -13,7 +13,6 @@ mod refused;
 mod sniper;
 
 use crate::base::limits::MAX_OPERATIONS;
-use crate::harness::cases::target::Inputs;
 use crate::harness::cases::tracer::TraceRun;
 use crate::images::content::entropy::Entropy;
 use crate::images::format::list;
@@ -23,9 +22,8 @@ use crate::programs::operation::OPERATION_BYTES;
 use crate::programs::program::framing::reframe;
 use crate::programs::prologue::PROLOGUE_BYTES;
 
-use context::MutationContext;
-use file::FileContext;
-
+pub use context::MutationContext;
+pub use file::FileContext;
 pub use operations::crossover;
 
 /// A mutation.
@@ -59,14 +57,6 @@ impl MutationChange {
 }
 
 impl Mutation {
-    /// Reports whether it changes such inputs.
-    pub fn changes(&self, inputs: Inputs) -> bool {
-        match inputs {
-            Inputs::Programs => self.change.is_of_programs(),
-            Inputs::Files | Inputs::Recipes => self.change.is_of_files(),
-        }
-    }
-
     const fn of_programs(
         (name, weight): (&'static str, u64),
         change: fn(&mut Program, &mut MutationContext) -> bool,
@@ -111,19 +101,19 @@ pub const MUTATIONS: &[Mutation] = &[
 /// The weight of each of [`MUTATIONS`].
 pub type Weights = [u64; MUTATIONS.len()];
 
-/// The mutations that changed a program: a bit for each place in [`MUTATIONS`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Used(u32);
+/// The weights of all mutations.
+pub const WEIGHTS: Weights = weights(true);
 
-impl Used {
-    /// Returns their places in [`MUTATIONS`], in ascending order.
-    pub fn iter(self) -> impl Iterator<Item = usize> {
-        (0..MUTATIONS.len()).filter(move |place| self.0 & 1 << place != 0)
+/// Returns the weights of all mutations, with or without those that libFuzzer has.
+const fn weights(has_those_of_libfuzzer: bool) -> Weights {
+    let (mut weights, mut at) = ([0; MUTATIONS.len()], 0);
+    while at < MUTATIONS.len() {
+        if has_those_of_libfuzzer || !MUTATIONS[at].libfuzzers {
+            weights[at] = MUTATIONS[at].weight;
+        }
+        at += 1;
     }
-
-    fn add(&mut self, place: usize) {
-        self.0 |= 1 << place;
-    }
+    weights
 }
 
 /// The average number of calls of [`mutate`] for one call of libFuzzer's own mutation of bytes.
@@ -142,14 +132,6 @@ pub fn mutate(
     trace: &mut TraceRun,
     bytes: impl FnOnce(&mut [u8], usize, usize) -> usize,
 ) -> usize {
-    const WEIGHTS: Weights = {
-        let (mut weights, mut at) = ([0; MUTATIONS.len()], 0);
-        while at < MUTATIONS.len() {
-            weights[at] = if MUTATIONS[at].libfuzzers { 0 } else { MUTATIONS[at].weight };
-            at += 1;
-        }
-        weights
-    };
     let mut entropy = Entropy::new(u64::from(rng_seed));
     let room = max_size.saturating_sub(PROLOGUE_BYTES) / OPERATION_BYTES;
     if max_size < PROLOGUE_BYTES || entropy.one_in(BYTES_ONE_IN) {
@@ -160,60 +142,15 @@ pub fn mutate(
     // libFuzzer runs each input before it mutates it, and ends the process that finds something. Other drivers of this
     // function may not: the caller's `trace` survives a panic.
     let mut context = MutationContext { entropy, limits, most, other: None, sound: true, trace };
-    change(&mut program, &mut context, &WEIGHTS);
+    breed(&mut program, &mut context, &weights(false));
     let encoded = program.encode();
     let length = encoded.len().min(max_size);
     data[..length].copy_from_slice(&encoded[..length]);
     length
 }
 
-/// The parameters of a child, except its parent.
-#[derive(Clone, Copy)]
-pub struct Breeding<'b> {
-    /// A program from which the child may take operations.
-    pub other: &'b Program,
-    /// The weight of each mutation.
-    pub weights: &'b Weights,
-    /// The limits of the target.
-    pub limits: Limits,
-    /// The highest number of operations of the child.
-    pub max_operations: usize,
-    /// The parent was run without a finding. Only then may a mutation run it again.
-    pub sound: bool,
-}
-
-/// Turns a program into a child of it, and returns the mutations that did so. The same `rng_seed` gives the same child
-/// for the same engine under test, with which `trace` runs the program.
-pub fn breed(
-    program: &mut Program,
-    breeding: &Breeding,
-    trace: &mut TraceRun,
-    rng_seed: u64,
-) -> Used {
-    let Breeding { other, weights, limits, max_operations, sound } = *breeding;
-    let (entropy, most) = (Entropy::new(rng_seed), max_operations.min(MAX_OPERATIONS));
-    change(
-        program,
-        &mut MutationContext { entropy, limits, most, other: Some(other), sound, trace },
-        weights,
-    )
-}
-
 /// One child of this many keeps the checksums that the mutations left wrong.
 const WRONG_ONE_IN: u64 = 8;
-
-/// The parameters of a child, except its parent.
-#[derive(Clone, Copy)]
-pub struct FileBreeding<'b> {
-    /// A file from which the child may take bytes.
-    pub other: &'b [u8],
-    /// The weight of each mutation.
-    pub weights: &'b Weights,
-    /// The highest number of bytes of the child, at least that of its parent.
-    pub max_bytes: usize,
-    /// The parent was run without a finding. Only then may a mutation run it again.
-    pub sound: bool,
-}
 
 /// Changes bytes of the file `data` that the engine under test has read, in a run of `trace`. Returns false
 /// if none are known.
@@ -224,38 +161,25 @@ pub fn snipe_file(data: &mut [u8], trace: &mut TraceRun, rng_seed: u32) -> bool 
     file::snipe(data, &mut context)
 }
 
-/// Turns a file into a child of it, and returns the mutations that did so. The same `rng_seed` gives the same child for
-/// the same engine under test, with which `trace` runs the file.
-pub fn breed_file(
-    file: &mut Vec<u8>,
-    breeding: &FileBreeding,
-    trace: &mut TraceRun,
-    rng_seed: u64,
-) -> Used {
-    let FileBreeding { other, weights, max_bytes, sound } = *breeding;
-    let entropy = Entropy::new(rng_seed);
-    let mut context = FileContext { entropy, other, max_bytes, sound, trace };
-    let wanted = wanted(&mut context.entropy);
-    let (mut changed, mut used) = (0, Used::default());
-    for _ in 0..wanted * 8 {
-        let Some(place) = choose(&mut context.entropy, weights, MutationChange::is_of_files) else {
-            break;
-        };
-        if let MutationChange::File(change) = MUTATIONS[place].change
-            && change(file, &mut context)
+/// Turns a file into a child of it, by one, two or four mutations. The same context gives the same child for the same
+/// engine under test.
+pub fn breed_file(file: &mut Vec<u8>, context: &mut FileContext, weights: &Weights) {
+    let mut left = wanted(&mut context.entropy);
+    for _ in 0..left * 8 {
+        let chosen = choose(&mut context.entropy, weights, MutationChange::is_of_files);
+        if let Some(MutationChange::File(change)) = chosen
+            && change(file, context)
         {
-            changed += 1;
-            used.add(place);
             context.sound = false;
+            left -= 1;
         }
-        if changed == wanted {
+        if left == 0 {
             break;
         }
     }
     if !context.entropy.one_in(WRONG_ONE_IN) {
         list::correct_checksums(file);
     }
-    used
 }
 
 /// Returns the number of mutations of a child: one, two or four.
@@ -263,42 +187,42 @@ fn wanted(entropy: &mut Entropy) -> usize {
     1 << entropy.below(3).min(entropy.below(3))
 }
 
-/// Chooses one of the mutations that `wanted` accepts by its weight, and returns its place in [`MUTATIONS`].
+/// Chooses one of the mutations that `wanted` accepts by its weight.
 fn choose(
     entropy: &mut Entropy,
     weights: &Weights,
     wanted: impl Fn(MutationChange) -> bool + Clone,
-) -> Option<usize> {
+) -> Option<MutationChange> {
     let all = weights.iter().zip(MUTATIONS);
-    entropy.weighted(all.map(|(weight, it)| if wanted(it.change) { *weight } else { 0 }))
+    let place =
+        entropy.weighted(all.map(|(weight, it)| if wanted(it.change) { *weight } else { 0 }));
+    place.map(|place| MUTATIONS[place].change)
 }
 
-/// Applies one, two or four mutations to a program, and returns those that changed it.
-fn change(program: &mut Program, context: &mut MutationContext, weights: &Weights) -> Used {
+/// Turns a program into a child of it, by one, two or four mutations. The same context gives the same child for the same
+/// engine under test.
+pub fn breed(program: &mut Program, context: &mut MutationContext, weights: &Weights) {
     if program.operations.len() > context.most {
         operations::to_length(program, context);
         context.sound = false;
     }
-    let wanted = wanted(&mut context.entropy);
-    let (mut changed, mut used) = (0, Used::default());
+    let mut left = wanted(&mut context.entropy);
     // The bound suffices: some mutation changes any program (each has a geometry).
-    for _ in 0..wanted * 8 {
-        if let Some(place) = choose(&mut context.entropy, weights, MutationChange::is_of_programs)
-            && let MutationChange::Program(change) = MUTATIONS[place].change
+    for _ in 0..left * 8 {
+        let chosen = choose(&mut context.entropy, weights, MutationChange::is_of_programs);
+        if let Some(MutationChange::Program(change)) = chosen
             && change(program, context)
         {
             reframe(&mut program.operations);
-            changed += 1;
-            used.add(place);
             context.sound = false;
+            left -= 1;
         }
-        if changed == wanted {
+        if left == 0 {
             break;
         }
     }
     program.operations.truncate(context.most);
     reframe(&mut program.operations);
-    used
 }
 
 #[cfg(test)]

@@ -55,13 +55,10 @@ impl AccessReport {
         files: (&Images, &[&Journal]),
         meter: &Meter,
         observer: &dyn Observer,
-    ) -> u64 {
+    ) {
         match feedback {
-            AccessFeedback::None => 0,
-            AccessFeedback::Parts => {
-                self.report_parts(files, meter, observer);
-                0
-            }
+            AccessFeedback::None => {}
+            AccessFeedback::Parts => self.report_parts(files, meter, observer),
             AccessFeedback::Ordered => self.report_ordered(files, meter, observer),
         }
     }
@@ -92,14 +89,14 @@ impl AccessReport {
         }
     }
 
-    /// Reports each access in its order. Returns the number of accesses.
+    /// Reports each access in its order.
     fn report_ordered(
         &mut self,
         (images, journals): (&Images, &[&Journal]),
         meter: &Meter,
         observer: &dyn Observer,
-    ) -> u64 {
-        let Some(accesses) = self.end_trace((images, journals), meter, observer) else { return 0 };
+    ) {
+        let Some(accesses) = self.end_trace((images, journals), meter, observer) else { return };
         observer.begin(State::FileReads);
         observer.begin(State::FileWrites);
         let (mut depth, mut counts) = (0, [0u64; 2]);
@@ -116,7 +113,6 @@ impl AccessReport {
         observer.handled_bytes(meter.traced_bytes());
         observer.vital(Vital::FileReads, reads);
         observer.vital(Vital::FileWrites, writes);
-        reads + writes
     }
 
     /// Ends the trace on `meter`, and takes the files apart. Returns the accesses; `None` if there are none, or if no

@@ -155,11 +155,6 @@ impl<'e> Collector<'e> {
         Self { stop_after: extents, ..self }
     }
 
-    /// Returns the number of steps that the walk may still take.
-    pub fn fuel_left(&self) -> u64 {
-        self.fuel
-    }
-
     /// Reports whether the collector stopped the walk because it took too many steps.
     pub fn exhausted(&self) -> bool {
         self.fuel == 0

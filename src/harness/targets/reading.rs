@@ -15,7 +15,7 @@ use crate::harness::files::chain::Chain;
 use crate::harness::model::{Model, Visible};
 use crate::harness::oracles::bounds::Collector;
 use crate::harness::oracles::data::inside;
-use crate::harness::oracles::observed::{self, WalkWork};
+use crate::harness::oracles::observed;
 use crate::harness::oracles::{self, OracleResult, Violation};
 use crate::images::content::entropy::Entropy;
 use crate::programs::Question;
@@ -229,9 +229,7 @@ impl ReadingJudge {
         let reads = walk.unwrap_or_else(|| run.meter.reads());
         if walk.is_none() && feedback != AccessFeedback::None {
             // An engine without a walk has the work of its other answers.
-            let (bytes, table_bytes) = (run.meter.bytes(), run.tables.active);
-            let work = WalkWork { reads, bytes, extents: 0, table_bytes };
-            observed::work(&work, run.observer);
+            observed::work(reads, run.meter.bytes(), run.observer);
         }
         self.judge_questions(disk, run, context)?;
         if case.in_full {
@@ -299,7 +297,7 @@ impl ReadingJudge {
         let (size, open_bytes) = (model.virtual_size_bytes(), run.meter.bytes());
         let mut collector = Collector::new(whole, fuel);
         let walked = disk.map(Window::ALL, &mut collector);
-        let (exhausted, fuel_left) = (collector.exhausted(), collector.fuel_left());
+        let exhausted = collector.exhausted();
         let reads = run.meter.reads();
         // Threads of an engine may lose counts: then it has read nothing.
         let read_bytes = run.meter.bytes().saturating_sub(open_bytes);
@@ -321,10 +319,7 @@ impl ReadingJudge {
         // This oracle runs before the model, which would report a missed merge only as a wrong length.
         oracles::extents::check_maximal(whole, &case.file_edges(), set_aside)?;
         oracles::extents::model::check_all(expected, whole, clipped, set_aside)?;
-        let (bytes, table_bytes) = (open_bytes + read_bytes, tables.active);
-        let work = WalkWork { reads, bytes, extents: whole.len(), table_bytes };
-        observed::work(&work, run.observer);
-        observed::fuel(fuel, fuel_left, run.observer);
+        observed::work(reads, open_bytes + read_bytes, run.observer);
         observed::extents(whole, case.table_span_bits, run.observer);
         Ok(Some(reads))
     }

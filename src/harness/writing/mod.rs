@@ -14,14 +14,14 @@ use std::sync::Arc;
 use crate::base::features::{Feature, FeatureSet};
 use crate::disk::extent::{Extent, Window};
 use crate::disk::image_format::ImageFormat;
-use crate::disk::observer::{Event, Observer, State, Vital};
+use crate::disk::observer::{Event, Observer, State};
 use crate::harness::Walker;
 use crate::harness::cases::accesses::AccessReport;
 use crate::harness::cases::case::{Case, Verdicts};
 use crate::harness::cases::target::CaseRun;
 use crate::harness::engine::claims::SizePolicy;
 use crate::harness::engine::tested::{TestedDisk, TestedEngine};
-use crate::harness::engine::{AccessFeedback, Engine, EngineError, OpenDisk};
+use crate::harness::engine::{Engine, EngineError, OpenDisk};
 use crate::harness::files::chain::Chain;
 use crate::harness::files::meter::Meter;
 use crate::harness::oracles::bounds::Collector;
@@ -112,10 +112,7 @@ impl WriterJudge {
             Some(images) => (images, &[][..]),
             None => (case.images, &case.journals[..]),
         };
-        let accesses = run.accesses.end(feedback, files, &self.meter, observer);
-        if feedback == AccessFeedback::Ordered {
-            observer.ratio(Vital::RequestAccesses, accesses, case.requests.len() as u64);
-        }
+        run.accesses.end(feedback, files, &self.meter, observer);
         if observer.observes() {
             observer.handled_bytes(handled_bytes(files.0, case.requests));
         }

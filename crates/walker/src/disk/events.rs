@@ -303,22 +303,6 @@ closed! {
     }
 }
 
-closed! {
-    /// The part of the disk that a walk covers.
-    WindowClass {
-        /// The whole disk.
-        Whole = "the whole disk",
-        /// The first byte of the disk, but not the last.
-        Beginning = "the beginning",
-        /// Neither the first byte of the disk nor the last.
-        Middle = "the middle",
-        /// The last byte of the disk, but not the first.
-        End = "the end",
-        /// No byte of the disk.
-        Nothing = "nothing",
-    }
-}
-
 impl State {
     /// Reports whether the walker reads the tables of a layer in this state.
     pub const fn is_walk(self) -> bool {

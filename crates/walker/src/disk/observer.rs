@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::events::closed;
-pub use super::events::{Event, Rare, State, WindowClass};
+pub use super::events::{Event, Rare, State};
 
 closed! {
     /// A value that is measured once for each verified image. Feedback uses its magnitude.
@@ -49,39 +49,6 @@ closed! {
         FileReads = "file reads",
         /// Its writes to the file at the top.
         FileWrites = "file writes",
-        /// Steps of the whole walk per step that it may take, in 16,384ths. The highest value is 16,384.
-        FuelUsed = "fuel used",
-        /// Bytes that the reads of [`Vital::Reads`] returned per byte of tables, in 1,024ths. In a damaged image or a
-        /// file of any content, each stored byte may belong to a table.
-        TableReads = "bytes read per byte of tables",
-        /// Extents of the whole walk per entry, which has eight bytes of tables as in [`Vital::TableReads`], in
-        /// 1,024ths.
-        EntryExtents = "extents per entry",
-        /// [`Vital::FileReads`] and [`Vital::FileWrites`] per request to an engine that writes, in sixteenths.
-        RequestAccesses = "accesses per request",
-    }
-}
-
-impl Vital {
-    /// Returns the name with the unit, for tables of values.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::FuelUsed => "fuel used, in 16,384ths",
-            Self::TableReads => "bytes read per byte of tables, in 1,024ths",
-            Self::EntryExtents => "extents per entry, in 1,024ths",
-            Self::RequestAccesses => "accesses per request, in sixteenths",
-            _ => self.name(),
-        }
-    }
-
-    /// Returns the number of parts that make the ratio 1; `None` if the vital is no ratio.
-    pub const fn parts(self) -> Option<u64> {
-        match self {
-            Self::FuelUsed => Some(1 << 14),
-            Self::TableReads | Self::EntryExtents => Some(1 << 10),
-            Self::RequestAccesses => Some(16),
-            _ => None,
-        }
     }
 }
 
@@ -188,15 +155,6 @@ pub trait Observer {
         let _ = (vital, value);
     }
 
-    /// Receives a ratio as a measured value, in the unit of `vital`. Without a denominator there is no value.
-    #[inline]
-    fn ratio(&self, vital: Vital, numerator: u64, denominator: u64) {
-        debug_assert!(vital.parts().is_some(), "{} is no ratio", vital.name());
-        // A numerator that is held makes a value of the highest magnitude, as the true one would.
-        let parts = numerator.saturating_mul(vital.parts().unwrap_or(1));
-        parts.checked_div(denominator).into_iter().for_each(|value| self.vital(vital, value));
-    }
-
     /// Receives a number of bytes that an engine or the harness handles in the run. They are work, and no vital.
     #[inline(always)]
     fn handled_bytes(&self, bytes: u64) {
@@ -218,12 +176,6 @@ pub trait Observer {
     /// Receives the end of an image: all its vitals have been reported.
     #[inline(always)]
     fn measured(&self) {}
-
-    /// Receives the beginning of a walk.
-    #[inline(always)]
-    fn walk(&self, window: WindowClass) {
-        let _ = window;
-    }
 
     /// Returns the printer of accesses to files, if this observer prints each when it occurs.
     #[inline(always)]
@@ -288,11 +240,6 @@ macro_rules! passed_on {
             }
 
             #[inline(always)]
-            fn walk(&self, window: WindowClass) {
-                (**self).walk(window);
-            }
-
-            #[inline(always)]
             fn access_printer(&self) -> Option<Arc<dyn PrintAccesses>> {
                 (**self).access_printer()
             }
@@ -302,17 +249,3 @@ macro_rules! passed_on {
 
 passed_on!(&O);
 passed_on!(std::rc::Rc<O>);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ratios_have_labels_with_their_unit() {
-        for vital in Vital::ALL {
-            let is_named = vital.label() == vital.name();
-            assert_eq!(is_named, vital.parts().is_none(), "{}", vital.name());
-            assert!(vital.label().starts_with(vital.name()));
-        }
-    }
-}

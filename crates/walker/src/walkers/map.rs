@@ -4,7 +4,7 @@
 use std::ops::{ControlFlow, Range};
 
 use crate::disk::extent::{Extent, Mapping, Visitor, Window};
-use crate::disk::observer::{Event, Observer, Rare, State, WindowClass};
+use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::Storage;
 use crate::formats::error::{Flow, MapError};
@@ -28,9 +28,6 @@ pub fn map_extents<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
     visitor: &mut V,
 ) -> Result<(), MapError> {
     let range = window.clipped(disk.virtual_size_bytes());
-    if disk.observer.observes() {
-        disk.observer.walk(class_of(&range, GuestOffset::new(disk.virtual_size_bytes())));
-    }
     // `u64::MAX` stands for the end of the disk.
     let to_end = window.length_bytes == u64::MAX;
     if !to_end && window.start.checked_add(window.length_bytes).is_none() {
@@ -65,17 +62,6 @@ pub fn map_extents<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
             let _ = sink.flush();
             Err(error)
         }
-    }
-}
-
-/// Classifies a range of a disk that ends at `end`.
-fn class_of(range: &Range<GuestOffset>, end: GuestOffset) -> WindowClass {
-    match (range.start == GuestOffset::ZERO, range.end == end) {
-        _ if range.is_empty() => WindowClass::Nothing,
-        (true, true) => WindowClass::Whole,
-        (true, false) => WindowClass::Beginning,
-        (false, true) => WindowClass::End,
-        (false, false) => WindowClass::Middle,
     }
 }
 

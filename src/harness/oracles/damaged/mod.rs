@@ -19,7 +19,7 @@ use crate::images::damage::{Damage, Refusal};
 
 use super::bounds::Fuel;
 use super::extents::model;
-use super::observed::{self, WalkWork};
+use super::observed;
 use super::{Oracle, OracleResult, Violation};
 use parts::{RefusedWalks, Untouched};
 use raw::{Answers, MAX_ASKED, MeasuredChain, WalkReach, judged_walk, read_edges, rewalk, walk};
@@ -71,7 +71,7 @@ pub(in crate::harness) fn check(
         let may_fail_to_read = case.damage.may_change_identities(case.images);
         let may_split_grains = case.damage.may_split_grains();
         let span_bits = case.table_span_bits;
-        let measured = MeasuredChain { chain: &chain, span_bits, table_bytes };
+        let measured = MeasuredChain { chain: &chain, span_bits };
         let questions = case.questions;
         let touched = case.damage.touched();
         let has_data = !case.damage.is_cut();
@@ -139,15 +139,14 @@ impl Answers<'_> {
         measured: &MeasuredChain<'_>,
     ) -> Result<CaseEnd, Box<Violation>> {
         let Self { whole, expected, questions, fuel, .. } = self;
-        let MeasuredChain { chain, span_bits, table_bytes } = *measured;
+        let MeasuredChain { chain, span_bits } = *measured;
         chain.rearm();
         run.meter.restart(u64::MAX);
         let Some(mut disk) = observed::opened(engine.open(chain), run.observer) else {
             return Ok(CaseEnd::Refused);
         };
         let (outcome, reach) = judged_walk(&mut disk, whole, fuel, run)?;
-        let (reads, bytes, extents) = (run.meter.reads(), run.meter.bytes(), whole.len());
-        observed::work(&WalkWork { reads, bytes, extents, table_bytes }, run.observer);
+        observed::work(run.meter.reads(), run.meter.bytes(), run.observer);
         observed::extents(whole, span_bits, run.observer);
         match whole.is_empty() && reach != WalkReach::Complete {
             true => {

@@ -20,7 +20,7 @@ use crate::harness::files::chain::Chain;
 use crate::harness::oracles::bounds::{self, Collector, Fuel};
 use crate::harness::oracles::extents::window::{self, WholeWalk};
 use crate::harness::oracles::extents::{self, lookup};
-use crate::harness::oracles::observed::{self, WalkWork};
+use crate::harness::oracles::observed;
 use crate::harness::oracles::{OracleResult, Violation, unexpected_error};
 use crate::images::content::entropy::Entropy;
 use crate::images::damage::BrokenRule;
@@ -91,7 +91,7 @@ impl RawJudge {
         let chain = Chain::metered(case.images, run.meter);
         let layers = chain.layers().len();
         let (span_bits, table_bytes) = (case.table_span_bits, case.images.written_bytes());
-        let measured = MeasuredChain { chain: &chain, span_bits, table_bytes };
+        let measured = MeasuredChain { chain: &chain, span_bits };
         let answers = Answers {
             whole,
             other,
@@ -149,8 +149,6 @@ pub(super) struct MeasuredChain<'a> {
     pub(super) chain: &'a Chain,
     /// Each table of the disk maps `1 << span_bits` bytes.
     pub(super) span_bits: u32,
-    /// The number of bytes that tables may have.
-    pub(super) table_bytes: u64,
 }
 
 /// The buffers and the fuel for judging answers without a model.
@@ -203,7 +201,7 @@ impl Answers<'_> {
         let Self { whole, other, expected, questions, fuel, .. } = self;
         let Self { may_fail_to_read, may_split_grains, untouched, .. } = self;
         let maps = engine.may_answer(QuestionKind::Map);
-        let MeasuredChain { chain, span_bits, table_bytes } = *measured;
+        let MeasuredChain { chain, span_bits } = *measured;
         let observer = run.observer;
         whole.clear();
         run.meter.restart(u64::MAX);
@@ -220,8 +218,7 @@ impl Answers<'_> {
         let size = disk.virtual_size_bytes();
         let (outcome, reach) = judged_walk(&mut disk, whole, fuel, run)?;
         let complete = reach == WalkReach::Complete;
-        let (reads, bytes, extents) = (run.meter.reads(), run.meter.bytes(), whole.len());
-        observed::work(&WalkWork { reads, bytes, extents, table_bytes }, observer);
+        observed::work(run.meter.reads(), run.meter.bytes(), observer);
         let set_aside = &mut |found| run.verdicts.set_aside(found);
         extents::check_flags(whole, set_aside)?;
         // Damage may change the place where the next file begins.
@@ -362,7 +359,6 @@ pub(super) fn walk(
     let mut collector = Collector::new(whole, fuel.steps).stopping_after(MAX_EXTENTS);
     let walked = disk.map(Window::ALL, &mut collector);
     let exhausted = collector.exhausted();
-    observed::fuel(fuel.steps, collector.fuel_left(), observer);
     if let Err(error) = &walked
         && error.kind() == ErrorKind::NoAnswer
     {
