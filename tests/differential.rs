@@ -11,7 +11,6 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
 use qcowfuzz::internal::differential::divergence::known_of_qemu;
@@ -178,7 +177,7 @@ fn faults_of_a_program_that_makes_images_are_found() {
     let found = |command: String, operation: &str| {
         let tested = Tested::Command { text: command, maps_only: false, executes: true };
         let qemu = QemuTools::find("qemu-img".as_ref()).unwrap();
-        let sides = Sides { qemu, tested, timeout: Duration::from_secs(60), cpu: Arc::default() };
+        let sides = Sides { qemu, tested, timeout: Duration::from_secs(60) };
         let recipes = (0..300).map(|iteration| draw::recipe(1, iteration));
         let recipes = recipes.filter(|recipe| {
             let is_one = |step: &RecipeStep| step.operation.name() == operation;

@@ -15,9 +15,9 @@ use crate::base::features::{Feature, FeatureSet};
 use crate::differential::campaign::{DifferentialCampaign, DifferentialError, Plan};
 use crate::differential::divergence::{cause_of, is_bug, known_of_qemu};
 use crate::differential::recording::{self, RecordingError};
-use crate::differential::reports::summary::Summary;
-use crate::differential::reports::{ISSUE_FILE, Reports, summary};
+use crate::differential::reports::{ISSUE_FILE, Reports};
 use crate::differential::sides::{Sides, Tested};
+use crate::differential::summary::Summary;
 use crate::differential::workdir::WorkFolder;
 use crate::disk::image_format::ImageFormat;
 use crate::harness::KnownFindings;
@@ -37,7 +37,7 @@ the same questions after each: map, check, info, measure, and the data. QEMU per
 number of an iteration determine all its commands and questions, so '--replay SEED:ITERATION' repeats it alone.
 
 Each divergence is minimized, and its report is a folder under --report: the commands, both complete outputs \
-and the images. summary.json and index.html there describe the whole campaign. Divergences with the same \
+and the images. summary.json there describes the whole campaign. Divergences with the same \
 fingerprint are counted and written once. Known divergences are only counted: those of QEMU (docs/quirks.md), and \
 those in a file of --known.
 
@@ -155,13 +155,13 @@ fn iteration_named(text: &str) -> Result<(u64, u64), String> {
 pub fn run(arguments: &Arguments, known: KnownFindings) -> ExitResult {
     let tested = tested(arguments)?;
     let known = known_of_qemu()?.and(&known);
-    let (timeout, cpu) = (Duration::from_secs(arguments.timeout), Arc::default());
+    let timeout = Duration::from_secs(arguments.timeout);
     if let Some(path) = &arguments.against_recording {
         let qemu = QemuTools::default();
-        return against(path, Sides { qemu, tested, timeout, cpu }, known, arguments);
+        return against(path, Sides { qemu, tested, timeout }, known, arguments);
     }
     let qemu = QemuTools::find(&arguments.qemu_img.clone().unwrap_or("qemu-img".into()))?;
-    let plan = plan(arguments, Sides { qemu, tested, timeout, cpu }, known);
+    let plan = plan(arguments, Sides { qemu, tested, timeout }, known);
     let folder = WorkFolder::create(&arguments.workdir)?;
     let stop: Arc<AtomicBool> = stop_on_ctrl_c()?;
     let bar = progress(plan.iterations);
@@ -208,7 +208,6 @@ fn against(
     let folder = WorkFolder::create(&arguments.workdir)?;
     let reports = reports(arguments)?;
     let summary = recording::check::check(path, &mut sides, &known, &folder, &reports)?;
-    summary::save(&summary, &reports)?;
     finish(&summary, arguments, &reports, &known)
 }
 
@@ -266,7 +265,7 @@ fn plan(arguments: &Arguments, sides: Sides, known: KnownFindings) -> Plan {
         iterations,
         jobs: jobs.min(usize::try_from(iterations).unwrap_or(jobs)).max(1),
         formats: those_or_all(&arguments.formats, &ImageFormat::ALL),
-        operations: those_or_all(&arguments.operations, &DiskOperation::ALL),
+        operations: those_or_all(&arguments.operations, DiskOperation::ALL),
         lacks: FeatureSet::of(&arguments.lacks),
         fail_fast: arguments.fail_fast,
         sides,
@@ -323,15 +322,13 @@ fn progress(iterations: u64) -> ProgressBar {
 }
 
 fn lines(summary: &Summary, reports: &Reports, out: &mut impl Write) -> io::Result<()> {
-    let Summary { qemu_version, tested, seconds, rate, .. } = summary;
+    let Summary { qemu_version, tested, seconds, .. } = summary;
     let all = summary.distribution.iterations;
+    let rate = all as f64 / seconds.max(1e-3);
     writeln!(
         out,
         "{tested} and QEMU {qemu_version}: {all} iterations in {seconds:.1} s, {rate:.1} a second"
     )?;
-    let shares =
-        summary.cpu_seconds.shares().map(|(name, share)| format!("{name} {:.0}%", share * 100.0));
-    writeln!(out, "CPU time: {}", shares.join(", "))?;
     for (heading, group) in summary.distribution.groups() {
         writeln!(out, "{heading}:")?;
         for (name, count) in group {

@@ -2,42 +2,45 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use qcowfuzz_walker::closed;
+use serde::Serialize;
 
 use crate::base::error::Error;
 use crate::harness::{KnownFinding, KnownFindings};
 use crate::processes::ProcessEnd;
 
-/// The kinds of divergences. Each comparison has the kinds that make sense for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DivergenceKind {
-    /// One side succeeds and the other fails, or they exit with other codes.
-    ExitCodeDivergence,
-    /// The JSON of one side cannot be parsed.
-    JsonParseFailure,
-    /// The maps have another number of extents.
-    ExtentCountDivergence,
-    /// A field has another value.
-    FieldDivergence,
-    /// The bytes that a guest reads differ.
-    DataDivergence,
-    /// Both sides fail, for reasons of other classes.
-    ReasonDivergence,
-    /// Both sides fail, and one of the messages has no class.
-    UnknownReason,
-    /// A signal ended one side.
-    Signal,
-    /// One side did not end in time.
-    Timeout,
-    /// One side printed more than the campaign keeps.
-    TooMuchOutput,
-    /// A side that only reads changed a file.
-    FileChanged,
-    /// The image of a program violates an invariant, or QEMU's answer contradicts the model of the program.
-    ModelDivergence,
-    /// The campaign could not start a process, or not read or write a file.
-    HarnessFailure,
+closed! {
+    /// The kinds of divergences. Each comparison has the kinds that make sense for it.
+    #[derive(Serialize)]
+    #[serde(rename_all = "snake_case")]
+    DivergenceKind {
+        /// One side succeeds and the other fails, or they exit with other codes.
+        ExitCodeDivergence = "exit_code_divergence",
+        /// The JSON of one side cannot be parsed.
+        JsonParseFailure = "json_parse_failure",
+        /// The maps have another number of extents.
+        ExtentCountDivergence = "extent_count_divergence",
+        /// A field has another value.
+        FieldDivergence = "field_divergence",
+        /// The bytes that a guest reads differ.
+        DataDivergence = "data_divergence",
+        /// Both sides fail, for reasons of other classes.
+        ReasonDivergence = "reason_divergence",
+        /// Both sides fail, and one of the messages has no class.
+        UnknownReason = "unknown_reason",
+        /// A signal ended one side.
+        Signal = "signal",
+        /// One side did not end in time.
+        Timeout = "timeout",
+        /// One side printed more than the campaign keeps.
+        TooMuchOutput = "too_much_output",
+        /// A side that only reads changed a file.
+        FileChanged = "file_changed",
+        /// The image of a program violates an invariant, or QEMU's answer contradicts the model of the program.
+        ModelDivergence = "model_divergence",
+        /// The campaign could not start a process, or not read or write a file.
+        HarnessFailure = "harness_failure",
+    }
 }
 
 impl DivergenceKind {
@@ -48,25 +51,6 @@ impl DivergenceKind {
             ProcessEnd::Signal(_) | ProcessEnd::OutOfMemory => Some(Self::Signal),
             ProcessEnd::Timeout => Some(Self::Timeout),
             ProcessEnd::TooMuchOutput => Some(Self::TooMuchOutput),
-        }
-    }
-
-    /// Returns the name in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::ExitCodeDivergence => "exit_code_divergence",
-            Self::JsonParseFailure => "json_parse_failure",
-            Self::ExtentCountDivergence => "extent_count_divergence",
-            Self::FieldDivergence => "field_divergence",
-            Self::DataDivergence => "data_divergence",
-            Self::ReasonDivergence => "reason_divergence",
-            Self::UnknownReason => "unknown_reason",
-            Self::Signal => "signal",
-            Self::Timeout => "timeout",
-            Self::TooMuchOutput => "too_much_output",
-            Self::FileChanged => "file_changed",
-            Self::ModelDivergence => "model_divergence",
-            Self::HarnessFailure => "harness_failure",
         }
     }
 }

@@ -10,4 +10,5 @@ pub mod reason;
 pub mod recording;
 pub mod reports;
 pub mod sides;
+pub mod summary;
 pub mod workdir;

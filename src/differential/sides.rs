@@ -2,12 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-use rustix::time::{ClockId, clock_gettime};
-use serde::Serialize;
 
 use crate::processes::{Executable, MARK, Reply};
 use crate::recipes::perform::{QemuTool, QemuTools, run_tool};
@@ -22,8 +17,6 @@ pub struct Sides {
     pub tested: Tested,
     /// The time limit of each process.
     pub timeout: Duration,
-    /// The CPU time of all processes so far.
-    pub cpu: Arc<CpuCounters>,
 }
 
 /// The program under test.
@@ -88,9 +81,7 @@ impl Sides {
     /// # Errors
     /// It cannot be started.
     pub fn qemu(&self, tool: QemuTool, arguments: &[String], folder: &Path) -> io::Result<Reply> {
-        let (reply, time) = self.run(self.qemu.executable(tool), arguments, folder)?;
-        self.cpu.add_qemu(time);
-        Ok(reply)
+        self.run(self.qemu.executable(tool), arguments, folder)
     }
 
     /// Returns QEMU's answer. Data are written to `output`.
@@ -131,74 +122,10 @@ impl Sides {
     /// # Errors
     /// It cannot be started.
     pub fn tested_tool(&self, arguments: &[String], folder: &Path) -> io::Result<Reply> {
-        let (reply, time) = self.run(self.tested.executable(), arguments, folder)?;
-        self.cpu.add_tested(time);
-        Ok(reply)
+        self.run(self.tested.executable(), arguments, folder)
     }
 
-    /// Runs a program in a folder. Returns its CPU time, too.
-    fn run(
-        &self,
-        program: Executable,
-        arguments: &[String],
-        folder: &Path,
-    ) -> io::Result<(Reply, Duration)> {
-        let program = program.with_variable(MARK, folder);
-        run_tool(program, arguments, folder, self.timeout)
-    }
-}
-
-/// Counts the CPU time of processes, in nanoseconds.
-#[derive(Debug, Default)]
-pub struct CpuCounters {
-    qemu: AtomicU64,
-    tested: AtomicU64,
-}
-
-impl CpuCounters {
-    /// Adds the time of a process of QEMU.
-    fn add_qemu(&self, time: Duration) {
-        add(&self.qemu, time);
-    }
-
-    /// Adds the time of a process of the program under test.
-    fn add_tested(&self, time: Duration) {
-        add(&self.tested, time);
-    }
-
-    /// Returns the times so far, with that of this process.
-    pub fn seconds(&self) -> CpuSeconds {
-        let seconds = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64 / 1e9;
-        let own = clock_gettime(ClockId::ProcessCPUTime);
-        let harness = own.tv_sec as f64 + own.tv_nsec as f64 / 1e9;
-        CpuSeconds { qemu: seconds(&self.qemu), tested: seconds(&self.tested), harness }
-    }
-}
-
-fn add(counter: &AtomicU64, time: Duration) {
-    let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    counter.fetch_add(nanoseconds, Ordering::Relaxed);
-}
-
-/// CPU time in seconds.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct CpuSeconds {
-    /// The processes of QEMU.
-    pub qemu: f64,
-    /// The processes of the program under test.
-    pub tested: f64,
-    /// The campaign itself.
-    pub harness: f64,
-}
-
-impl CpuSeconds {
-    /// Returns the names of the three, and their shares of the whole from 0 to 1.
-    pub fn shares(&self) -> [(&'static str, f64); 3] {
-        let all = (self.qemu + self.tested + self.harness).max(1e-9);
-        [
-            ("QEMU's processes", self.qemu / all),
-            ("the program under test", self.tested / all),
-            ("the campaign itself", self.harness / all),
-        ]
+    fn run(&self, program: Executable, arguments: &[String], folder: &Path) -> io::Result<Reply> {
+        run_tool(program.with_variable(MARK, folder), arguments, folder, self.timeout)
     }
 }

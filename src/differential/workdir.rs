@@ -51,13 +51,17 @@ impl WorkFolder {
     /// The folder cannot be emptied or created.
     pub fn job(&self, job: usize) -> Result<PathBuf, Error> {
         let path = self.path_of(job);
-        let emptied = match fs::remove_dir_all(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-            _ => fs::create_dir(&path),
-        };
-        emptied.map_err(|error| Error::file(&path, error))?;
-        Ok(path)
+        emptied(&path).map(|()| path)
     }
+}
+
+/// Empties a folder, or creates it.
+pub(super) fn emptied(path: &Path) -> Result<(), Error> {
+    let emptied = match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => fs::create_dir(path),
+    };
+    emptied.map_err(|error| Error::file(path, error))
 }
 
 impl Drop for WorkFolder {

@@ -219,7 +219,7 @@ impl<S: Subject> Fuzzer<S> {
             RunReply::Skipped | RunReply::KnownPanic => return Ok(false),
             // An input that was not judged is not kept.
             RunReply::Sound(outcome) if outcome.unsupported => {
-                self.found.add_unsupported();
+                self.found.unsupported += 1;
                 return Ok(false);
             }
             RunReply::Found(finding) => {

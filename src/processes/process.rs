@@ -15,7 +15,6 @@ use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
 };
 use smallvec::SmallVec;
-use wait4::Wait4;
 
 use super::end::ProcessEnd;
 
@@ -27,8 +26,7 @@ const MAX_END_CHECK_INTERVAL: Duration = Duration::from_millis(2);
 pub(crate) struct Process {
     child: Child,
     shares_group: bool,
-    /// The end, and the CPU time with that of the processes for which it has waited.
-    ended: Option<(ProcessEnd, Duration)>,
+    ended: Option<ProcessEnd>,
 }
 
 impl Process {
@@ -96,7 +94,7 @@ impl Process {
     /// # Errors
     /// The system cannot wait for the process.
     pub(crate) fn stop(&mut self) -> io::Result<ProcessEnd> {
-        if let Some((end, _)) = self.ended {
+        if let Some(end) = self.ended {
             return Ok(end);
         }
         let pid = Pid::from_child(&self.child);
@@ -106,16 +104,9 @@ impl Process {
             false => kill_process_group(pid, Signal::KILL),
         };
         self.has_ended(WaitIdOptions::empty())?;
-        let reaped = self.child.wait4()?;
-        let end = ProcessEnd::of(reaped.status);
-        self.ended = Some((end, reaped.rusage.utime.saturating_add(reaped.rusage.stime)));
+        let end = ProcessEnd::of(self.child.wait()?);
+        self.ended = Some(end);
         Ok(end)
-    }
-
-    /// Returns the CPU time of a process that has ended, with that of the processes for which it has waited.
-    #[cfg(feature = "cli")]
-    pub(super) fn spent(&self) -> Duration {
-        self.ended.map_or(Duration::ZERO, |(_, time)| time)
     }
 
     /// Returns the CPU time of the running process, as Linux reports it.

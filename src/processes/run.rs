@@ -8,6 +8,8 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::end::ProcessEnd;
 use super::piped::{Bounds, NoAnswer, PipedProcess, TimeLimit};
 use super::process::Executable;
@@ -16,13 +18,15 @@ use super::process::Executable;
 const MAX_OUTPUT_BYTES: usize = 256 << 20;
 
 /// The end and the outputs of a process.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reply {
     /// How the process ended.
     pub end: ProcessEnd,
     /// Its standard output.
+    #[serde(with = "hex")]
     pub stdout: Vec<u8>,
     /// Its standard error.
+    #[serde(with = "hex")]
     pub stderr: Vec<u8>,
 }
 
@@ -44,11 +48,10 @@ impl Reply {
 }
 
 /// Runs a process without input. Stops it if it takes longer than `timeout` on the clock, or prints more than 256 MiB.
-/// Returns its CPU time, too, with that of the processes for which it has waited.
 ///
 /// # Errors
 /// The process cannot be started, or the system does not pass on its outputs.
-pub(crate) fn run(executable: &Executable, timeout: Duration) -> io::Result<(Reply, Duration)> {
+pub(crate) fn run(executable: &Executable, timeout: Duration) -> io::Result<Reply> {
     let mut piped = PipedProcess::start(executable, usize::MAX)?;
     piped.process.close_input();
     let bounds = Bounds { time: TimeLimit::Clock(timeout), unread_bytes: MAX_OUTPUT_BYTES };
@@ -58,8 +61,8 @@ pub(crate) fn run(executable: &Executable, timeout: Duration) -> io::Result<(Rep
         Err(NoAnswer::Closed) | Ok(()) => ProcessEnd::Timeout,
     };
     piped.process.stop()?;
-    let PipedProcess { process, outputs, .. } = piped;
-    Ok((Reply { end, stdout: outputs.stdout.bytes, stderr: outputs.stderr.bytes }, process.spent()))
+    let PipedProcess { outputs, .. } = piped;
+    Ok(Reply { end, stdout: outputs.stdout.bytes, stderr: outputs.stderr.bytes })
 }
 
 /// The variable that names the folder in which a process started.

@@ -196,7 +196,7 @@ impl QemuTools {
     }
 }
 
-/// Runs a program in a folder. Its messages are in English, and its dates in UTC. Returns its CPU time, too.
+/// Runs a program in a folder. Its messages are in English, and its dates in UTC.
 ///
 /// # Errors
 /// It cannot be started.
@@ -205,14 +205,14 @@ pub(crate) fn run_tool(
     arguments: &[String],
     folder: &Path,
     timeout: Duration,
-) -> io::Result<(Reply, Duration)> {
+) -> io::Result<Reply> {
     let program = program.with(arguments).in_folder(Some(folder));
     run(&program.with_variable("TZ", "UTC").with_variable("LC_ALL", "C"), timeout)
 }
 
 fn version(path: &Path, before: &str) -> Result<String, ToolError> {
     let asked = Executable::new(path, ["--version".into()]);
-    let (answer, _) = run(&asked, VERSION_TIMEOUT)
+    let answer = run(&asked, VERSION_TIMEOUT)
         .map_err(|error| ToolError::NotRun { path: path.to_path_buf(), error })?;
     let text = String::from_utf8_lossy(&answer.stdout).into_owned();
     let version = text.strip_prefix(before).and_then(|rest| rest.split_whitespace().next());

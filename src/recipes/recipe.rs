@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use qcowfuzz_walker::closed;
 use serde::{Deserialize, Serialize};
 
 use super::pattern::Pattern;
@@ -60,101 +61,37 @@ pub struct RecipeStep {
     pub questions: Vec<DiskQuestion>,
 }
 
-/// The operations on disks.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum,
-)]
-#[serde(rename_all = "kebab-case")]
-pub enum DiskOperation {
-    /// Makes the disk.
-    Create,
-    /// Writes data, also compressed data.
-    Write,
-    /// Writes zeros.
-    Zero,
-    /// Discards guest ranges.
-    Discard,
-    /// Makes the disk larger or smaller.
-    Resize,
-    /// Creates, applies or deletes an internal snapshot, or puts an overlay on top.
-    Snapshot,
-    /// Copies the disk to an image of another format or with other options.
-    Convert,
-    /// Changes the backing file.
-    Rebase,
-    /// Moves the content of the top image down.
-    Commit,
-    /// Changes options of the format.
-    Amend,
-    /// Adds, merges, clears or removes bitmaps.
-    Bitmap,
-    /// Damages an image. No repair follows, so that the questions are about the damaged image.
-    Damage,
-    /// Repairs an image, which may have been damaged before.
-    Repair,
-}
-
-impl DiskOperation {
-    /// All operations.
-    pub const ALL: [Self; 13] = [
-        Self::Create,
-        Self::Write,
-        Self::Zero,
-        Self::Discard,
-        Self::Resize,
-        Self::Snapshot,
-        Self::Convert,
-        Self::Rebase,
-        Self::Commit,
-        Self::Amend,
-        Self::Bitmap,
-        Self::Damage,
-        Self::Repair,
-    ];
-
-    /// Returns the name on the command line and in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Create => "create",
-            Self::Write => "write",
-            Self::Zero => "zero",
-            Self::Discard => "discard",
-            Self::Resize => "resize",
-            Self::Snapshot => "snapshot",
-            Self::Convert => "convert",
-            Self::Rebase => "rebase",
-            Self::Commit => "commit",
-            Self::Amend => "amend",
-            Self::Bitmap => "bitmap",
-            Self::Damage => "damage",
-            Self::Repair => "repair",
-        }
-    }
-}
-
-impl DiskOperation {
-    /// Reports whether a command is the one that performs the operation, beside those that prepare it.
-    pub fn is_done_by(self, command: &Command) -> bool {
-        let verb = match command {
-            Command::QemuImg(words) => verb_of(words),
-            Command::QemuIo { .. } => "io",
-            Command::Program { .. } => "program",
-            Command::Damage { .. } => "damage",
-            Command::Folder { .. } | Command::Pattern { .. } => return false,
-        };
-        match self {
-            Self::Create => ["create", "convert", "program"].contains(&verb),
-            Self::Write | Self::Zero | Self::Discard => verb == "io",
-            Self::Snapshot => verb == "snapshot" || verb == "create",
-            Self::Repair => verb == "check",
-            Self::Resize
-            | Self::Convert
-            | Self::Rebase
-            | Self::Commit
-            | Self::Amend
-            | Self::Bitmap
-            | Self::Damage => verb == self.name(),
-        }
+closed! {
+    /// The operations on disks.
+    #[derive(Serialize, Deserialize, clap::ValueEnum)]
+    #[serde(rename_all = "kebab-case")]
+    DiskOperation {
+        /// Makes the disk.
+        Create = "create",
+        /// Writes data, also compressed data.
+        Write = "write",
+        /// Writes zeros.
+        Zero = "zero",
+        /// Discards guest ranges.
+        Discard = "discard",
+        /// Makes the disk larger or smaller.
+        Resize = "resize",
+        /// Creates, applies or deletes an internal snapshot, or puts an overlay on top.
+        Snapshot = "snapshot",
+        /// Copies the disk to an image of another format or with other options.
+        Convert = "convert",
+        /// Changes the backing file.
+        Rebase = "rebase",
+        /// Moves the content of the top image down.
+        Commit = "commit",
+        /// Changes options of the format.
+        Amend = "amend",
+        /// Adds, merges, clears or removes bitmaps.
+        Bitmap = "bitmap",
+        /// Damages an image. No repair follows, so that the questions are about the damaged image.
+        Damage = "damage",
+        /// Repairs an image, which may have been damaged before.
+        Repair = "repair",
     }
 }
 

@@ -74,7 +74,7 @@ impl<'r> Workshop<'r> {
     /// Works in `folder`, which is empty, with QEMU's tools.
     pub fn of_qemu(tools: &'r QemuTools, folder: &Path) -> Self {
         Self::new(folder, |tool, words, folder| {
-            Ok(run_tool(tools.executable(tool), words, folder, PATIENCE)?.0)
+            run_tool(tools.executable(tool), words, folder, PATIENCE)
         })
     }
 

@@ -194,12 +194,7 @@ fn known_divergences_still_occur() {
         assert!(!is_required, "QEMU {version}, expected {RELEASE}, which shows the divergences");
         return;
     }
-    let sides = Sides {
-        qemu,
-        tested: Tested::Ours(OURS.into()),
-        timeout: Duration::from_secs(60),
-        cpu: Default::default(),
-    };
+    let sides = Sides { qemu, tested: Tested::Ours(OURS.into()), timeout: Duration::from_secs(60) };
     let known = known_of_qemu().unwrap();
     for (id, fingerprint, example) in EXAMPLES {
         let recipe = example();

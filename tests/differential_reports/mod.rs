@@ -118,8 +118,8 @@ fn an_interrupted_campaign_says_so() {
 }
 
 #[test]
-fn issues_and_the_page_are_ready_to_post() {
-    if !qemu::tools_are_there("issues_and_the_page_are_ready_to_post") {
+fn issues_are_ready_to_post() {
+    if !qemu::tools_are_there("issues_are_ready_to_post") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -143,10 +143,6 @@ fn issues_and_the_page_are_ready_to_post() {
     let tested = fs::read_to_string(folder.join("tested.stdout")).unwrap();
     assert_eq!(shown, format!("{qemu}{tested}"), "{issue}");
     assert!(qemu != tested && issue.contains("QEMU, exit 0:"), "{issue}");
-    let page = fs::read_to_string(work.join("reports/index.html")).unwrap();
-    let name = folder.file_name().unwrap().to_str().unwrap();
-    assert!(page.starts_with("<!DOCTYPE html>") && page.contains("1 divergence"));
-    assert!(page.contains(&format!("href=\"{name}\"")) && page.contains("qemu-img create"));
 }
 
 /// Returns the part of an output that begins with the first map.

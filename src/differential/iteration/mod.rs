@@ -16,9 +16,7 @@ use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, KnownFindings, Walker};
 use crate::processes::Reply;
 use crate::recipes::perform::{Performed, bytes_of};
-use crate::recipes::recipe::{
-    ABORT, AskedDisk, Command, DiskOperation, DiskQuestion, Recipe, RecipeStep,
-};
+use crate::recipes::recipe::{ABORT, AskedDisk, Command, DiskQuestion, Recipe, RecipeStep};
 use crate::recipes::workshop::Workshop;
 use crate::recipes::{RecipeError, without_numbers};
 use second_copy::{OtherResult, SecondCopy};
@@ -48,24 +46,14 @@ pub struct Course {
     pub met: Option<Met>,
     /// The first divergence of each known finding that the images showed, by the fingerprint in the list.
     pub known: BTreeMap<String, Met>,
-    /// The operations that took effect.
-    pub effects: Vec<DiskOperation>,
     /// The name of the question of each comparison.
     pub comparisons: Vec<&'static str>,
-    /// The highest number of extents in any map.
-    pub extents: usize,
-    /// The highest end of data in guest bytes.
-    pub data_end: u64,
-    /// For each step, the exit of each command and all that it printed.
-    pub log: Vec<Vec<String>>,
 }
 
 /// The answers of both sides to a question.
 struct Answered {
     qemu: Reply,
     tested: Reply,
-    /// The extents that QEMU printed. Other questions have none.
-    map: Vec<MapRecord>,
     divergence: Option<Divergence>,
 }
 
@@ -116,20 +104,16 @@ impl Course {
         self
     }
 
-    /// Sets a divergence of `recipe` aside if it is known, and otherwise returns it.
-    pub(super) fn set_aside(
-        &mut self,
-        known: &KnownFindings,
-        recipe: &Recipe,
-        met: Met,
-    ) -> Option<Met> {
+    /// Keeps a divergence of `recipe`: among the known ones if it is known, and otherwise if it is the first.
+    pub(super) fn record(&mut self, known: &KnownFindings, recipe: &Recipe, met: Met) {
         let known = match met.divergence.kind {
             DivergenceKind::HarnessFailure => None,
             _ => known.find_in(&met.fingerprint, &recipe.commands()),
         };
-        let Some(known) = known else { return Some(met) };
-        self.known.entry(known.fingerprint.clone()).or_insert(met);
-        None
+        match known {
+            Some(known) => drop(self.known.entry(known.fingerprint.clone()).or_insert(met)),
+            None => drop(self.met.get_or_insert(met)),
+        }
     }
 
     /// Reports whether the campaign could not carry out the recipe.
@@ -176,8 +160,6 @@ impl RecipeRun<'_> {
 
     /// Performs the commands of a step.
     fn change(&mut self, index: usize, step: &RecipeStep) -> Result<(), RecipeError> {
-        let mut has_effect = false;
-        let mut log = Vec::with_capacity(step.commands.len());
         for command in &step.commands {
             if self.course.met.is_some() {
                 break;
@@ -189,28 +171,17 @@ impl RecipeRun<'_> {
                 Performed::Written | Performed::Program(_) => None,
             };
             let copied = self.copy.as_mut().map(|copy| copy.change(command, theirs)).transpose()?;
-            let (message, divergence) = match performed {
-                Performed::Written | Performed::Program(_) => {
-                    has_effect |= step.operation.is_done_by(command);
-                    ("done".to_string(), divergence.map(|it| (it, None)))
-                }
+            let divergence = match performed {
+                Performed::Written | Performed::Program(_) => divergence.map(|it| (it, None)),
                 Performed::Reply(reply) => {
-                    has_effect |= reply.is_success() && step.operation.is_done_by(command);
-                    let message = format!("{}: {}", reply.end.brief(), reply.text().trim_end());
-                    let ended = crash_or_hang(command, &reply);
-                    (message, ended.map(|it| (it, Some((reply, None)))))
+                    crash_or_hang(command, &reply).map(|it| (it, Some((reply, None))))
                 }
             };
-            log.push(message);
             if let Some((divergence, answers)) = divergence {
                 self.record(meet(divergence, index, step, None, answers));
             }
             copied.flatten().into_iter().for_each(|other| self.record_result(index, step, other));
         }
-        if has_effect {
-            self.course.effects.push(step.operation);
-        }
-        self.course.log.push(log);
         Ok(())
     }
 
@@ -259,8 +230,7 @@ impl RecipeRun<'_> {
             settle(disk).map_err(|error| RecipeError::file(disk, error))?;
             answered = self.answers(question, step)?;
         }
-        let Answered { qemu, tested, map, divergence } = answered;
-        note_extents(&map, &mut self.course);
+        let Answered { qemu, tested, divergence } = answered;
         if let Some(divergence) = divergence {
             let answers = Some((qemu, Some(tested)));
             self.record(meet(divergence, index, step, Some(question.clone()), answers));
@@ -299,7 +269,7 @@ impl RecipeRun<'_> {
             compared = self.third_answer(question, &step.disk.file, &map, files.qemu)?;
         }
         outputs.iter().try_for_each(|output| remove(output))?;
-        Ok(Answered { qemu, tested, map, divergence: compared.err() })
+        Ok(Answered { qemu, tested, divergence: compared.err() })
     }
 
     /// Compares an answer on which both sides agree with the known bytes of the guest.
@@ -322,10 +292,8 @@ impl RecipeRun<'_> {
         }
     }
 
-    /// Keeps a divergence, unless it is known.
     fn record(&mut self, met: Met) {
-        let met = self.course.set_aside(self.runner.known, self.recipe, met);
-        self.course.met = self.course.met.take().or(met);
+        self.course.record(self.runner.known, self.recipe, met);
     }
 }
 
@@ -356,14 +324,6 @@ pub(super) fn meet(
 /// Returns the format of a disk. The name of a file ends with it.
 pub fn format_of(disk: &AskedDisk) -> &str {
     disk.file.rsplit_once('.').map_or("raw", |(_, format)| format)
-}
-
-/// Notes how many extents a map has, and where its data end.
-fn note_extents(map: &[MapRecord], course: &mut Course) {
-    course.extents = course.extents.max(map.len());
-    let data = map.iter().filter(|record| record.data && !record.zero);
-    let end = data.map(|record| record.guest().end).max().unwrap_or(0);
-    course.data_end = course.data_end.max(end);
 }
 
 /// Returns the finding that a command of QEMU is: a crash without an `abort`, or a hang.

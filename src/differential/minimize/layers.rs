@@ -1,19 +1,17 @@
 //! Removes images from a backing chain: one between two others, the top one, or all that lie below one.
 
-use super::search::{RecipeSearch, command, command_mut, each_command};
+use super::{CommandPlace, RecipeSearch, words_mut};
 use crate::recipes::recipe::{Command, Recipe, named_by, relative_to, value_of, verb_of};
 
 /// Removes images.
 pub(super) fn reduce(search: &mut RecipeSearch<'_>) {
-    each_command(search, |search, step, at| {
-        let Some(overlay) = command(search.recipe(), step, at).and_then(Overlay::of) else {
-            return;
-        };
+    search.each_command(|search, command, place| {
+        let Some(overlay) = Overlay::of(command) else { return };
         let without_image = overlay.removed(search.recipe());
         if search.keep(without_image) {
             return;
         }
-        if let Some(alone) = overlay.without_backing(search.recipe(), step, at) {
+        if let Some(alone) = overlay.without_backing(search.recipe(), place) {
             search.keep(alone);
         }
     });
@@ -90,7 +88,7 @@ impl Overlay {
     }
 
     /// Returns the recipe in which this image has no backing file, and the size of the image below.
-    fn without_backing(&self, recipe: &Recipe, step: usize, at: usize) -> Option<Recipe> {
+    fn without_backing(&self, recipe: &Recipe, place: CommandPlace) -> Option<Recipe> {
         let is_sized = |command: &&Command| match command {
             Command::QemuImg(words) => words.iter().rev().nth(1) == Some(&self.backing),
             _ => false,
@@ -101,7 +99,7 @@ impl Overlay {
             _ => None,
         };
         let mut recipe = recipe.clone();
-        let Some(Command::QemuImg(words)) = command_mut(&mut recipe, step, at) else { return None };
+        let words = words_mut(&mut recipe, place)?;
         for option in ["-b", "-F"] {
             let at = words.iter().position(|word| word == option)?;
             words.drain(at..at.saturating_add(2).min(words.len()));
@@ -154,7 +152,7 @@ mod tests {
     }
 
     fn overlay(recipe: &Recipe, at: usize) -> Overlay {
-        Overlay::of(command(recipe, 0, at).unwrap()).unwrap()
+        Overlay::of(&recipe.steps[0].commands[at]).unwrap()
     }
 
     #[test]
@@ -181,9 +179,9 @@ mod tests {
     #[test]
     fn an_image_without_a_backing_file_has_the_size_of_the_one_below() {
         let recipe = chain();
-        let alone = overlay(&recipe, 1).without_backing(&recipe, 0, 1).unwrap();
+        let alone = overlay(&recipe, 1).without_backing(&recipe, (0, 1)).unwrap();
         assert_eq!(alone.steps[0].commands[1], create("create -f qcow2 b.qcow2 4096"));
-        let sized = overlay(&recipe, 3).without_backing(&recipe, 0, 3).unwrap();
+        let sized = overlay(&recipe, 3).without_backing(&recipe, (0, 3)).unwrap();
         assert_eq!(sized.steps[0].commands[3], create("create -f qcow2 c.qcow2 8192"));
     }
 }

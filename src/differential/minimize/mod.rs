@@ -4,19 +4,69 @@
 //! run in turn until none of them makes progress, or until the budget of runs is spent.
 
 mod layers;
-mod search;
 
 use std::convert::Infallible;
 use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::Instant;
 
-use super::iteration::Met;
+use super::iteration::{Met, RecipeRunner};
+use super::sides::Sides;
+use super::workdir::emptied;
+use crate::base::error::Error;
 use crate::findings::minimizer::{self, MinimizeSettings};
+use crate::harness::KnownFindings;
 use crate::harness::cases::target::Inputs;
 use crate::images::limits::Limits;
 use crate::recipes::recipe::{Command, DiskQuestion, Recipe};
-use search::{MAX_RECIPES, RecipeSearch, command, command_mut, each_command};
 
-pub use search::{MinimizedRecipe, Tries};
+/// The maximum number of recipes that are tried for a divergence.
+const MAX_RECIPES: usize = 600;
+
+/// The things that trying a recipe needs.
+#[derive(Clone, Copy)]
+pub struct Tries<'t> {
+    /// The programs.
+    pub sides: &'t Sides,
+    /// The divergences that are known.
+    pub known: &'t KnownFindings,
+    /// A folder that each try may empty.
+    pub folder: &'t Path,
+    /// The moment at which the search ends with the best recipe so far.
+    pub deadline: Option<Instant>,
+}
+
+impl Tries<'_> {
+    /// Carries out a recipe in an empty folder, and returns its divergence.
+    ///
+    /// # Errors
+    /// The folder cannot be emptied.
+    pub fn met(&self, recipe: &Recipe) -> Result<Option<Met>, Error> {
+        emptied(self.folder)?;
+        let Self { sides, known, folder, .. } = *self;
+        Ok(RecipeRunner { sides, known, folder }.run(recipe).met)
+    }
+}
+
+/// A divergence, with the recipe that shows it.
+#[derive(Clone, Debug)]
+pub struct MinimizedRecipe {
+    /// The recipe.
+    pub recipe: Recipe,
+    /// The divergence of this recipe.
+    pub met: Met,
+    /// The number of recipes that were tried.
+    pub tries: usize,
+    /// The search has ended.
+    pub is_minimized: bool,
+}
+
+impl MinimizedRecipe {
+    /// Returns the recipe as the campaign found it.
+    pub fn as_found(recipe: &Recipe, met: Met) -> Self {
+        Self { recipe: recipe.clone(), met, tries: 0, is_minimized: false }
+    }
+}
 
 /// A way to make recipes simpler.
 type RecipeReducer = fn(&mut RecipeSearch<'_>);
@@ -26,9 +76,8 @@ const RECIPE_REDUCERS: [RecipeReducer; 7] =
     [steps, layers::reduce, commands, requests, words, numbers, programs];
 
 /// Minimizes a recipe that showed a divergence.
-pub fn minimize(recipe: &Recipe, met: Met, tries: Tries<'_>) -> MinimizedRecipe {
-    let best = MinimizedRecipe::as_found(recipe, met);
-    let mut search = RecipeSearch { best, tries };
+pub fn minimize(as_found: MinimizedRecipe, tries: Tries<'_>) -> MinimizedRecipe {
+    let mut search = RecipeSearch { best: as_found, tries };
     only_the_question(&mut search);
     loop {
         let before = search.best.recipe.clone();
@@ -42,7 +91,121 @@ pub fn minimize(recipe: &Recipe, met: Met, tries: Tries<'_>) -> MinimizedRecipe 
     }
 }
 
-/// Drops the steps behind the divergence, and all questions but the one that showed it.
+/// The state of a minimization.
+struct RecipeSearch<'s> {
+    best: MinimizedRecipe,
+    tries: Tries<'s>,
+}
+
+/// The indices of a step and of one of its commands.
+type CommandPlace = (usize, usize);
+
+impl RecipeSearch<'_> {
+    fn recipe(&self) -> &Recipe {
+        &self.best.recipe
+    }
+
+    fn is_spent(&self) -> bool {
+        let is_late = self.tries.deadline.is_some_and(|at| Instant::now() >= at);
+        is_late || self.best.tries >= MAX_RECIPES
+    }
+
+    /// Tries a recipe. Keeps it, and returns true, if it has the same fingerprint.
+    fn keep(&mut self, recipe: Recipe) -> bool {
+        if recipe == self.best.recipe {
+            return true;
+        }
+        if self.is_spent() {
+            return false;
+        }
+        self.best.tries += 1;
+        // A recipe that cannot be carried out shows nothing.
+        match self.tries.met(&recipe) {
+            Ok(Some(met)) if met.fingerprint == self.best.met.fingerprint => {
+                self.best.recipe = recipe;
+                self.best.met = met;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Tries the recipe in which `change` has changed something that `find` finds.
+    fn keep_changed<T>(
+        &mut self,
+        find: impl Fn(&mut Recipe) -> Option<&mut T>,
+        change: impl FnOnce(&mut T),
+    ) -> bool {
+        let mut recipe = self.recipe().clone();
+        find(&mut recipe).map(change);
+        self.keep(recipe)
+    }
+
+    /// Drops elements of the list that `find` finds, from the last one: pieces of `longest` elements first, then half as
+    /// long ones.
+    fn drop_pieces<T>(
+        &mut self,
+        longest: usize,
+        find: impl Fn(&mut Recipe) -> Option<&mut Vec<T>>,
+    ) {
+        let mut length = longest;
+        while length > 0 {
+            let mut end = usize::MAX;
+            loop {
+                let mut recipe = self.recipe().clone();
+                let Some(list) = find(&mut recipe) else { return };
+                end = end.min(list.len());
+                let start = end.saturating_sub(length);
+                if start == end {
+                    break;
+                }
+                list.drain(start..end);
+                self.keep(recipe);
+                end = start;
+            }
+            length /= 2;
+        }
+    }
+
+    /// Calls `reduce` with each command and its place.
+    fn each_command(&mut self, reduce: impl Fn(&mut Self, &Command, CommandPlace)) {
+        for step in 0..self.recipe().steps.len() {
+            let count = self.recipe().steps.get(step).map_or(0, |step| step.commands.len());
+            for at in 0..count {
+                if let Some(command) = command(self.recipe(), (step, at)).cloned() {
+                    reduce(self, &command, (step, at));
+                }
+            }
+        }
+    }
+}
+
+fn command(recipe: &Recipe, (step, at): CommandPlace) -> Option<&Command> {
+    recipe.steps.get(step)?.commands.get(at)
+}
+
+fn command_mut(recipe: &mut Recipe, (step, at): CommandPlace) -> Option<&mut Command> {
+    recipe.steps.get_mut(step)?.commands.get_mut(at)
+}
+
+/// Returns the words of a command of qemu-img.
+fn words_mut(recipe: &mut Recipe, place: CommandPlace) -> Option<&mut Vec<String>> {
+    match command_mut(recipe, place)? {
+        Command::QemuImg(words) => Some(words),
+        _ => None,
+    }
+}
+
+/// Returns the requests of a command of qemu-io.
+fn requests_mut(recipe: &mut Recipe, place: CommandPlace) -> Option<&mut Vec<String>> {
+    match command_mut(recipe, place)? {
+        Command::QemuIo { requests, .. } => Some(requests),
+        _ => None,
+    }
+}
+
+/// Drops the steps behind the divergence, and all questions but the one that showed it, which is then about the whole
+/// disk instead of a window.
 fn only_the_question(search: &mut RecipeSearch<'_>) {
     let (at, question) = (search.best.met.step, search.best.met.question.clone());
     let mut recipe = search.recipe().clone();
@@ -52,14 +215,8 @@ fn only_the_question(search: &mut RecipeSearch<'_>) {
         step.questions.extend(question.iter().filter(|_| index == at).cloned());
     }
     search.keep(recipe);
-    whole_disk(search);
-}
-
-/// Asks about the whole disk instead of a window.
-fn whole_disk(search: &mut RecipeSearch<'_>) {
     let mut recipe = search.recipe().clone();
-    let asked = recipe.steps.iter_mut().flat_map(|step| &mut step.questions);
-    for question in asked {
+    for question in recipe.steps.iter_mut().flat_map(|step| &mut step.questions) {
         if let DiskQuestion::Map { start, length } = question {
             (*start, *length) = (None, None);
         }
@@ -87,42 +244,16 @@ fn steps(search: &mut RecipeSearch<'_>) {
 /// Drops one command after the other, from the last one.
 fn commands(search: &mut RecipeSearch<'_>) {
     for step in (0..search.recipe().steps.len()).rev() {
-        let count = search.recipe().steps.get(step).map_or(0, |step| step.commands.len());
-        for at in (0..count).rev() {
-            let mut recipe = search.recipe().clone();
-            if let Some(step) = recipe.steps.get_mut(step) {
-                step.commands.remove(at);
-            }
-            search.keep(recipe);
-        }
+        search.drop_pieces(1, |recipe| Some(&mut recipe.steps.get_mut(step)?.commands));
     }
 }
 
 /// Drops requests of qemu-io: halves first, then single ones.
 fn requests(search: &mut RecipeSearch<'_>) {
-    each_command(search, |search, step, at| {
-        let Some(Command::QemuIo { requests, .. }) = command(search.recipe(), step, at) else {
-            return;
-        };
-        let mut piece = requests.len().div_ceil(2);
-        while piece > 0 {
-            let mut end = usize::MAX;
-            loop {
-                let mut recipe = search.recipe().clone();
-                let Some(Command::QemuIo { requests, .. }) = command_mut(&mut recipe, step, at)
-                else {
-                    return;
-                };
-                end = end.min(requests.len());
-                let start = end.saturating_sub(piece);
-                if start == end {
-                    break;
-                }
-                requests.drain(start..end);
-                search.keep(recipe);
-                end = start;
-            }
-            piece /= 2;
+    search.each_command(|search, command, place| {
+        if let Command::QemuIo { requests, .. } = command {
+            let longest = requests.len().div_ceil(2);
+            search.drop_pieces(longest, |recipe| requests_mut(recipe, place));
         }
     });
 }
@@ -132,68 +263,48 @@ const PLAIN: [u64; 8] = [0, 1, 512, 4096, 65_536, 1 << 20, 2 << 20, 4 << 20];
 
 /// Makes numbers smaller.
 fn numbers(search: &mut RecipeSearch<'_>) {
-    each_command(search, |search, step, at| match command(search.recipe(), step, at) {
+    search.each_command(|search, command, place| match command {
         // The size is the last word of `create` and `resize`.
-        Some(Command::QemuImg(words)) => {
+        Command::QemuImg(words) => {
             let word = words.len().saturating_sub(1);
-            smaller(search, |recipe| match command_mut(recipe, step, at) {
-                Some(Command::QemuImg(words)) => words.get_mut(word),
-                _ => None,
-            });
+            smaller(search, |recipe| words_mut(recipe, place)?.get_mut(word), 0, true);
         }
-        Some(Command::QemuIo { requests, .. }) => {
-            for request in 0..requests.len() {
-                // The offset and the length end a request.
-                for from_end in [0, 1] {
-                    smaller_in_request(search, (step, at, request), from_end);
-                }
+        // The offset and the length end a request.
+        Command::QemuIo { requests, .. } => {
+            for (request, from_end) in (0..requests.len()).flat_map(|at| [(at, 0), (at, 1)]) {
+                smaller(
+                    search,
+                    |recipe| requests_mut(recipe, place)?.get_mut(request),
+                    from_end,
+                    false,
+                );
             }
         }
         _ => {}
     });
 }
 
-/// Makes the number in a word smaller, as long as the divergence stays.
-fn smaller(search: &mut RecipeSearch<'_>, word: impl Fn(&mut Recipe) -> Option<&mut String>) {
-    let mut current = search.recipe().clone();
-    let Some(number) = word(&mut current).and_then(|word| word.parse::<u64>().ok()) else { return };
-    let halves = std::iter::successors(Some(number / 2), |half| (*half > 0).then_some(half / 2));
-    for value in PLAIN.into_iter().chain(halves).filter(|value| *value < number) {
-        let mut recipe = search.recipe().clone();
-        if let Some(word) = word(&mut recipe) {
-            *word = value.to_string();
-        }
-        if search.keep(recipe) {
-            return;
-        }
-    }
-}
-
-fn smaller_in_request(
+/// Makes a number in a text smaller, as long as the divergence stays: the word at this place from the end. Tries plain
+/// values, and then perhaps halves.
+fn smaller(
     search: &mut RecipeSearch<'_>,
-    place: (usize, usize, usize),
+    find: impl Fn(&mut Recipe) -> Option<&mut String>,
     from_end: usize,
+    has_halves: bool,
 ) {
-    let (step, at, request) = place;
-    let number_of = |recipe: &Recipe| {
-        let Some(Command::QemuIo { requests, .. }) = command(recipe, step, at) else { return None };
-        let word = requests.get(request)?.rsplit(' ').nth(from_end)?;
-        word.parse::<u64>().ok()
-    };
-    let Some(number) = number_of(search.recipe()) else { return };
-    for value in PLAIN.into_iter().filter(|value| *value < number) {
-        let mut recipe = search.recipe().clone();
-        let Some(Command::QemuIo { requests, .. }) = command_mut(&mut recipe, step, at) else {
-            return;
+    let mut current = search.recipe().clone();
+    let number_in = |text: &mut String| text.rsplit(' ').nth(from_end)?.parse::<u64>().ok();
+    let Some(number) = find(&mut current).and_then(number_in) else { return };
+    let halves = std::iter::successors(Some(number / 2), |half| (*half > 0).then_some(half / 2));
+    let halves = halves.filter(|_| has_halves);
+    for value in PLAIN.into_iter().chain(halves).filter(|value| *value < number) {
+        let put = |text: &mut String| {
+            let mut words: Vec<String> = text.split(' ').map(str::to_string).collect();
+            let index = words.len().saturating_sub(from_end.saturating_add(1));
+            words.get_mut(index).into_iter().for_each(|word| *word = value.to_string());
+            *text = words.join(" ");
         };
-        let Some(text) = requests.get_mut(request) else { return };
-        let mut words: Vec<String> = text.split(' ').map(str::to_string).collect();
-        let index = words.len().saturating_sub(from_end.saturating_add(1));
-        if let Some(word) = words.get_mut(index) {
-            *word = value.to_string();
-        }
-        *text = words.join(" ");
-        if search.keep(recipe) {
+        if search.keep_changed(&find, put) {
             return;
         }
     }
@@ -206,42 +317,39 @@ const ALONE: [&str; 4] = ["-c", "-n", "-u", "-d"];
 
 /// Drops options.
 fn words(search: &mut RecipeSearch<'_>) {
-    each_command(search, |search, step, at| {
-        let Some(Command::QemuImg(words)) = command(search.recipe(), step, at) else { return };
-        for word in (1..words.len()).rev() {
-            drop_option(search, step, at, word);
+    search.each_command(|search, command, place| {
+        if let Command::QemuImg(words) = command {
+            (1..words.len()).rev().for_each(|word| drop_option(search, place, word));
         }
     });
 }
 
 /// Drops the option at index `word`, or one part of its value after the other.
-fn drop_option(search: &mut RecipeSearch<'_>, step: usize, at: usize, word: usize) {
-    let Some(Command::QemuImg(words)) = command(search.recipe(), step, at) else { return };
+fn drop_option(search: &mut RecipeSearch<'_>, place: CommandPlace, word: usize) {
+    let Some(Command::QemuImg(words)) = command(search.recipe(), place) else { return };
     let Some(option) = words.get(word) else { return };
     let count = match option.as_str() {
         option if WITH_VALUE.contains(&option) => 2,
         option if ALONE.contains(&option) || option.starts_with("--preallocation") => 1,
         _ => return,
     };
-    let values = words.get(word.saturating_add(1)).cloned().unwrap_or_default();
-    let mut recipe = search.recipe().clone();
+    let value = word.saturating_add(1);
+    let values = words.get(value).cloned().unwrap_or_default();
     let end = word.saturating_add(count).min(words.len());
-    if let Some(Command::QemuImg(words)) = command_mut(&mut recipe, step, at) {
-        words.drain(word..end);
-    }
-    if search.keep(recipe) || count == 1 {
+    let is_dropped = search
+        .keep_changed(|recipe| words_mut(recipe, place), |words| drop(words.drain(word..end)));
+    if is_dropped || count == 1 {
         return;
     }
     let mut parts: Vec<&str> = values.split(',').collect();
     for part in (0..parts.len()).rev() {
         let removed = parts.remove(part);
-        let mut recipe = search.recipe().clone();
-        if let Some(Command::QemuImg(words)) = command_mut(&mut recipe, step, at)
-            && let Some(value) = words.get_mut(word.saturating_add(1))
-        {
-            *value = parts.join(",");
-        }
-        if parts.is_empty() || !search.keep(recipe) {
+        let is_dropped = !parts.is_empty()
+            && search.keep_changed(
+                |recipe| words_mut(recipe, place)?.get_mut(value),
+                |value| *value = parts.join(","),
+            );
+        if !is_dropped {
             parts.insert(part, removed);
         }
     }
@@ -249,17 +357,17 @@ fn drop_option(search: &mut RecipeSearch<'_>, step: usize, at: usize, word: usiz
 
 /// Minimizes programs.
 fn programs(search: &mut RecipeSearch<'_>) {
-    each_command(search, |search, step, at| {
-        let Some(Command::Program { input, .. }) = command(search.recipe(), step, at) else {
-            return;
-        };
+    search.each_command(|search, command, place| {
+        let Command::Program { input, .. } = command else { return };
         let Ok(input) = hex::decode(input) else { return };
         let mut judge = |candidate: &[u8]| -> Result<bool, Infallible> {
-            let mut recipe = search.recipe().clone();
-            if let Some(Command::Program { input, .. }) = command_mut(&mut recipe, step, at) {
-                *input = hex::encode(candidate);
-            }
-            Ok(search.keep(recipe))
+            Ok(search.keep_changed(
+                |recipe| match command_mut(recipe, place)? {
+                    Command::Program { input, .. } => Some(input),
+                    _ => None,
+                },
+                |input| *input = hex::encode(candidate),
+            ))
         };
         // The search keeps the smallest program itself.
         let Ok(_) = minimizer::minimize(

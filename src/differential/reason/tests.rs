@@ -183,7 +183,7 @@ fn no_phrase_hides_another() {
 fn every_class_has_a_name_and_a_message_of_each_program() {
     let names: BTreeSet<_> = ReasonClass::ALL.iter().map(|class| class.name()).collect();
     assert_eq!(names.len(), ReasonClass::ALL.len());
-    for class in ReasonClass::ALL {
+    for class in ReasonClass::ALL.iter().copied() {
         // QEMU has no message of its own about a payload: it reports a failed read.
         let has = |families: &[MessageFamily]| {
             families.iter().chain(FINDINGS).any(|family| family.class == class)

@@ -3,7 +3,6 @@
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
-use std::time::Instant;
 
 use tar::{Archive, Entry};
 
@@ -14,19 +13,19 @@ use super::{
 use crate::base::error::Error;
 use crate::differential::compare::{RawFiles, Replies, compare};
 use crate::differential::divergence::Divergence;
-use crate::differential::iteration::{Course, DISK_FOLDER, Met, meet};
+use crate::differential::iteration::{Course, DISK_FOLDER, meet};
 use crate::differential::minimize::MinimizedRecipe;
-use crate::differential::reports::summary::{FoundDivergence, Summary};
-use crate::differential::reports::{ReportOrigin, Reports};
+use crate::differential::reports::Reports;
 use crate::differential::sides::Sides;
+use crate::differential::summary::{Summary, Tally};
 use crate::differential::workdir::{WorkFolder, remove, settle, stamps, unchanged};
 use crate::harness::KnownFindings;
 use crate::processes::Reply;
 use crate::recipes::RecipeError;
 use crate::recipes::recipe::RecipeStep;
 
-/// Has the program under test answer the questions of a recording, and compares its answers with QEMU's. Divergences
-/// are reported, and not minimized. `sides` gets the version of QEMU that the recording names.
+/// Has the program under test answer the questions of a recording, and compares its answers with QEMU's. The first new
+/// divergence of each iteration is reported, and not minimized. `sides` gets the version of QEMU that the recording names.
 ///
 /// # Errors
 /// The recording cannot be read, or an iteration cannot be carried out.
@@ -37,21 +36,14 @@ pub fn check(
     folder: &WorkFolder,
     reports: &Reports,
 ) -> Result<Summary, RecordingError> {
-    let start = Instant::now();
     let malformed = |what: String| RecordingError::Malformed { path: path.to_path_buf(), what };
     let file = File::open(path).map_err(|error| Error::file(path, error))?;
     let mut archive = Archive::new(file);
     let mut entries = archive.entries().map_err(|error| malformed(error.to_string()))?;
     let first = entries.next().ok_or_else(|| malformed("it is empty".to_string()))?;
     let head = head(first).map_err(malformed)?;
-    sides.qemu.version = head.qemu_version.clone();
-    let mut summary = Summary {
-        rng_seed: head.rng_seed,
-        qemu_version: head.qemu_version,
-        tested: sides.tested.name(),
-        ..Summary::default()
-    };
-    let checker = Checker { sides, known, reports };
+    sides.qemu.version = head.qemu_version;
+    let tally = Tally::new(head.rng_seed, sides, known, reports);
     let mut job = folder.job(0)?;
     let mut is_whole = false;
     for entry in entries {
@@ -66,7 +58,14 @@ pub fn check(
         if name == Path::new(ANSWERS_FILE) {
             let recorded: RecordedIteration =
                 serde_json::from_reader(entry).map_err(|error| malformed(error.to_string()))?;
-            checker.iteration(&recorded, &job, &mut summary)?;
+            let course = course(&recorded, sides, known, &job);
+            let origin = tally.origin(recorded.iteration, &recorded.recipe);
+            if tally.count(origin, &course)
+                && let Some(met) = course.met
+            {
+                let as_found = MinimizedRecipe::as_found(&recorded.recipe, met);
+                tally.report(origin, &as_found, &job.join(DISK_FOLDER))?;
+            }
             job = folder.job(0)?;
         } else {
             let target = job.join(&name);
@@ -78,9 +77,7 @@ pub fn check(
     if !is_whole {
         return Err(malformed("it ends before its last file".to_string()));
     }
-    summary.is_complete = true;
-    summary.measure(start.elapsed(), sides.cpu.seconds());
-    Ok(summary)
+    Ok(tally.finish(true)?)
 }
 
 fn head(entry: std::io::Result<Entry<'_, File>>) -> Result<RecordingHead, String> {
@@ -110,105 +107,54 @@ fn inside(entry: &Entry<'_, File>) -> Option<PathBuf> {
     (is_plain && is_file && inside.components().next().is_some()).then_some(inside)
 }
 
-struct Checker<'c> {
-    sides: &'c Sides,
-    known: &'c KnownFindings,
-    reports: &'c Reports,
+/// Compares the answers of an iteration, whose files lie in `job`, up to the first divergence that is not known.
+fn course(
+    recorded: &RecordedIteration,
+    sides: &Sides,
+    known: &KnownFindings,
+    job: &Path,
+) -> Course {
+    let (mut course, recipe) = (Course::default(), &recorded.recipe);
+    let last = recipe.steps.len().saturating_sub(1);
+    let Some(step) = recipe.steps.get(last) else { return course };
+    for asked in recorded.answers.iter().filter(|asked| sides.tested.answers(&asked.question)) {
+        course.comparisons.push(asked.question.name());
+        let question = Some(asked.question.clone());
+        match answer(asked, sides, step, job) {
+            Ok(Ok(())) => {}
+            Ok(Err((divergence, tested))) => {
+                let answers = Some((asked.reply.clone(), Some(tested)));
+                course.record(known, recipe, meet(divergence, last, step, question, answers));
+            }
+            Err(error) => course = course.failed(recipe, (last, question), &error),
+        }
+        if course.met.is_some() {
+            break;
+        }
+    }
+    course
 }
 
-impl Checker<'_> {
-    /// Compares all answers of an iteration, whose files lie in `job`.
-    fn iteration(
-        &self,
-        recorded: &RecordedIteration,
-        job: &Path,
-        summary: &mut Summary,
-    ) -> Result<(), RecordingError> {
-        let mut course = Course::default();
-        let last = recorded.recipe.steps.len().saturating_sub(1);
-        let Some(step) = recorded.recipe.steps.get(last) else { return Ok(()) };
-        for answer in
-            recorded.answers.iter().filter(|answer| self.sides.tested.answers(&answer.question))
-        {
-            course.comparisons.push(answer.question.name());
-            let question = Some(answer.question.clone());
-            let met = match self.answer(answer, step, job) {
-                Ok(Ok(())) => None,
-                Ok(Err((divergence, tested))) => {
-                    let answers = Some((answer.reply(), Some(tested)));
-                    Some(meet(divergence, last, step, question, answers))
-                }
-                Err(error) => {
-                    Course::default().failed(&recorded.recipe, (last, question), &error).met
-                }
-            };
-            if let Some(met) = met {
-                self.note(recorded, met, job, summary, &mut course)?;
-            }
-        }
-        let origin = self.origin(recorded, summary);
-        summary.count_known(origin, self.known, &course);
-        summary.distribution.add(&recorded.recipe, &course);
-        Ok(())
-    }
-
-    fn answer(
-        &self,
-        recorded: &RecordedAnswer,
-        step: &RecipeStep,
-        job: &Path,
-    ) -> Result<Result<(), (Divergence, Reply)>, RecipeError> {
-        let (disk, output) = (job.join(DISK_FOLDER), job.join("tested.raw"));
-        settle(&disk).map_err(|error| RecipeError::file(&disk, error))?;
-        let before = stamps(&disk)?;
-        let asked =
-            self.sides.ask_tested(&recorded.question, &step.disk, &disk, &output.to_string_lossy());
-        let tested = asked.map_err(RecipeError::Process)?;
-        let after = stamps(&disk)?;
-        let [qemu, ours] = [recorded.reply(), tested.clone()].map(without_disk_size);
-        let answers = Replies::new(self.sides, &qemu, &ours);
-        let files = RawFiles { qemu: &job.join(READ_FILE), tested: &output };
-        let compared = unchanged("tested", &before, &after)
-            .and_then(|()| compare(&recorded.question, answers, files));
-        remove(&output)?;
-        Ok(compared.map_err(|divergence| (divergence, tested)))
-    }
-
-    fn origin<'r>(
-        &'r self,
-        recorded: &'r RecordedIteration,
-        summary: &Summary,
-    ) -> ReportOrigin<'r> {
-        ReportOrigin {
-            rng_seed: summary.rng_seed,
-            iteration: recorded.iteration,
-            recipe: &recorded.recipe,
-            sides: self.sides,
-        }
-    }
-
-    /// Counts a divergence, and reports it if it is new.
-    fn note(
-        &self,
-        recorded: &RecordedIteration,
-        met: Met,
-        job: &Path,
-        summary: &mut Summary,
-        course: &mut Course,
-    ) -> Result<(), RecordingError> {
-        let Some(met) = course.set_aside(self.known, &recorded.recipe, met) else {
-            return Ok(());
-        };
-        if let Some(found) = summary.found.get_mut(&met.fingerprint) {
-            found.times = found.times.saturating_add(1);
-            return Ok(());
-        }
-        let origin = self.origin(recorded, summary);
-        let minimized = MinimizedRecipe::as_found(&recorded.recipe, met);
-        let report = self.reports.write(origin, &minimized, &job.join(DISK_FOLDER))?;
-        summary.found.insert(report.fingerprint.clone(), FoundDivergence::of(&report, 1));
-        Ok(())
-    }
+/// Has the program under test answer a question, and compares the answer. A divergence comes with the answer.
+fn answer(
+    recorded: &RecordedAnswer,
+    sides: &Sides,
+    step: &RecipeStep,
+    job: &Path,
+) -> Result<Result<(), (Divergence, Reply)>, RecipeError> {
+    let (disk, output) = (job.join(DISK_FOLDER), job.join("tested.raw"));
+    settle(&disk).map_err(|error| RecipeError::file(&disk, error))?;
+    let before = stamps(&disk)?;
+    let asked = sides.ask_tested(&recorded.question, &step.disk, &disk, &output.to_string_lossy());
+    let tested = asked.map_err(RecipeError::Process)?;
+    let after = stamps(&disk)?;
+    let [qemu, ours] = [recorded.reply.clone(), tested.clone()].map(without_disk_size);
+    let answers = Replies::new(sides, &qemu, &ours);
+    let files = RawFiles { qemu: &job.join(READ_FILE), tested: &output };
+    let compared = unchanged("tested", &before, &after)
+        .and_then(|()| compare(&recorded.question, answers, files));
+    remove(&output)?;
+    Ok(compared.map_err(|divergence| (divergence, tested)))
 }
 
 /// Removes the number of bytes that a file occupies: other file systems store the same file in other blocks.

@@ -21,7 +21,7 @@ use crate::base::error::Error;
 use crate::base::files::{Existing, create};
 use crate::differential::workdir::files_below;
 use crate::disk::storage::{FileStorage, Storage};
-use crate::processes::{ProcessEnd, Reply};
+use crate::processes::Reply;
 use crate::recipes::RecipeError;
 use crate::recipes::recipe::{DiskQuestion, Recipe};
 
@@ -60,17 +60,8 @@ struct RecordedIteration {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct RecordedAnswer {
     question: DiskQuestion,
-    end: ProcessEnd,
-    #[serde(with = "hex")]
-    stdout: Vec<u8>,
-    #[serde(with = "hex")]
-    stderr: Vec<u8>,
-}
-
-impl RecordedAnswer {
-    fn reply(&self) -> Reply {
-        Reply { end: self.end, stdout: self.stdout.clone(), stderr: self.stderr.clone() }
-    }
+    #[serde(flatten)]
+    reply: Reply,
 }
 
 /// The reason why a recording could not be written or compared.
@@ -82,14 +73,6 @@ pub enum RecordingError {
     /// No iteration is as the user wants.
     #[error(transparent)]
     NoIteration(#[from] NoIteration),
-    /// An iteration could not be carried out.
-    #[error("iteration {number}: {error}")]
-    Iteration {
-        /// The number of the iteration.
-        number: u64,
-        /// The reason.
-        error: RecipeError,
-    },
     /// A process could not be started, or a file could not be read or written, while an iteration was carried out.
     #[error("iteration {number}: {what}")]
     Failed {
@@ -106,12 +89,6 @@ pub enum RecordingError {
         /// The fault.
         what: String,
     },
-}
-
-impl RecordingError {
-    fn iteration(number: u64) -> impl Fn(io::Error) -> Self {
-        move |error| Self::Iteration { number, error: RecipeError::Process(error) }
-    }
 }
 
 /// The most stored bytes of the files of an iteration. Larger ones are left out.
@@ -205,9 +182,11 @@ fn append(
     for question in &last.questions {
         let output = read.to_string_lossy();
         let reply = plan.sides.ask_qemu(question, &last.disk, &disk, &output);
-        let reply = reply.map_err(RecordingError::iteration(number))?;
-        let (end, stdout, stderr) = (reply.end, reply.stdout, reply.stderr);
-        answers.push(RecordedAnswer { question: question.clone(), end, stdout, stderr });
+        let reply = reply.map_err(|error| {
+            let what = RecipeError::Process(error).to_string();
+            RecordingError::Failed { number, what }
+        })?;
+        answers.push(RecordedAnswer { question: question.clone(), reply });
     }
     let mut files = files_below(&disk).map_err(|error| Error::file(&disk, error))?;
     files.extend(read.exists().then_some(read));

@@ -1,7 +1,6 @@
 //! The reports of a campaign: a folder for each fingerprint.
 
 mod issue;
-pub mod summary;
 
 use std::fs::{self, File};
 use std::io::{self, Write};

@@ -174,7 +174,7 @@ fn ask(dir: &Path, arguments: &[&str]) -> Result<Vec<u8>, QemuError> {
     // Ctrl-C at the terminal ends it, too: it takes hours for some disks.
     let qemu_img = Executable::new("qemu-img", []).with(arguments).sharing_group();
     let ran = run(&qemu_img.in_folder(Some(dir)), QEMU_PATIENCE);
-    let (Reply { end, stdout, stderr }, _) = ran.map_err(|error| match error.kind() {
+    let Reply { end, stdout, stderr } = ran.map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => QemuError::NotRun("qemu-img is not installed".to_string()),
         _ => QemuError::Process(error),
     })?;

@@ -193,7 +193,7 @@ impl<'p> Campaign<'p> {
             edges: most(|it| it.edges),
             rare_events: most(|it| it.rare_events),
             inputs: most(|it| it.inputs),
-            found: self.all_found().len(),
+            found: self.all_found().iter().count(),
         }
     }
 

@@ -134,35 +134,32 @@ impl CampaignSummary {
             bytes: found.shortest_bytes,
             detail: found.detail.clone(),
         });
-        let seen = |(fingerprint, times): (&str, u64)| SeenFingerprint {
-            fingerprint: fingerprint.to_string(),
-            times,
+        let seen = |(fingerprint, times): (&String, &u64)| SeenFingerprint {
+            fingerprint: fingerprint.clone(),
+            times: *times,
         };
+        let all = &finished.found;
         let known = plan.known.iter().map(|finding| KnownBug {
             fingerprint: finding.fingerprint.clone(),
-            times: finished.found.times_known(&finding.fingerprint),
-            seen: finished.found.seen(&finding.fingerprint).map(seen).collect(),
+            times: all.times_known(&finding.fingerprint),
+            seen: all.seen.get(&finding.fingerprint).into_iter().flatten().map(seen).collect(),
             reason: finding.reason.clone(),
             link: finding.link.clone(),
         });
-        let is_unanswered = |kind: &QuestionKind| finished.found.is_unanswered(*kind);
-        let unanswered = QuestionKind::ALL.into_iter().filter(is_unanswered).map(|kind| {
-            let (question, idle_oracles) = kind.oracles();
-            UnansweredQuestion { question, idle_oracles }
-        });
+        let questions = QuestionKind::ALL.map(QuestionKind::oracles).into_iter();
+        let unanswered = questions.clone().filter(|(name, _)| all.unanswered.contains(*name));
+        let unanswered = unanswered
+            .map(|(question, idle_oracles)| UnansweredQuestion { question, idle_oracles });
+        let uncompared = questions.map(|(name, _)| name);
         Ok(Self {
             target: *target,
             jobs: *jobs,
             runs: finished.runs,
-            unsupported: finished.found.unsupported(),
+            unsupported: all.unsupported,
             unanswered: unanswered.collect(),
-            compared: finished.found.compared().0,
-            not_compared: finished.found.compared().1,
-            uncompared: QuestionKind::ALL
-                .into_iter()
-                .filter(|kind| finished.found.is_uncompared(*kind))
-                .map(|kind| kind.oracles().0)
-                .collect(),
+            compared: all.compared.0,
+            not_compared: all.compared.1,
+            uncompared: uncompared.filter(|name| all.uncompared.contains(*name)).collect(),
             seconds: elapsed.as_secs_f64(),
             // A job that hung at its end has reported the number of covered edges, but not which ones.
             edges: edges.max(most(|it| it.edges)),

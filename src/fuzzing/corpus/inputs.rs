@@ -129,39 +129,6 @@ pub(super) fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::harness::cases::implementation::Implementation;
-    use crate::programs::generate::{GenerateSettings, generate};
-
-    fn program(rng_seed: u64) -> Vec<u8> {
-        generate(rng_seed, GenerateSettings { operations: 12, compressed: true }).encode()
-    }
-
-    #[test]
-    fn a_pruned_corpus_has_no_twins_and_the_same_coverage() {
-        let dir = tempfile::tempdir().unwrap();
-        let (corpus, small) = (dir.path().join("corpus"), dir.path().join("small"));
-        std::fs::create_dir(&corpus).unwrap();
-        for (name, rng_seed) in [("one", 1), ("one_again", 1), ("two", 2)] {
-            std::fs::write(corpus.join(name), program(rng_seed)).unwrap();
-        }
-        let corpus =
-            Corpus::read(&Implementation::our_walker(), &corpus, TargetKind::MapExtents).unwrap();
-        assert_eq!((corpus.inputs.len(), corpus.violations), (3, 0));
-        let pruned = corpus.pruned_into(&small, Existing::Keep).unwrap();
-        assert_eq!(
-            (pruned.inputs, &*pruned.kept),
-            (3, &["one".to_string(), "two".to_string()][..])
-        );
-        let copied =
-            Corpus::read(&Implementation::our_walker(), &small, TargetKind::MapExtents).unwrap();
-        assert_eq!(copied.bytes(), pruned.kept_bytes);
-        assert!(corpus.coverage.counters().all(|(counter, _)| copied.coverage.reaches(counter)));
-        // The copies are there already, and may be the user's own files.
-        std::fs::write(small.join("two"), "mine").unwrap();
-        let again = corpus.pruned_into(&small, Existing::Keep);
-        assert!(matches!(again, Err(Error::Exists { .. })), "{again:?}");
-        assert_eq!(std::fs::read(small.join("two")).unwrap(), b"mine");
-    }
 
     #[test]
     fn an_input_that_has_gone_is_no_error() {

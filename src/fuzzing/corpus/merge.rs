@@ -269,49 +269,6 @@ mod tests {
     }
 
     #[test]
-    fn all_seeds_are_added_and_only_finds_that_reach_more() {
-        let (short, long, more) = (find("a"), find("aaa"), find("b"));
-        let dir = folders(&[
-            ("one", "seed", "ab"),
-            ("one", ".hidden", "c"),
-            ("two", "twin", "ab"),
-            ("two", &short, "a"),
-            ("two", &long, "aaa"),
-            ("one", &more, "b"),
-        ]);
-        let merged = merge(dir.path()).unwrap();
-        assert_eq!(merged.seeds, ["seed", "twin"]);
-        let added = names(dir.path());
-        assert!(added.keys().all(|name| !name.starts_with('.')), "{added:?}");
-        assert_eq!(merged.finds.len() + 2, added.len());
-        assert!(!merged.finds.contains(&short), "{merged:?}");
-        // Again: everything is there.
-        let again = merge(dir.path()).unwrap();
-        assert_eq!((again.before, again.seeds.len(), again.finds.len()), (added.len(), 0, 0));
-    }
-
-    #[test]
-    fn a_seed_whose_name_is_taken_is_named_by_its_content() {
-        let dir = folders(&[("all", "seed", "a"), ("one", "seed", "b"), ("two", "seed", "a")]);
-        let merged = merge(dir.path()).unwrap();
-        assert_eq!(merged.renamed, [dir.path().join("one/seed")]);
-        assert_eq!(merged.finds, [find("b")]);
-        let expected = [("seed".to_string(), "a".to_string()), (find("b"), "b".to_string())];
-        assert_eq!(names(dir.path()), expected.into());
-    }
-
-    #[test]
-    fn a_torn_file_is_replaced_and_no_other() {
-        let whole = find("abcdef");
-        let dir =
-            folders(&[("all", &whole, "abc"), ("all", "seed", "x"), ("one", &whole, "abcdef")]);
-        let merged = merge(dir.path()).unwrap();
-        assert_eq!(merged.torn, [dir.path().join("all").join(&whole)]);
-        let all = names(dir.path());
-        assert_eq!((&*all[&whole], &*all["seed"]), ("abcdef", "x"));
-    }
-
-    #[test]
     fn finds_with_a_violation_are_reported_and_not_added() {
         let found = find("!a");
         let dir = folders(&[("one", &found, "!a"), ("two", "seed", "!b")]);

@@ -35,19 +35,19 @@ pub struct SavedFindings {
     /// The number of runs that met each fingerprint of a known finding: of at most 32 fingerprints. The name of the
     /// field is no fingerprint, and older states lack it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    seen: BTreeMap<String, BTreeMap<String, u64>>,
+    pub seen: BTreeMap<String, BTreeMap<String, u64>>,
     /// The number of runs that were not judged: an image had a feature that the engine does not claim.
     #[serde(default, skip_serializing_if = "is_zero")]
-    unsupported: u64,
+    pub unsupported: u64,
     /// The number of images that a second opinion has judged, and of those that it could not judge.
     #[serde(default, skip_serializing_if = "is_none")]
-    compared: (u64, u64),
+    pub compared: (u64, u64),
     /// The names of the questions to which a second opinion had no answer in some run. Older states lack them.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    uncompared: BTreeSet<String>,
+    pub uncompared: BTreeSet<String>,
     /// The kinds of questions to which the engine had no answer in some run. Older states lack them.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    unanswered: BTreeSet<String>,
+    pub unanswered: BTreeSet<String>,
     /// The findings that are new.
     #[serde(flatten)]
     new: BTreeMap<String, SavedFinding>,
@@ -114,31 +114,9 @@ impl SavedFindings {
         self.known.get(fingerprint).copied().unwrap_or(0)
     }
 
-    /// Returns each fingerprint that runs met and that belongs to the known finding `known`, with the number of these
-    /// runs: of at most 32 fingerprints, in their order.
-    pub fn seen(&self, known: &str) -> impl Iterator<Item = (&str, u64)> {
-        let seen = self.seen.get(known).into_iter().flatten();
-        seen.map(|(fingerprint, times)| (&**fingerprint, *times))
-    }
-
-    /// Counts a run that was not judged.
-    pub fn add_unsupported(&mut self) {
-        self.unsupported += 1;
-    }
-
-    /// Returns the number of runs that were not judged, because an image had a feature that the engine does not claim.
-    pub fn unsupported(&self) -> u64 {
-        self.unsupported
-    }
-
     /// Notes the kinds of questions to which the engine had no answer in a run.
     pub fn add_unanswered(&mut self, kinds: QuestionKinds) {
         add_names(&mut self.unanswered, kinds);
-    }
-
-    /// Reports whether the engine had no answer to questions of this kind in some run.
-    pub fn is_unanswered(&self, kind: QuestionKind) -> bool {
-        self.unanswered.contains(kind.oracles().0)
     }
 
     /// Counts the images that a second opinion has judged, or could not judge.
@@ -146,16 +124,6 @@ impl SavedFindings {
         self.compared.0 += images.compared as u64;
         self.compared.1 += images.not_compared as u64;
         add_names(&mut self.uncompared, images.unanswered);
-    }
-
-    /// Reports whether a second opinion had no answer to questions of this kind in some run.
-    pub fn is_uncompared(&self, kind: QuestionKind) -> bool {
-        self.uncompared.contains(kind.oracles().0)
-    }
-
-    /// Returns the number of images that a second opinion has judged, and of those that it could not judge.
-    pub fn compared(&self) -> (u64, u64) {
-        self.compared
     }
 
     /// Adds the findings of another job.
@@ -166,7 +134,12 @@ impl SavedFindings {
         self.unanswered.extend(others.unanswered.iter().cloned());
         self.uncompared.extend(others.uncompared.iter().cloned());
         for (known, times) in &others.known {
-            self.extend_known(known, *times, others.seen(known));
+            let seen = others.seen.get(known).into_iter().flatten();
+            self.extend_known(
+                known,
+                *times,
+                seen.map(|(fingerprint, times)| (&**fingerprint, *times)),
+            );
         }
         for (fingerprint, found) in &others.new {
             match self.new.get_mut(fingerprint) {
@@ -185,11 +158,6 @@ impl SavedFindings {
     /// Reports whether there are no new findings.
     pub fn is_empty(&self) -> bool {
         self.new.is_empty()
-    }
-
-    /// Returns the number of new fingerprints.
-    pub fn len(&self) -> usize {
-        self.new.len()
     }
 
     /// Returns each new fingerprint with its findings, in order of the fingerprints.
@@ -223,7 +191,9 @@ mod tests {
         other.add_known(&met(&["data: b"]));
         all.extend(&other);
         assert_eq!(all.times_known("data: *"), 2);
-        assert!(all.seen("data: *").eq([("data: a", 1), ("data: b", 2)]));
+        let seen: BTreeMap<String, u64> =
+            [("data: a".to_string(), 1), ("data: b".to_string(), 2)].into();
+        assert_eq!(all.seen["data: *"], seen);
         let text = serde_json::to_string(&all).unwrap();
         assert_eq!(serde_json::from_str::<SavedFindings>(&text).unwrap(), all);
     }
@@ -236,7 +206,6 @@ mod tests {
         }
         all.add_known(&met(&["data: 0"]));
         assert_eq!(all.times_known("data: *"), 2 * MAX_SEEN as u64 + 1);
-        assert_eq!(all.seen("data: *").count(), MAX_SEEN);
-        assert_eq!(all.seen("data: *").next(), Some(("data: 0", 2)));
+        assert_eq!((all.seen["data: *"].len(), all.seen["data: *"]["data: 0"]), (MAX_SEEN, 2));
     }
 }

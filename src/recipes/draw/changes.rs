@@ -50,7 +50,7 @@ impl Draft<'_> {
         let is_drawn = |operation: &DiskOperation| {
             !matches!(operation, DiskOperation::Create | DiskOperation::Damage)
         };
-        let drawn: Vec<_> = DiskOperation::ALL.into_iter().filter(is_drawn).collect();
+        let drawn: Vec<_> = DiskOperation::ALL.iter().copied().filter(is_drawn).collect();
         match self.one_of(&drawn) {
             Some(DiskOperation::Repair) if self.percent(30) => DiskOperation::Damage,
             operation => operation.unwrap_or(DiskOperation::Write),

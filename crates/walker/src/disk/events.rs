@@ -1,7 +1,9 @@
 //! The lists of events in a run, of the states in which they happen, of rare events, and of the classes of walks.
 //! Each value has a name and an index.
 
-/// Defines an enum of events and the name of each, which people read.
+/// Defines an enum and the name of each value, which people read.
+#[macro_export]
+#[doc(hidden)]
 macro_rules! closed {
     (
         $(#[$about:meta])* $name:ident {
@@ -311,4 +313,4 @@ impl State {
     }
 }
 
-pub(super) use closed;
+pub use closed;
