@@ -266,7 +266,8 @@ fn isolation() {
     let kind = TargetKind::MapExtents;
     let walker = Implementation::our_walker();
     let mut target = kind.create(&walker, FileNames::default(), recorder.clone());
-    let mut worker = Supervised::new(&walker, kind, slot, BTreeSet::new(), counter);
+    let mut worker =
+        Supervised::new(&walker, kind, slot, BTreeSet::new(), counter, Checks::default());
     println!("| programs | in the process, runs a second | in a worker | cost |");
     println!("|---|---|---|---|");
     for (name, compressed) in SETS {

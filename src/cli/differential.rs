@@ -207,7 +207,7 @@ fn against(
 ) -> ExitResult {
     let folder = WorkFolder::create(&arguments.workdir)?;
     let reports = reports(arguments)?;
-    let summary = recording::check::check(path, &mut sides, &known, &folder, &reports)?;
+    let summary = recording::check(path, &mut sides, &known, &folder, &reports)?;
     finish(&summary, arguments, &reports, &known)
 }
 

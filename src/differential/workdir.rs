@@ -1,5 +1,6 @@
-//! The folder of a campaign, and the files in it. Each campaign has a subfolder of its own, which it locks and removes
-//! at its end. The next campaign removes the subfolders of campaigns that were killed, and nothing else.
+//! The folders of a campaign, and the files in them. In the folder in which it works, and in that of its reports, each
+//! campaign has a subfolder of its own, which it locks and removes at its end. The next campaign removes the subfolders
+//! of campaigns that were killed, and nothing else.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -12,9 +13,9 @@ use crate::processes::end_below;
 use crate::recipes::RecipeError;
 
 /// The beginning of the names of subfolders.
-const PREFIX: &str = "qcowfuzz-differential-";
+const PREFIX: &str = ".qcowfuzz-differential-";
 
-/// The subfolder of a running campaign. Dropping it removes it.
+/// A hidden subfolder of a running campaign. Dropping it removes it.
 #[derive(Debug)]
 pub struct WorkFolder {
     path: PathBuf,
@@ -38,6 +39,11 @@ impl WorkFolder {
         let path = made.map_err(|error| Error::file(&dir, error))?.keep();
         let lock = locked(&path)?;
         Ok(Self { path, _lock: lock })
+    }
+
+    /// Returns the path of the subfolder.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Returns the path of the folder in which job number `job` works.

@@ -347,22 +347,14 @@ mod tests {
     }
 
     #[test]
-    fn map_extents_finds_nothing() {
+    fn programs_and_random_bytes_find_nothing() {
         let mut entropy = Entropy::new(1);
-        for rng_seed in 0..1000 {
-            let wanted = GenerateSettings { operations: 24, compressed: rng_seed % 2 == 0 };
-            report(run(TargetKind::MapExtents, &generate(rng_seed, wanted).encode()));
-            report(run(TargetKind::MapExtents, &random_bytes(&mut entropy)));
-        }
-    }
-
-    #[test]
-    fn refcounts_finds_nothing() {
-        let mut entropy = Entropy::new(2);
-        for rng_seed in 0..200 {
-            let wanted = GenerateSettings { operations: 24, compressed: true };
-            report(run(TargetKind::Refcounts, &generate(rng_seed, wanted).encode()));
-            report(run(TargetKind::Refcounts, &random_bytes(&mut entropy)));
+        for (kind, count) in [(TargetKind::MapExtents, 1000), (TargetKind::Refcounts, 200)] {
+            for rng_seed in 0..count {
+                let wanted = GenerateSettings { operations: 24, compressed: rng_seed % 2 == 0 };
+                report(run(kind, &generate(rng_seed, wanted).encode()));
+                report(run(kind, &random_bytes(&mut entropy)));
+            }
         }
     }
 

@@ -1,8 +1,5 @@
 //! A folder in which tools perform the commands of one recipe, step by step: the facts that are then known of its
 //! disks, and their files in memory, as QEMU names them.
-//!
-//! # Arithmetic
-//! A length that passes 2^64 is longer than any limit.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};

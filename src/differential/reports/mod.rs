@@ -3,7 +3,8 @@
 mod issue;
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
+use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -14,11 +15,11 @@ use super::divergence::DivergenceKind;
 use super::iteration::Met;
 use super::minimize::MinimizedRecipe;
 use super::sides::Sides;
+use super::workdir::{WorkFolder, files_below};
 use crate::base::error::Error;
 use crate::base::files::replace;
-use crate::differential::workdir::files_below;
 use crate::disk::offsets::HostOffset;
-use crate::disk::storage::{FileStorage, Storage};
+use crate::disk::storage::{FileStorage, PIECE_BYTES, Storage, each_data};
 use crate::recipes::recipe::Recipe;
 use issue::{commands_of, issue, script};
 
@@ -26,8 +27,6 @@ use issue::{commands_of, issue, script};
 pub const ISSUE_FILE: &str = "issue.md";
 /// The facts about the divergence.
 const REPORT_FILE: &str = "divergence.json";
-/// The beginning of the names of files and folders that are still written.
-const INCOMPLETE: &str = ".qcowfuzz-";
 /// The longest name of a report's folder, without its digest.
 const MAX_NAME: usize = 60;
 
@@ -96,25 +95,17 @@ pub(super) fn describe_known(
 #[derive(Debug)]
 pub struct Reports {
     dir: PathBuf,
-    /// The folder itself, open and locked together with the other campaigns that write to it.
-    _lock: File,
+    /// The files and folders that are still written.
+    incomplete: WorkFolder,
 }
 
 impl Reports {
-    /// Creates the folder if it is missing. If no other campaign writes to it, files that a killed campaign had not
-    /// completed are removed.
+    /// Creates the folder if it is missing.
     ///
     /// # Errors
-    /// It cannot be created, or such a file cannot be removed.
+    /// It cannot be created, or files that a killed campaign had not completed cannot be removed.
     pub fn create(dir: &Path) -> Result<Self, Error> {
-        let failed = |error| Error::file(dir, error);
-        fs::create_dir_all(dir).map_err(failed)?;
-        let lock = File::open(dir).map_err(failed)?;
-        if lock.try_lock().is_ok() {
-            remove_incomplete(dir).map_err(failed)?;
-        }
-        lock.lock_shared().map_err(failed)?;
-        Ok(Self { dir: dir.to_path_buf(), _lock: lock })
+        Ok(Self { incomplete: WorkFolder::create(dir)?, dir: dir.to_path_buf() })
     }
 
     /// Returns the folder.
@@ -159,8 +150,7 @@ impl Reports {
             return Ok(report);
         }
         let failed = |error| Error::file(&self.dir, error);
-        let staged =
-            tempfile::Builder::new().prefix(INCOMPLETE).tempdir_in(&self.dir).map_err(failed)?;
+        let staged = tempfile::tempdir_in(self.incomplete.path()).map_err(failed)?;
         copy_images(disk, &staged.path().join("disk"), &mut report.left_out)?;
         write_outputs(met, staged.path())?;
         write(
@@ -179,22 +169,8 @@ impl Reports {
     /// # Errors
     /// The file cannot be written.
     pub fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), Error> {
-        replace(&self.dir.join(name), &self.dir, bytes)
+        replace(&self.dir.join(name), self.incomplete.path(), bytes)
     }
-}
-
-fn remove_incomplete(dir: &Path) -> std::io::Result<()> {
-    for entry in fs::read_dir(dir)? {
-        let entry = entry?;
-        if !entry.file_name().to_string_lossy().starts_with(INCOMPLETE) {
-            continue;
-        }
-        match entry.file_type()?.is_dir() {
-            true => fs::remove_dir_all(entry.path())?,
-            false => fs::remove_file(entry.path())?,
-        }
-    }
-    Ok(())
 }
 
 /// Reports whether an earlier campaign was killed before it minimized the divergence of a report.
@@ -220,8 +196,7 @@ fn folder_name(fingerprint: &str, sides: &Sides) -> String {
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    let written = File::create(path).and_then(|mut file| file.write_all(bytes));
-    written.map_err(|error| Error::file(path, error))
+    fs::write(path, bytes).map_err(|error| Error::file(path, error))
 }
 
 /// Writes both complete outputs.
@@ -263,9 +238,6 @@ fn exchange(_: &Path, _: &Path) -> io::Result<()> {
 
 /// The most bytes of an image that a report keeps. Holes do not count.
 const MAX_IMAGE_BYTES: u64 = 64 << 20;
-/// The bytes that are copied at once.
-const STORED_PIECE_BYTES: usize = 256 << 10;
-
 /// Copies the images of a folder, and notes the names of those that are too long. Without the folder, there are none.
 fn copy_images(from: &Path, to: &Path, left_out: &mut Vec<String>) -> Result<(), Error> {
     fs::create_dir(to).map_err(|error| Error::file(to, error))?;
@@ -287,22 +259,13 @@ fn copy_images(from: &Path, to: &Path, left_out: &mut Vec<String>) -> Result<(),
     Ok(())
 }
 
-fn copy(source: &FileStorage, target: &Path) -> std::io::Result<()> {
+fn copy(source: &FileStorage, target: &Path) -> io::Result<()> {
     let file = File::create(target)?;
     file.set_len(source.length_bytes())?;
-    let (mut at, end) = (HostOffset::ZERO, HostOffset::new(source.length_bytes()));
-    let mut piece = vec![0; STORED_PIECE_BYTES];
-    while at < end {
-        let part = source.stored(at, end).map_err(std::io::Error::other)?;
-        let length = part.end.get().saturating_sub(at.get()).min(STORED_PIECE_BYTES as u64);
-        if part.stored {
-            let bytes = piece.get_mut(..length as usize).unwrap_or_default();
-            source.read_at(at, bytes).map_err(std::io::Error::other)?;
-            file.write_all_at(bytes, at.get())?;
-            at += length;
-        } else {
-            at = part.end;
-        }
-    }
-    Ok(())
+    let range = HostOffset::ZERO..HostOffset::new(source.length_bytes());
+    let copied = each_data::<_, io::Error>(source, range, &mut vec![0; PIECE_BYTES], |data| {
+        file.write_all_at(data.bytes, data.offset.get())?;
+        Ok(ControlFlow::Continue(()))
+    });
+    copied.map(drop)
 }

@@ -1,19 +1,17 @@
 //! A job of a campaign, and the worker process that does it now.
 
-use std::ffi::OsString;
-use std::path::Path;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use crate::findings::isolation::{IsolatedRun, IsolationError, RUN_ERROR_BYTES};
 use crate::fuzzing::embedded::state::CampaignState;
 use crate::fuzzing::embedded::{FuzzProgress, SavedFindings};
-use crate::harness::{ChainFiles, Checks};
-use crate::processes::{Executable, Process, ProcessEnd};
+use crate::harness::ChainFiles;
+use crate::processes::{Process, ProcessEnd};
 
 use super::plan::{CampaignError, CampaignPlan};
 use super::subject::Running;
-use super::worker::Message;
+use super::worker::{Message, WorkerJob};
 
 /// The number of a job, and a message of its worker; after the last message, the last text on its standard error.
 pub(super) type Heard = (usize, Result<Message, String>);
@@ -230,32 +228,6 @@ impl Drop for Job {
     }
 }
 
-/// Returns the executable of a worker of a job, with the arguments that each worker of the job gets.
-fn executable(job: usize, plan: &CampaignPlan) -> Executable {
-    let CampaignPlan { places, target, jobs, rng_seed, max_operations, build, .. } = plan;
-    let option = |name: &str, path: &Path| {
-        let mut option = OsString::from(name);
-        option.push(path);
-        option
-    };
-    let executable = plan.executable.clone();
-    let executable = executable.with(["fuzz-worker", "--target", target.name(), "--build", build]);
-    let executable = executable.with([option("--dir=", places.dir())]);
-    let executable = executable.with(places.shared().map(|shared| option("--corpus=", shared)));
-    let numbers = [
-        ("--job", job as u64),
-        ("--jobs", *jobs as u64),
-        // Jobs with the same seed would run the same children.
-        ("--rng-seed", rng_seed.wrapping_add(job as u64)),
-        ("--max-operations", *max_operations as u64),
-    ];
-    executable.with(numbers.into_iter().flat_map(numbered)).with(plan.limits.options())
-}
-
-fn numbered((name, number): (&str, u64)) -> [String; 2] {
-    [name.to_string(), number.to_string()]
-}
-
 /// Starts a worker, and a thread that passes its messages on.
 fn worker(
     job: usize,
@@ -264,15 +236,25 @@ fn worker(
     plan: &CampaignPlan,
     heard: &Sender<Heard>,
 ) -> Result<Process, CampaignError> {
-    let until = until.map(|runs| ("--until", runs));
-    let left = plan.left().map(|left| ("--milliseconds", left.as_millis() as u64));
-    let flags = [
-        (begins, "--begins"),
-        (plan.generated, "--generated"),
-        (plan.checks == Checks::AfterEach, "--check-each"),
-    ];
-    let executable = executable(job, plan).with(until.into_iter().chain(left).flat_map(numbered));
-    let executable = executable.with(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, it)| it));
+    let worker_job = WorkerJob {
+        target: plan.target,
+        dir: plan.places.dir().into(),
+        shared: plan.places.shared().map(Into::into),
+        number: job,
+        jobs: plan.jobs,
+        // Jobs with the same seed would run the same children.
+        rng_seed: plan.rng_seed.wrapping_add(job as u64),
+        max_operations: plan.max_operations,
+        build: plan.build.clone(),
+        until,
+        limit: plan.left(),
+        generated: plan.generated,
+        checks: plan.checks,
+        begins,
+    };
+    let line = serde_json::to_string(&worker_job).map_err(|it| CampaignError::Worker(it.into()))?;
+    let executable = plan.executable.clone().with(["fuzz-worker", &line]);
+    let executable = executable.with(plan.limits.options());
     let (worker, outputs) = executable.start().map_err(CampaignError::Worker)?;
     let heard = heard.clone();
     std::thread::spawn(move || {

@@ -2,7 +2,7 @@
 //!
 //! The supervisor ([`Campaign`]) starts a worker for each job, reads its messages, ends runs that hang, and starts the
 //! next worker where one ended. A worker is an executable that the caller names. It is run as `EXECUTABLE fuzz-worker
-//! OPTIONS...`, as the command `qcowfuzz` understands it, and calls [`worker::run`]. A worker writes each input to a
+//! JOB LIMITS...`, as the command `qcowfuzz` understands it, and calls [`worker::run`]. A worker writes each input to a
 //! file before it runs it (`subject`), so the supervisor knows the input that ended it. Everything that a campaign
 //! keeps is in its [`Places`].
 

@@ -36,24 +36,21 @@ pub struct Supervised {
 }
 
 impl Supervised {
-    /// Runs inputs of `target` with `implementation` under test, except `killers`.
+    /// Runs inputs of `target` with `implementation` under test, except `killers`. Verifies the images of programs at
+    /// the times `checks`.
     pub fn new(
         implementation: &Implementation,
         target: TargetKind,
         slot: Slot,
         killers: BTreeSet<Vec<u8>>,
         counter: RunCounter,
+        checks: Checks,
     ) -> Self {
         let recorder = Rc::new(Recorder::new());
         let runner = Runner::new(implementation, target, FileNames::default(), recorder.clone());
         let tracer = Tracer::new(implementation, target);
-        let (checks, cut, skipped, failed) = Default::default();
+        let (cut, skipped, failed) = Default::default();
         Self { runner, tracer, recorder, slot, counter, checks, cut, killers, skipped, failed }
-    }
-
-    /// Verifies the images of programs at these times.
-    pub fn verified(self, checks: Checks) -> Self {
-        Self { checks, ..self }
     }
 
     /// Returns the program of `input` up to the operation after which a violation was found, if it shows the same

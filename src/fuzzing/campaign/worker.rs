@@ -2,6 +2,7 @@
 //! when its standard input does.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,15 +28,15 @@ use crate::processes::RunCounter;
 use super::plan::Places;
 use super::subject::{Slot, Supervised};
 
-/// The job of a worker.
-#[derive(Clone, Debug)]
+/// The job of a worker, as its command line has it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkerJob {
     /// The target.
     pub target: TargetKind,
     /// The folder of the campaign: see [`Places`].
-    pub dir: PathBuf,
+    pub dir: OsString,
     /// The folder of inputs that campaigns share, if there is one.
-    pub shared: Option<PathBuf>,
+    pub shared: Option<OsString>,
     /// The number of the job, from 0.
     pub number: usize,
     /// The number of jobs.
@@ -115,7 +116,8 @@ fn work(
     let start = Instant::now();
     let stop = when_input_ends();
     let _silence = PanicNotes::take_over();
-    let places = Places::new(job.dir.clone(), job.shared.clone(), job.target)?;
+    let shared = job.shared.clone().map(PathBuf::from);
+    let places = Places::new(job.dir.clone().into(), shared, job.target)?;
     let state = places.state(job.number);
     let mut fuzzer = fuzzer(implementation, job, &places, &state, counter)?;
     // The state that is saved by now has the inputs of the corpus.
@@ -168,8 +170,7 @@ fn fuzzer(
     let killers = files::list(places.killers()?.dir())?;
     let killers: Result<BTreeSet<_>, _> =
         killers.iter().map(|path| files::read(path, MAX_INPUT_BYTES)).collect();
-    let subject =
-        Supervised::new(implementation, job.target, open, killers?, counter).verified(job.checks);
+    let subject = Supervised::new(implementation, job.target, open, killers?, counter, job.checks);
     let settings = FuzzSettings {
         rng_seed: job.rng_seed,
         inputs: job.target.definition().inputs,

@@ -1,8 +1,5 @@
 //! Mutations of files of any content. Most of them know no format, as libFuzzer's own mutations. One aims at the
 //! numbers that the engine under test has read.
-//!
-//! # Arithmetic
-//! A file of any content may name any offset. A range ends at the end of the file.
 
 use std::ops::Range;
 

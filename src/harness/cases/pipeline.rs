@@ -15,7 +15,7 @@ use crate::images::limits::Limits;
 use crate::programs::{Effect, Program, Vm};
 
 /// The times at which images are built and verified, in addition to a program's checkpoints and its end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Checks {
     /// In a share of the programs, after every operation that changes something: the changes alone are judged. The
     /// `rng_seed` of the program decides, so that the program keeps its checks when it is minimized.

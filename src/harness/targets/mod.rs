@@ -118,6 +118,13 @@ impl serde::Serialize for TargetKind {
     }
 }
 
+impl<'de> serde::Deserialize<'de> for TargetKind {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = <String as serde::Deserialize>::deserialize(deserializer)?;
+        Self::named(&name).ok_or_else(|| serde::de::Error::custom(format!("no target {name}")))
+    }
+}
+
 /// Programs that build valid images, with our walker as the first engine.
 const MAP_EXTENTS: Definition = Definition {
     name: "map_extents",

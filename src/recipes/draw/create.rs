@@ -130,22 +130,9 @@ impl Draft<'_> {
         let source = self.pattern(content);
         let file = self.name(ImageFormat::Qcow2);
         let size = content.length();
-        self.img([
-            "convert",
-            "-q",
-            "-t",
-            "unsafe",
-            "-S",
-            "512",
-            "-f",
-            "raw",
-            "-O",
-            "qcow2",
-            "-o",
-            "cluster_size=512",
-            &source,
-            &file,
-        ]);
+        let line = "convert -q -t unsafe -S 512 -f raw -O qcow2 -o cluster_size=512";
+        let words = line.split(' ').chain([&*source, &*file]).map(str::to_string);
+        self.commands.push(Command::QemuImg(words.collect()));
         self.top = DraftImage {
             file,
             size,
