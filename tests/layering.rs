@@ -113,7 +113,7 @@ const CLOCKED: &[&str] = &[
     "fuzzing::embedded",
     "differential::campaign",
     "differential::iteration",
-    "differential::minimize",
+    "differential::minimize::search",
     "differential::sides",
     "differential::workdir",
     "differential::summary",

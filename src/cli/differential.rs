@@ -14,7 +14,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::base::features::{Feature, FeatureSet};
 use crate::differential::campaign::{DifferentialCampaign, DifferentialError, Plan};
 use crate::differential::divergence::{cause_of, is_bug, known_of_qemu};
-use crate::differential::recording::{self, RecordingError};
+use crate::differential::recording;
 use crate::differential::reports::{ISSUE_FILE, Reports};
 use crate::differential::sides::{Sides, Tested};
 use crate::differential::summary::Summary;
@@ -121,12 +121,6 @@ pub struct Arguments {
 
 impl From<DifferentialError> for CommandError {
     fn from(error: DifferentialError) -> Self {
-        Self::Message(error.to_string())
-    }
-}
-
-impl From<RecordingError> for CommandError {
-    fn from(error: RecordingError) -> Self {
         Self::Message(error.to_string())
     }
 }

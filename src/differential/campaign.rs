@@ -1,6 +1,6 @@
 //! A campaign: many iterations, on several threads, and what they found together.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use super::iteration::{Course, DISK_FOLDER, RecipeRunner, format_of};
 use super::minimize::{MinimizedRecipe, Tries, minimize};
 use super::reports::{ReportOrigin, Reports};
 use super::sides::Sides;
-use super::summary::{Summary, Tally};
+use super::summary::{CampaignResults, Summary};
 use super::workdir::WorkFolder;
 use crate::base::error::Error;
 use crate::base::features::FeatureSet;
@@ -25,7 +25,7 @@ const MAX_FAILED_ITERATIONS: u64 = 20;
 /// The longest time that a divergence is minimized. Recipes that hang take the time limit of a process each.
 const MAX_MINIMIZE_TIME: Duration = Duration::from_secs(300);
 
-/// The reason why a campaign could not go on.
+/// The reason why a campaign could not go on, or a recording could not be written or compared.
 #[derive(Debug, thiserror::Error)]
 pub enum DifferentialError {
     /// No iteration is as the user wants.
@@ -42,6 +42,22 @@ pub enum DifferentialError {
         /// The reason of the last one.
         what: String,
     },
+    /// A process could not be started, or a file could not be read or written, while an iteration was recorded.
+    #[error("iteration {number}: {what}")]
+    Failed {
+        /// The number of the iteration.
+        number: u64,
+        /// The reason.
+        what: String,
+    },
+    /// A recording could not be read.
+    #[error("{}: {what}, expected a file that --record wrote", .path.display())]
+    Malformed {
+        /// The recording.
+        path: PathBuf,
+        /// The fault.
+        what: String,
+    },
 }
 
 /// A running campaign.
@@ -52,7 +68,7 @@ pub struct DifferentialCampaign<'c> {
     folder: &'c WorkFolder,
     /// Ends the campaign after the iterations that are running.
     stop: Arc<AtomicBool>,
-    tally: Tally<'c>,
+    results: CampaignResults<'c>,
     queue: Mutex<Queue>,
 }
 
@@ -74,9 +90,9 @@ impl<'c> DifferentialCampaign<'c> {
         reports: &'c Reports,
         stop: Arc<AtomicBool>,
     ) -> Self {
-        let tally = Tally::new(plan.rng_seed, &plan.sides, &plan.known, reports);
+        let results = CampaignResults::new(plan.rng_seed, &plan.sides, &plan.known, reports);
         let queue = Queue { next: plan.first, left: plan.iterations, failure: None };
-        Self { plan, folder, stop, tally, queue: Mutex::new(queue) }
+        Self { plan, folder, stop, results, queue: Mutex::new(queue) }
     }
 
     /// Carries out all iterations, and calls `watch` after each one. Returns the summary, which it has also written to
@@ -93,13 +109,13 @@ impl<'c> DifferentialCampaign<'c> {
                             self.stop.store(true, Ordering::Relaxed);
                             self.lock().failure.get_or_insert(error);
                         }
-                        self.tally.with_summary(watch);
+                        self.results.with_summary(watch);
                     }
                 });
             }
         });
         let Queue { left, failure, .. } = &mut *self.lock();
-        let summary = self.tally.finish(*left == 0 && failure.is_none())?;
+        let summary = self.results.finish(*left == 0 && failure.is_none())?;
         failure.take().map_or(Ok(summary), Err)
     }
 
@@ -131,8 +147,8 @@ impl<'c> DifferentialCampaign<'c> {
             Ok(folder) => RecipeRunner { sides, known, folder: &folder }.run(recipe),
             Err(error) => Course::default().failed(recipe, (0, None), &RecipeError::Folder(error)),
         };
-        let origin = self.tally.origin(number, recipe);
-        let is_new = self.tally.count(origin, &course);
+        let origin = self.results.origin(number, recipe);
+        let is_new = self.results.count(origin, &course);
         self.fail_if_none_works(&course)?;
         if let Some(met) = course.met.filter(|_| is_new) {
             if self.plan.fail_fast {
@@ -140,10 +156,10 @@ impl<'c> DifferentialCampaign<'c> {
             }
             let folder = self.folder.path_of(job);
             let as_found = MinimizedRecipe::as_found(recipe, met);
-            self.tally.report(origin, &as_found, &folder.join(DISK_FOLDER))?;
+            self.results.report(origin, &as_found, &folder.join(DISK_FOLDER))?;
             self.minimize(origin, as_found, &folder)?;
         }
-        Ok(self.tally.save_sometimes()?)
+        Ok(self.results.save_sometimes()?)
     }
 
     /// Minimizes a divergence, and replaces its report. If the divergence does not occur again, it keeps its first
@@ -160,7 +176,7 @@ impl<'c> DifferentialCampaign<'c> {
         // The images of the minimized recipe are those of the report.
         let again = tries.met(&minimized.recipe).ok().flatten();
         match again.is_some_and(|again| again.fingerprint == minimized.met.fingerprint) {
-            true => self.tally.report(origin, &minimized, &folder.join(DISK_FOLDER)),
+            true => self.results.report(origin, &minimized, &folder.join(DISK_FOLDER)),
             false => Ok(()),
         }
     }
@@ -168,7 +184,7 @@ impl<'c> DifferentialCampaign<'c> {
     /// Fails if the first iterations, or all, could not be carried out.
     fn fail_if_none_works(&self, course: &Course) -> Result<(), DifferentialError> {
         let (iterations, failed) =
-            self.tally.with_summary(|all| (all.distribution.iterations, all.failed));
+            self.results.with_summary(|all| (all.distribution.iterations, all.failed));
         let is_late = iterations >= self.plan.iterations.min(MAX_FAILED_ITERATIONS);
         match course.met.as_ref().filter(|_| is_late && failed == iterations) {
             Some(met) => {

@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::{Deserialize, Serialize};
 use tar::{Archive, Builder, Entry, Header};
 
-use super::campaign::{MAX_LEFT_OUT, NoIteration, Plan};
+use super::campaign::{DifferentialError, MAX_LEFT_OUT, NoIteration, Plan};
 use super::compare::{RawFiles, Replies, compare};
 use super::divergence::Divergence;
 use super::iteration::{Course, DISK_FOLDER, RecipeRunner, meet};
 use super::minimize::MinimizedRecipe;
 use super::reports::Reports;
 use super::sides::Sides;
-use super::summary::{Summary, Tally};
+use super::summary::{CampaignResults, Summary};
 use super::workdir::{WorkFolder, files_below, remove, settle, stamps, unchanged};
 use crate::base::error::Error;
 use crate::base::files::{Existing, create};
@@ -68,33 +68,6 @@ struct RecordedAnswer {
     reply: Reply,
 }
 
-/// The reason why a recording could not be written or compared.
-#[derive(Debug, thiserror::Error)]
-pub enum RecordingError {
-    /// A file could not be read or written.
-    #[error(transparent)]
-    File(#[from] Error),
-    /// No iteration is as the user wants.
-    #[error(transparent)]
-    NoIteration(#[from] NoIteration),
-    /// A process could not be started, or a file could not be read or written, while an iteration was carried out.
-    #[error("iteration {number}: {what}")]
-    Failed {
-        /// The number of the iteration.
-        number: u64,
-        /// The reason.
-        what: String,
-    },
-    /// The recording could not be read.
-    #[error("{}: {what}, expected a file that --record wrote", .path.display())]
-    Malformed {
-        /// The recording.
-        path: PathBuf,
-        /// The fault.
-        what: String,
-    },
-}
-
 /// The most stored bytes of the files of an iteration. Larger ones are left out.
 const MAX_RECORDED_BYTES: u64 = 8 << 20;
 
@@ -110,7 +83,7 @@ pub fn write(
     folder: &WorkFolder,
     stop: &AtomicBool,
     watch: &impl Fn(u64),
-) -> Result<u64, RecordingError> {
+) -> Result<u64, DifferentialError> {
     let (mut recorded, mut failure) = (0, None);
     let written = create(path, Existing::Keep, |file| {
         let mut archive = Builder::new(file);
@@ -137,7 +110,7 @@ fn append_all(
     folder: &WorkFolder,
     stop: &AtomicBool,
     watch: &impl Fn(u64),
-) -> Result<u64, RecordingError> {
+) -> Result<u64, DifferentialError> {
     let head = RecordingHead {
         version: RECORDING_VERSION,
         qemu_version: plan.sides.qemu.version.clone(),
@@ -171,12 +144,12 @@ fn append(
     folder: &WorkFolder,
     number: u64,
     recipe: Recipe,
-) -> Result<bool, RecordingError> {
+) -> Result<bool, DifferentialError> {
     let job = folder.job(0)?;
     let runner = RecipeRunner { sides: &plan.sides, known: &plan.known, folder: &job };
     let course = runner.run(&recipe.without_questions());
     if let Some(met) = course.met.as_ref().filter(|_| course.is_failed()) {
-        return Err(RecordingError::Failed { number, what: met.divergence.detail.clone() });
+        return Err(DifferentialError::Failed { number, what: met.divergence.detail.clone() });
     }
     // A crash of QEMU is for a campaign to find.
     let Some(last) = recipe.steps.last().filter(|_| course.met.is_none()) else { return Ok(false) };
@@ -188,7 +161,7 @@ fn append(
         let reply = plan.sides.ask_qemu(question, &last.disk, &disk, &output);
         let reply = reply.map_err(|error| {
             let what = RecipeError::Process(error).to_string();
-            RecordingError::Failed { number, what }
+            DifferentialError::Failed { number, what }
         })?;
         answers.push(RecordedAnswer { question: question.clone(), reply });
     }
@@ -223,7 +196,7 @@ fn append_json(
     archive: &mut Builder<&File>,
     path: &Path,
     value: &impl Serialize,
-) -> Result<(), RecordingError> {
+) -> Result<(), DifferentialError> {
     let failed = |error: io::Error| Error::file(path, error);
     let bytes = serde_json::to_vec(value).map_err(|error| failed(error.into()))?;
     let mut header = Header::new_gnu();
@@ -247,7 +220,8 @@ impl Recipe {
 }
 
 /// Has the program under test answer the questions of a recording, and compares its answers with QEMU's. The first new
-/// divergence of each iteration is reported, and not minimized. `sides` gets the version of QEMU that the recording names.
+/// divergence of each iteration is reported, and not minimized. `sides` gets the version of QEMU that the recording
+/// names.
 ///
 /// # Errors
 /// The recording cannot be read, or an iteration cannot be carried out.
@@ -257,15 +231,15 @@ pub fn check(
     known: &KnownFindings,
     folder: &WorkFolder,
     reports: &Reports,
-) -> Result<Summary, RecordingError> {
-    let malformed = |what: String| RecordingError::Malformed { path: path.to_path_buf(), what };
+) -> Result<Summary, DifferentialError> {
+    let malformed = |what: String| DifferentialError::Malformed { path: path.to_path_buf(), what };
     let file = File::open(path).map_err(|error| Error::file(path, error))?;
     let mut archive = Archive::new(file);
     let mut entries = archive.entries().map_err(|error| malformed(error.to_string()))?;
     let first = entries.next().ok_or_else(|| malformed("it is empty".to_string()))?;
     let head = head(first).map_err(malformed)?;
     sides.qemu.version = head.qemu_version;
-    let tally = Tally::new(head.rng_seed, sides, known, reports);
+    let results = CampaignResults::new(head.rng_seed, sides, known, reports);
     let mut job = folder.job(0)?;
     let mut is_whole = false;
     for entry in entries {
@@ -281,12 +255,12 @@ pub fn check(
             let recorded: RecordedIteration =
                 serde_json::from_reader(entry).map_err(|error| malformed(error.to_string()))?;
             let course = course(&recorded, sides, known, &job);
-            let origin = tally.origin(recorded.iteration, &recorded.recipe);
-            if tally.count(origin, &course)
+            let origin = results.origin(recorded.iteration, &recorded.recipe);
+            if results.count(origin, &course)
                 && let Some(met) = course.met
             {
                 let as_found = MinimizedRecipe::as_found(&recorded.recipe, met);
-                tally.report(origin, &as_found, &job.join(DISK_FOLDER))?;
+                results.report(origin, &as_found, &job.join(DISK_FOLDER))?;
             }
             job = folder.job(0)?;
         } else {
@@ -299,7 +273,7 @@ pub fn check(
     if !is_whole {
         return Err(malformed("it ends before its last file".to_string()));
     }
-    Ok(tally.finish(true)?)
+    Ok(results.finish(true)?)
 }
 
 fn head(entry: io::Result<Entry<'_, File>>) -> Result<RecordingHead, String> {

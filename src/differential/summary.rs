@@ -113,16 +113,16 @@ fn count(counts: &mut BTreeMap<String, u64>, mut names: Vec<&str>) {
 }
 
 /// The results so far.
-pub struct Tally<'c> {
+pub struct CampaignResults<'c> {
     sides: &'c Sides,
     /// The divergences that are known.
     known: &'c KnownFindings,
     reports: &'c Reports,
     start: Instant,
-    state: Mutex<TallyState>,
+    state: Mutex<ResultsState>,
 }
 
-struct TallyState {
+struct ResultsState {
     summary: Summary,
     /// The number of iterations that met each divergence whose report is still written. No other thread writes it, and
     /// no summary names it.
@@ -130,7 +130,7 @@ struct TallyState {
     saved: Instant,
 }
 
-impl<'c> Tally<'c> {
+impl<'c> CampaignResults<'c> {
     /// Returns the results before the first iteration of a campaign with this seed.
     pub fn new(
         rng_seed: u64,
@@ -145,11 +145,11 @@ impl<'c> Tally<'c> {
             ..Summary::default()
         };
         let start = Instant::now();
-        let state = TallyState { summary, unreported: BTreeMap::new(), saved: start };
+        let state = ResultsState { summary, unreported: BTreeMap::new(), saved: start };
         Self { sides, known, reports, start, state: Mutex::new(state) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, TallyState> {
+    fn lock(&self) -> MutexGuard<'_, ResultsState> {
         // A thread that panicked left counts that are at most one short.
         self.state.lock().unwrap_or_else(|lock| lock.into_inner())
     }
@@ -163,7 +163,7 @@ impl<'c> Tally<'c> {
     /// the report.
     pub fn count(&self, origin: ReportOrigin<'_>, course: &Course) -> bool {
         let mut state = self.lock();
-        let TallyState { summary, unreported, .. } = &mut *state;
+        let ResultsState { summary, unreported, .. } = &mut *state;
         summary.distribution.add(origin.recipe, course);
         summary.failed += u64::from(course.is_failed());
         self.count_known(summary, origin, course);
@@ -191,7 +191,7 @@ impl<'c> Tally<'c> {
         }
     }
 
-    /// Writes the report of a divergence, whose recipe was carried out in `disk` last, and then names it in the summary.
+    /// Writes the report of a divergence, whose recipe was carried out in `disk` last. Then names it in the summary.
     ///
     /// # Errors
     /// A file cannot be read or written.
@@ -240,7 +240,7 @@ impl<'c> Tally<'c> {
     }
 
     /// Writes the summary to the folder of the reports.
-    fn save(&self, state: &mut TallyState) -> Result<(), Error> {
+    fn save(&self, state: &mut ResultsState) -> Result<(), Error> {
         state.summary.seconds = self.start.elapsed().as_secs_f64();
         state.saved = Instant::now();
         let json = serde_json::to_vec_pretty(&state.summary)

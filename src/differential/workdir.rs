@@ -13,9 +13,11 @@ use crate::processes::end_below;
 use crate::recipes::RecipeError;
 
 /// The beginning of the names of subfolders.
-const PREFIX: &str = ".qcowfuzz-differential-";
+const PREFIX: &str = "qcowfuzz-differential-";
+/// The beginning of the names of subfolders with what is still written.
+const INCOMPLETE_PREFIX: &str = ".qcowfuzz-";
 
-/// A hidden subfolder of a running campaign. Dropping it removes it.
+/// A subfolder of a running campaign. Dropping it removes it.
 #[derive(Debug)]
 pub struct WorkFolder {
     path: PathBuf,
@@ -29,13 +31,22 @@ impl WorkFolder {
     /// # Errors
     /// A folder cannot be created, or one that a killed campaign left cannot be removed.
     pub fn create(dir: &Path) -> Result<Self, Error> {
+        Self::named(PREFIX, dir)
+    }
+
+    /// Creates a hidden subfolder for what is still written. Otherwise as [`WorkFolder::create`].
+    pub(super) fn incomplete(dir: &Path) -> Result<Self, Error> {
+        Self::named(INCOMPLETE_PREFIX, dir)
+    }
+
+    fn named(prefix: &str, dir: &Path) -> Result<Self, Error> {
         fs::create_dir_all(dir).map_err(|error| Error::file(dir, error))?;
         // Commands name files by their absolute paths.
         let dir = dir.canonicalize().map_err(|error| Error::file(dir, error))?;
         // Two campaigns that begin at the same time must not take each other's subfolders for leftovers.
         let _turn = locked(&dir)?;
-        remove_leftovers(&dir)?;
-        let made = tempfile::Builder::new().prefix(PREFIX).tempdir_in(&dir);
+        remove_leftovers(prefix, &dir)?;
+        let made = tempfile::Builder::new().prefix(prefix).tempdir_in(&dir);
         let path = made.map_err(|error| Error::file(&dir, error))?.keep();
         let lock = locked(&path)?;
         Ok(Self { path, _lock: lock })
@@ -78,12 +89,12 @@ impl Drop for WorkFolder {
 }
 
 /// Removes the subfolders of campaigns that no longer run, after the last processes of these have ended.
-fn remove_leftovers(dir: &Path) -> Result<(), Error> {
+fn remove_leftovers(prefix: &str, dir: &Path) -> Result<(), Error> {
     let in_dir = |error| Error::file(dir, error);
     for entry in dir.read_dir().map_err(in_dir)? {
         let path = entry.map_err(in_dir)?.path();
         let is_ours =
-            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix));
         if is_ours && path.is_dir() && is_abandoned(&path) {
             end_below(&path);
             fs::remove_dir_all(&path).map_err(|error| Error::file(&path, error))?;

@@ -3,8 +3,8 @@
 //!
 //! Each step chooses a parent (`pool`), breeds a child (`breeder`), runs it, and scores its coverage (`pool`). If a
 //! child is interesting, the loop runs it once more after other inputs. It keeps the child only if the second run has
-//! the same result. An input with the content of a kept one is a duplicate. All state counts steps, never time: the same
-//! seed and the same corpus give the same campaign, even if it is interrupted and resumed (`state`).
+//! the same result. An input with the content of a kept one is a duplicate. All state counts steps, never time: the
+//! same seed and the same corpus give the same campaign, even if it is interrupted and resumed (`state`).
 
 pub(crate) mod breeder;
 pub mod findings;

@@ -1,6 +1,6 @@
 //! Removes images from a backing chain: one between two others, the top one, or all that lie below one.
 
-use super::{CommandPlace, RecipeSearch, words_mut};
+use super::search::{CommandPlace, RecipeSearch, words_mut};
 use crate::recipes::recipe::{Command, Recipe, named_by, relative_to, value_of, verb_of};
 
 /// Removes images.

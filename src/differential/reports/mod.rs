@@ -105,7 +105,7 @@ impl Reports {
     /// # Errors
     /// It cannot be created, or files that a killed campaign had not completed cannot be removed.
     pub fn create(dir: &Path) -> Result<Self, Error> {
-        Ok(Self { incomplete: WorkFolder::create(dir)?, dir: dir.to_path_buf() })
+        Ok(Self { incomplete: WorkFolder::incomplete(dir)?, dir: dir.to_path_buf() })
     }
 
     /// Returns the folder.

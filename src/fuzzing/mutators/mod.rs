@@ -199,8 +199,8 @@ fn choose(
     place.map(|place| MUTATIONS[place].change)
 }
 
-/// Turns a program into a child of it, by one, two or four mutations. The same context gives the same child for the same
-/// engine under test.
+/// Turns a program into a child of it, by one, two or four mutations. The same context gives the same child for the
+/// same engine under test.
 pub fn breed(program: &mut Program, context: &mut MutationContext, weights: &Weights) {
     if program.operations.len() > context.most {
         operations::to_length(program, context);
