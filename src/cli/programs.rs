@@ -96,6 +96,6 @@ pub fn export_image(arguments: &ExportArguments) -> ExitResult {
     let limits = target.definition().limits;
     let explained = explain(&input, limits, usize::MAX, &export::names(output));
     let holes = if arguments.fill { Holes::Fill } else { Holes::Keep };
-    export::write(output, Existing::forced(arguments.force), explained.built(), holes)?;
+    export::write(output, Existing::forced(arguments.force), explained.built.files(), holes)?;
     Ok(Exit::Nothing)
 }

@@ -100,7 +100,7 @@ fn files_of(input: &str, file: &str) -> Option<Vec<String>> {
     let input = hex::decode(input).ok().filter(|input| input.len() as u64 <= MAX_INPUT_BYTES)?;
     let names = export::names(Path::new(file));
     let explained = explain(&input, Limits::HOSTILE, usize::MAX, &names);
-    let (_, images) = explained.built();
+    let (_, images) = explained.built.files();
     let mut commands = Vec::new();
     for (name, image) in images.files(&names) {
         let (name, length) = (name.unwrap_or(file), image.length_bytes());
@@ -168,7 +168,7 @@ mod tests {
         let [ours, theirs] = dirs.each_ref().map(|dir| dir.path().join("disk1.qcow2"));
         let names = export::names(&ours);
         let explained = explain(&input, Limits::HOSTILE, usize::MAX, &names);
-        export::write_small_filled(&ours, Existing::Keep, explained.built()).unwrap();
+        export::write_small_filled(&ours, Existing::Keep, explained.built.files()).unwrap();
         let program = Command::Program { input: hex::encode(&input), file: "disk1.qcow2".into() };
         let lines = lines(&program);
         assert!(lines.len() > 2 && lines.len() <= MAX_COMMANDS, "{lines:#?}");

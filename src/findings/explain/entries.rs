@@ -1,6 +1,9 @@
 //! The fields and entries of an image, with their values and the meaning of their bits in words.
 
+use std::fmt;
 use std::ops::Range;
+
+use serde::{Serialize, Serializer};
 
 use crate::base::limits::MAX_EXPLAINED_ENTRIES;
 use crate::disk::clusters::SUBCLUSTERS;
@@ -16,30 +19,92 @@ use crate::formats::vmdk::tables::Tables;
 use crate::images::files::image::Image;
 
 /// A field or an entry.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct ExplainedEntry {
     /// The part of the image that contains it.
+    #[serde(serialize_with = "serialise_part")]
     pub part: Part,
     /// The name of a field in the specification; empty for an entry.
+    #[serde(skip_serializing_if = "str::is_empty")]
     pub name: &'static str,
     /// The host offset of its first byte.
+    #[serde(rename = "offset", serialize_with = "serialise_offset")]
     pub at: HostOffset,
     /// Its width in bytes: 1, 2, 4 or 8.
+    #[serde(rename = "width")]
     pub width_bytes: u8,
     /// The order of its bytes.
+    #[serde(skip)]
     pub order: ByteOrder,
     /// The guest range that it maps: empty if it maps nothing, the whole disk if it affects all of it.
+    #[serde(skip)]
     pub guest: Range<u64>,
     /// The value that the build wrote.
-    pub value: u64,
-    /// The value that a hostile program wrote over it, and the meaning of that value's bits.
-    pub damaged: Option<(u64, String)>,
+    pub value: EntryValue,
+    /// The value that a hostile program wrote over it.
+    #[serde(flatten)]
+    pub damaged: Option<DamagedValue>,
     /// The meaning of the value's bits.
     pub spelled: String,
     /// The last operation that changed the guest range that it maps.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub operation: Option<usize>,
     /// True if the walker reads it.
     pub read: bool,
+}
+
+/// The value of a field or an entry. It prints as hexadecimal digits, as many as the field has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryValue {
+    /// The value.
+    pub value: u64,
+    width_bytes: u8,
+}
+
+/// The value that a hostile program wrote.
+#[derive(Clone, Debug, Serialize)]
+pub struct DamagedValue {
+    /// The value.
+    #[serde(rename = "damaged")]
+    pub value: EntryValue,
+    /// The meaning of its bits.
+    #[serde(rename = "damaged_spelled")]
+    pub spelled: String,
+}
+
+impl fmt::Display for EntryValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { value, width_bytes } = self;
+        write!(f, "{value:0width$x}", width = usize::from(*width_bytes) * 2)
+    }
+}
+
+impl Serialize for EntryValue {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+fn serialise_part<S: Serializer>(part: &Part, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(part.name())
+}
+
+fn serialise_offset<S: Serializer>(offset: &HostOffset, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(offset.get())
+}
+
+impl ExplainedEntry {
+    /// Records the value that the entry has now, if it is another one.
+    pub(super) fn note_damage(&mut self, image: &Image, facts: &ImageFacts) {
+        let value = value_at(image, self.at, self.width_bytes, self.order);
+        let spelled = || spelled(self.part, self.name, value.value, facts);
+        self.damaged = (value != self.value).then(|| DamagedValue { value, spelled: spelled() });
+    }
+}
+
+fn value_at(image: &Image, at: HostOffset, width_bytes: u8, order: ByteOrder) -> EntryValue {
+    let value = order.in_order(image.number(at, width_bytes), width_bytes);
+    EntryValue { value, width_bytes }
 }
 
 /// Returns the entries of an image, part by part, at most [`MAX_EXPLAINED_ENTRIES`].
@@ -51,23 +116,19 @@ pub(super) fn of(
 ) -> Vec<ExplainedEntry> {
     let entry = |element: &Element| {
         let Element { part, name, at, width_bytes, order, .. } = *element;
-        let value = order.in_order(image.number(at, width_bytes), width_bytes);
-        let guest = element.guest.clone();
-        let spelled = spelled(part, name, value, facts);
-        let operation = operation(&guest);
-        let (damaged, read) = (None, false);
+        let value = value_at(image, at, width_bytes, order);
         ExplainedEntry {
             part,
             name,
             at,
             width_bytes,
             order,
-            guest,
+            guest: element.guest.clone(),
             value,
-            damaged,
-            spelled,
-            operation,
-            read,
+            damaged: None,
+            spelled: spelled(part, name, value.value, facts),
+            operation: operation(&element.guest),
+            read: false,
         }
     };
     anatomy.elements().take(MAX_EXPLAINED_ENTRIES).map(entry).collect()
@@ -102,7 +163,7 @@ impl ImageFacts {
 }
 
 /// Returns the meaning of a field or an entry in words.
-pub fn spelled(part: Part, name: &str, value: u64, facts: &ImageFacts) -> String {
+fn spelled(part: Part, name: &str, value: u64, facts: &ImageFacts) -> String {
     match facts.format {
         ImageFormat::Qcow2 => qcow2(part, name, value, facts.geometry.as_ref()),
         format => formats::spelled(format, part, name, value, facts.grain_tables.as_ref()),

@@ -3,6 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
+
 use crate::base::file_parts::FilePart;
 use crate::base::limits::MAX_EXPLAINED_RUNS;
 use crate::disk::clusters::ClusterSize;
@@ -20,7 +23,7 @@ use crate::images::files::image::Image;
 use crate::images::files::{Images, LayerFile, LayerFiles};
 use crate::programs::Vm;
 
-use super::entries::{self, ExplainedEntry, ImageFacts, spelled};
+use super::entries::{self, ExplainedEntry, ImageFacts};
 
 /// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,8 +61,20 @@ impl FileKind {
     }
 }
 
+impl Serialize for FileKind {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(match self {
+            Self::Image => "image",
+            Self::OtherImage => "other_image",
+            Self::Raw => "raw",
+            Self::DataFile => "data_file",
+            Self::Extent(_) => "extent",
+        })
+    }
+}
+
 /// A file of a chain.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct FileView {
     /// The kind of the file.
     pub kind: FileKind,
@@ -68,8 +83,10 @@ pub struct FileView {
     /// The length that the build wrote, in bytes.
     pub length_bytes: u64,
     /// The length to which a hostile program truncated it, in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cut_to_bytes: Option<u64>,
     /// The facts that give the fields and entries their meaning.
+    #[serde(skip)]
     pub facts: ImageFacts,
     /// The cluster size in bytes. For a raw file, the cluster size of the operations that wrote it.
     pub cluster_bytes: u64,
@@ -78,6 +95,7 @@ pub struct FileView {
     /// The fields and entries of an image, part by part.
     pub entries: Vec<ExplainedEntry>,
     /// The reason why the file could not be decoded in full.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
 }
 
@@ -94,6 +112,51 @@ pub struct FileRun {
     pub on_disk: u64,
     /// The operations that wrote the bytes, or that wrote the data that the bytes map, in order.
     pub operations: Vec<usize>,
+}
+
+impl FileView {
+    /// Returns the depth of the file below the image at the top, in words after its name.
+    pub fn layer(&self) -> String {
+        match self.depth {
+            0 => String::new(),
+            1 => ", 1 layer down".to_string(),
+            more => format!(", {more} layers down"),
+        }
+    }
+
+    /// Returns the number of clusters that a run reaches into.
+    pub fn clusters(&self, run: &FileRun) -> u64 {
+        run.length_bytes().div_ceil(self.cluster_bytes.max(1))
+    }
+}
+
+impl FileRun {
+    /// Returns the number of bytes.
+    pub fn length_bytes(&self) -> u64 {
+        self.bytes.end.saturating_sub(self.bytes.start)
+    }
+
+    /// Returns the name of the role: `hole` or `leak` if nothing references the bytes.
+    pub fn role_name(&self) -> &'static str {
+        match self.role {
+            Some(role) => role.name(),
+            None if self.on_disk > 0 => "leak",
+            None => "hole",
+        }
+    }
+}
+
+impl Serialize for FileRun {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut run = serializer.serialize_struct("FileRun", 6)?;
+        run.serialize_field("offset", &self.bytes.start)?;
+        run.serialize_field("length", &self.length_bytes())?;
+        run.serialize_field("role", self.role_name())?;
+        run.serialize_field("references", &self.references)?;
+        run.serialize_field("refcount", &self.on_disk)?;
+        run.serialize_field("operations", &self.operations)?;
+        run.end()
+    }
 }
 
 /// Returns the files of all layers, from the top down. `provenance` has the same order.
@@ -388,12 +451,7 @@ pub(super) fn note_damage(files: &mut [FileView], images: &Images) {
         let image = layer.file(file);
         let length_bytes = image.length_bytes();
         view.cut_to_bytes = (length_bytes != view.length_bytes).then_some(length_bytes);
-        let facts = view.facts;
-        for entry in &mut view.entries {
-            let now = image.number(entry.at, entry.width_bytes);
-            let now = entry.order.in_order(now, entry.width_bytes);
-            let spelled = || spelled(entry.part, entry.name, now, &facts);
-            entry.damaged = (now != entry.value).then(|| (now, spelled()));
-        }
+        let facts = &view.facts;
+        view.entries.iter_mut().for_each(|entry| entry.note_damage(image, facts));
     }
 }

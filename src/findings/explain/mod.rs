@@ -29,20 +29,26 @@ use watch::{Watch, Watched};
 
 pub use files::{FileKind, FileRun, FileView};
 
-pub use entries::{ExplainedEntry, spelled};
-pub use steps::{Mapped, Step, StepChange};
+pub use entries::{DamagedValue, ExplainedEntry};
+pub use steps::Step;
+pub(crate) use steps::effect_name;
 
 /// The explanation of an input.
 #[derive(Debug)]
 pub struct Explanation {
-    /// The decoded program.
-    pub program: Program,
     /// The records of the program, in order.
     pub steps: Vec<Step>,
     /// The files that the program builds, from the top image down. Each data file follows its image.
     pub files: Vec<FileView>,
     /// The extents that the reference model expects of the undamaged disk.
     pub expected: Vec<Extent>,
+    /// The files, and the operations behind their bytes.
+    pub built: BuiltFiles,
+}
+
+/// The files of an explained program, and the operations behind their bytes.
+#[derive(Debug)]
+pub struct BuiltFiles {
     /// The provenance of each layer, from the top down.
     provenance: Vec<Provenance>,
     vm: Vm,
@@ -66,24 +72,19 @@ pub fn explain(input: &[u8], limits: Limits, operations: usize, names: &FileName
         Damage::default().apply(&mut images, vm.attacks());
         files::note_damage(&mut files, &images);
     }
-    Explanation { program, steps, files, expected, provenance, vm, images }
+    Explanation { steps, files, expected, built: BuiltFiles { provenance, vm, images } }
 }
 
 /// Runs the walker on the undamaged top image and returns the ranges that it reads.
-pub fn reads(program: &Program, limits: Limits, operations: usize) -> Vec<Watched> {
-    let operations = program.operations.iter().copied().take(operations).collect();
-    let begun = Program { prologue: program.prologue, operations };
-    Watch::default().run(&begun, limits).read().to_vec()
+pub fn reads(input: &[u8], limits: Limits, operations: usize) -> Vec<Watched> {
+    let mut program = Program::decode(input);
+    program.operations.truncate(operations);
+    Watch::default().run(&program, limits).read().to_vec()
 }
 
-/// Returns the extents that an engine reports for the images, at most `MAX_EXPLAINED_EXTENTS`, and the reason if the
-/// walk did not finish.
-pub fn walk(engine: &mut dyn Engine, images: &Images) -> (Vec<Extent>, Option<String>) {
-    walk_chain(engine, &Chain::new(images))
-}
-
-/// Returns the extents that an engine reports for a chain of any files, and the reason if the walk did not finish.
-pub fn walk_chain(engine: &mut dyn Engine, chain: &Chain) -> (Vec<Extent>, Option<String>) {
+/// Returns the extents that an engine reports for a chain of any files, at most `MAX_EXPLAINED_EXTENTS`, and the reason
+/// if the walk did not finish.
+pub fn walk(engine: &mut dyn Engine, chain: &Chain) -> (Vec<Extent>, Option<String>) {
     let mut extents = Vec::new();
     let mut collector =
         Collector::new(&mut extents, EXPLAINED_FUEL).stopping_after(MAX_EXPLAINED_EXTENTS);
@@ -102,10 +103,10 @@ pub fn explain_file(image: &Image) -> FileView {
     files::image(image, &mut Anatomy::default(), 0, &Provenance::default())
 }
 
-impl Explanation {
+impl BuiltFiles {
     /// Returns the virtual machine, which knows the names in the images, and the images, damaged if the program damages
     /// them.
-    pub fn built(&self) -> (&Vm, &Images) {
+    pub fn files(&self) -> (&Vm, &Images) {
         (&self.vm, &self.images)
     }
 
@@ -117,7 +118,9 @@ impl Explanation {
         let asked = layers.filter(|(layer, _)| depth.is_none_or(|depth| depth == *layer));
         asked.flat_map(|(_, layer)| layer.touching(guest)).collect()
     }
+}
 
+impl Explanation {
     /// Marks the entries of the top layer that the walker read.
     pub fn note_reads(&mut self, reads: &[Watched]) {
         for file in self.files.iter_mut().filter(|file| file.depth == 0) {

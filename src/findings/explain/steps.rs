@@ -3,6 +3,8 @@
 use std::fmt;
 use std::ops::Range;
 
+use serde::{Serialize, Serializer};
+
 use crate::disk::clusters::ClusterSize;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
@@ -20,36 +22,71 @@ use crate::programs::{
 };
 
 /// A record of an input.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Step {
     /// The program counter: the byte of the input at which the record begins.
     pub counter: usize,
-    /// The record.
-    pub bytes: [u8; OPERATION_BYTES],
+    /// The bytes of the record.
+    pub bytes: RecordBytes,
+    /// The number of the operation, from 0; `None` if the record has no meaning.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub number: Option<usize>,
     /// The decoded operation, with its operands folded into their ranges. `None` if the opcode has no meaning yet, or
     /// if the program has reached its maximum length.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "serialise_operation")]
     pub operation: Option<Operation>,
     /// The effect of the operation; `None` if it did not run.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "serialise_effect")]
     pub effect: Option<Effect>,
     /// The index of the layer that the operation changed; 0 is the lowest layer.
-    pub height: usize,
+    #[serde(skip)]
+    height: usize,
     /// The changes that the operation made, with operands clamped to the disk and to the limits.
+    // The key is older than the name, and scripts read it.
+    #[serde(rename = "deeds")]
     pub changes: Vec<StepChange>,
+    /// True if the violation was found after this operation.
+    pub failing: bool,
 }
 
-/// The new state of guest bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mapped {
-    /// Data.
-    Data,
-    /// Compressed data.
-    Compressed,
-    /// Zeros.
-    Zeros,
-    /// No mapping.
-    Unallocated,
-    /// Subclusters with different states.
-    Subclusters,
+/// The bytes of a record. They print as hexadecimal digits.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordBytes([u8; OPERATION_BYTES]);
+
+impl fmt::Display for RecordBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl Serialize for RecordBytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+fn serialise_operation<S: Serializer>(
+    operation: &Option<Operation>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    operation.map(|operation| operation.to_string()).serialize(serializer)
+}
+
+fn serialise_effect<S: Serializer>(
+    effect: &Option<Effect>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    effect.map(effect_name).serialize(serializer)
+}
+
+/// Returns the name of an effect.
+pub(crate) fn effect_name(effect: Effect) -> &'static str {
+    match effect {
+        Effect::None => "none",
+        Effect::Changed => "changed",
+        Effect::Asked => "asked",
+        Effect::Checkpoint => "checkpoint",
+    }
 }
 
 /// A change that an operation made, or another result of it.
@@ -57,8 +94,8 @@ pub enum Mapped {
 pub enum StepChange {
     /// Guest bytes have a new state.
     Mapped {
-        /// The new state.
-        what: Mapped,
+        /// The new state, in words.
+        what: &'static str,
         /// The guest range: whole clusters, which may reach past the end of the disk.
         guest: Range<u64>,
         /// The host range that holds them, if they have one.
@@ -118,9 +155,10 @@ pub(super) fn run(
             }
             None => (None, Vec::new()),
         };
+        let (bytes, number) = (RecordBytes(*bytes), operation.map(|_| index));
         index += usize::from(operation.is_some());
-        let height = vm.journals().len() - 1;
-        steps.push(Step { counter, bytes: *bytes, operation, effect, height, changes });
+        let (height, failing) = (vm.journals().len() - 1, false);
+        steps.push(Step { counter, bytes, number, operation, effect, height, changes, failing });
     }
     // A raw file has no mapping: a guest offset is also the host offset.
     let raw: Vec<bool> = vm.journals().map(|journal| journal.format == ImageFormat::Raw).collect();
@@ -188,13 +226,16 @@ fn step(
     (effect, changes)
 }
 
+/// The state of compressed data. Each cluster of them is a change of its own.
+const COMPRESSED: &str = "compressed";
+
 fn change(record: &JournalRecord, cluster_size: ClusterSize) -> StepChange {
     let what = match *record {
-        JournalRecord::Written { .. } => Mapped::Data,
-        JournalRecord::Compressed { .. } => Mapped::Compressed,
-        JournalRecord::Zeroed { .. } => Mapped::Zeros,
-        JournalRecord::Discarded { .. } => Mapped::Unallocated,
-        JournalRecord::Subclusters { .. } => Mapped::Subclusters,
+        JournalRecord::Written { .. } => "data",
+        JournalRecord::Compressed { .. } => COMPRESSED,
+        JournalRecord::Zeroed { .. } => "zeros",
+        JournalRecord::Discarded { .. } => "unallocated",
+        JournalRecord::Subclusters { .. } => "subclusters",
         JournalRecord::Resized { .. }
         | JournalRecord::SnapshotTaken
         | JournalRecord::SnapshotDeleted { .. }
@@ -214,7 +255,7 @@ fn add(changes: &mut Vec<StepChange>, change: StepChange) {
         StepChange::Mapped { what, guest, host },
     ) = (changes.last_mut(), &change)
         && last_what == what
-        && *what != Mapped::Compressed
+        && *what != COMPRESSED
         && last_guest.end == guest.start
     {
         let goes_on = match (&mut *last_host, host) {
@@ -233,6 +274,12 @@ fn add(changes: &mut Vec<StepChange>, change: StepChange) {
     changes.push(change);
 }
 
+impl Serialize for StepChange {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 impl fmt::Display for StepChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let span = |range: &Range<u64>| {
@@ -240,13 +287,6 @@ impl fmt::Display for StepChange {
         };
         match self {
             Self::Mapped { what, guest, host } => {
-                let what = match what {
-                    Mapped::Data => "data",
-                    Mapped::Compressed => "compressed",
-                    Mapped::Zeros => "zeros",
-                    Mapped::Unallocated => "unallocated",
-                    Mapped::Subclusters => "subclusters",
-                };
                 write!(f, "guest {} {what}", span(guest))?;
                 host.iter().try_for_each(|host| write!(f, " at host {}", span(host)))
             }
@@ -255,7 +295,7 @@ impl fmt::Display for StepChange {
                 JournalRecord::SnapshotTaken => f.write_str("snapshot taken"),
                 JournalRecord::SnapshotDeleted { index } => write!(f, "snapshot {index} deleted"),
                 JournalRecord::SnapshotApplied { index } => write!(f, "snapshot {index} applied"),
-                // These records map guest bytes: see `Mapped`.
+                // These records map guest bytes: see `StepChange::Mapped`.
                 _ => Ok(()),
             },
             Self::Layer { size_bytes, cluster_bytes } => {

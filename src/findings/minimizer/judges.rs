@@ -180,7 +180,7 @@ impl ShellCommand {
         let names = export::names(&path);
         let explained = caught(|| explain(candidate, limits, usize::MAX, &names));
         let explained = explained.map_err(NotRun::Build)?;
-        export::write_small_filled(&path, Existing::Replace, explained.built())?;
+        export::write_small_filled(&path, Existing::Replace, explained.built.files())?;
         Ok(path)
     }
 }

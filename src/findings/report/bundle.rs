@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use tar::{Builder, Header};
 
 use crate::base::files::Existing;
+use crate::disk::extent::Extent;
 use crate::disk::storage::Storage;
 use crate::harness::cases::target::Expectation;
 use crate::harness::targets::TargetKind;
@@ -61,24 +62,24 @@ impl Archive {
         }
         match QemuResult::of(report).answer {
             Ok(map) => {
-                self.map("map-qemu-img.json", &map.records)?;
+                self.map("map-qemu-img.json", &map.extents)?;
                 if map.holes == Holes::Keep {
                     self.file("map-qemu-img.txt", SPARSE.as_bytes())?;
                 }
             }
             Err(why) => self.file("map-qemu-img.txt", format!("{why}\n").as_bytes())?,
         }
-        if let Some(explanation) = evidence.explanation() {
-            self.images(explanation.built(), target)?;
+        if let Some(built) = &evidence.built {
+            self.images(built.files(), target)?;
         }
         self.file("versions.txt", versions().as_bytes())?;
         self.with_mode("reproduce.sh", reproduce(report).as_bytes(), 0o755)
     }
 
     /// Adds a map in the form of qemu-img.
-    fn map(&mut self, name: &str, records: &[MapRecord]) -> io::Result<()> {
+    fn map(&mut self, name: &str, extents: &[Extent]) -> io::Result<()> {
         let mut list = RecordList::begin(Vec::new())?;
-        records.iter().try_for_each(|record| list.push(record))?;
+        extents.iter().try_for_each(|extent| list.push(&MapRecord::from(extent)))?;
         let mut text = list.end()?;
         text.push(b'\n');
         self.file(name, &text)

@@ -2,7 +2,6 @@
 
 #[cfg(feature = "cli")]
 pub mod bundle;
-pub mod evidence;
 pub mod examiner;
 pub(crate) mod log;
 #[cfg(feature = "cli")]
@@ -16,16 +15,16 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use crate::disk::extent::Extent;
 use crate::harness::cases::target::{Expectation, Inputs};
 use crate::harness::targets::TargetKind;
 use crate::harness::{Outcome, Pipeline};
 use crate::programs::Effect;
 
-use super::explain::FileKind;
+use super::explain::{DamagedValue, ExplainedEntry, FileKind, FileRun, FileView, Step};
 use super::runner::{Ran, Runner, finding_of_two};
 
-use evidence::{EntryJson, Evidence, FileJson, RunJson, StepJson};
-use records::MapRecord;
+use examiner::Evidence;
 
 /// The verdict on an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -106,9 +105,6 @@ pub struct Report {
     /// The commands of the recipe, if the input chooses one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub recipe: Vec<String>,
-    /// True if the second run gave the same result as the first.
-    #[serde(skip)]
-    pub steady: bool,
     /// The evidence.
     #[serde(flatten, skip_serializing_if = "Evidence::is_empty")]
     pub evidence: Evidence,
@@ -134,7 +130,6 @@ impl Report {
             failed: None,
             program: None,
             recipe: runner.recipe_lines(),
-            steady: true,
             evidence: Evidence::default(),
         };
         match ran {
@@ -168,7 +163,7 @@ impl Report {
     /// Replaces the finding of the first run by the difference between the two runs.
     pub fn differs(&mut self, first: &Ran, again: &Ran) {
         let found = finding_of_two(first, again);
-        (self.verdict, self.steady) = (Verdict::Violation, false);
+        self.verdict = Verdict::Violation;
         (self.fingerprint, self.detail) = found.map(|it| (it.fingerprint, it.detail)).unzip();
     }
 
@@ -295,13 +290,14 @@ impl Report {
 }
 
 /// Writes the program. The explanation of each operation is a comment, so the text still assembles.
-fn steps(program: &str, steps: &[StepJson], out: &mut impl Write) -> io::Result<()> {
+fn steps(program: &str, steps: &[Step], out: &mut impl Write) -> io::Result<()> {
     let image = program.lines().next().unwrap_or_default();
     writeln!(out, "{image}")?;
-    let widest = |step: &StepJson| step.operation.as_ref().map_or(0, String::len);
-    let width = steps.iter().map(widest).max().unwrap_or(0).min(56);
-    for StepJson { counter, bytes, number, operation, effect, changes, failing } in steps {
-        let (Some(number), Some(operation)) = (number, operation) else {
+    let texts: Vec<_> = steps.iter().map(|it| it.operation.map(|it| it.to_string())).collect();
+    let width = texts.iter().flatten().map(String::len).max().unwrap_or(0).min(56);
+    for (step, text) in steps.iter().zip(&texts) {
+        let Step { counter, bytes, number, effect, changes, failing, .. } = step;
+        let (Some(number), Some(operation)) = (number, text) else {
             writeln!(out, "; at {counter}: {bytes} has no meaning")?;
             continue;
         };
@@ -331,9 +327,8 @@ fn differences(report: &Report, out: &mut impl Write) -> io::Result<()> {
     };
     writeln!(out, "        {expected:44}{actual}")?;
     let longest = evidence.expected.len().max(evidence.actual.len());
-    let printed = |records: &[MapRecord], at: usize| {
-        records.get(at).map_or("—".to_string(), |it| it.extent().to_string())
-    };
+    let printed =
+        |extents: &[Extent], at: usize| extents.get(at).map_or("—".to_string(), Extent::to_string);
     for at in first.saturating_sub(AROUND)..(first + AROUND + 1).min(longest) {
         let mark = if at == first { '>' } else { ' ' };
         let (expected, actual) = (printed(&evidence.expected, at), printed(&evidence.actual, at));
@@ -345,14 +340,12 @@ fn differences(report: &Report, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-fn layout(file: &FileJson, out: &mut impl Write) -> io::Result<()> {
-    let FileJson { kind, depth, length_bytes, cluster_bytes, runs, fault, .. } = file;
-    let what = kind.name();
-    let layer = layer(*depth);
+fn layout(file: &FileView, out: &mut impl Write) -> io::Result<()> {
+    let FileView { kind, length_bytes, cluster_bytes, runs, fault, .. } = file;
+    let (what, layer) = (kind.name(), file.layer());
     writeln!(out, "\n{what}{layer}: {length_bytes} bytes, clusters of {cluster_bytes}")?;
     for run in runs.iter().take(MOST_LINES) {
-        let RunJson { offset, length, role, references, refcount, operations } = run;
-        let clusters = length.div_ceil((*cluster_bytes).max(1));
+        let FileRun { bytes, references, on_disk: refcount, operations, .. } = run;
         let counts = match (references, refcount, kind) {
             (1, 1, _)
             | (0, 0, _)
@@ -360,21 +353,12 @@ fn layout(file: &FileJson, out: &mut impl Write) -> io::Result<()> {
             | (_, _, FileKind::Extent(_)) => String::new(),
             _ => format!("  references {references}, refcount {refcount}"),
         };
-        let (by, role) = (by(operations), role.name());
-        let place = format!("{offset:#x}");
+        let (by, role, clusters) = (by(operations), run.role_name(), file.clusters(run));
+        let place = format!("{:#x}", bytes.start);
         writeln!(out, "  {place:>14} {clusters:>8} × {role}{counts}{by}")?;
     }
     more(runs.len(), out)?;
     fault.iter().try_for_each(|fault| writeln!(out, "  incomplete: {fault}"))
-}
-
-/// Returns the depth of a file below the image at the top, in words.
-fn layer(depth: usize) -> String {
-    match depth {
-        0 => String::new(),
-        1 => ", 1 layer down".to_string(),
-        more => format!(", {more} layers down"),
-    }
 }
 
 /// Returns the numbers of the operations.
@@ -388,8 +372,8 @@ fn by(operations: &[usize]) -> String {
 }
 
 /// Writes the entries that a hostile program changed. Reports whether there are any.
-fn damages(files: &[FileJson], out: &mut impl Write) -> io::Result<bool> {
-    let of_file = |file: &FileJson| file.entries.iter().filter(|it| it.damaged.is_some()).count();
+fn damages(files: &[FileView], out: &mut impl Write) -> io::Result<bool> {
+    let of_file = |file: &FileView| file.entries.iter().filter(|it| it.damaged.is_some()).count();
     let cut = files.iter().any(|file| file.cut_to_bytes.is_some());
     let count: usize = files.iter().map(of_file).sum();
     if count == 0 && !cut {
@@ -397,15 +381,15 @@ fn damages(files: &[FileJson], out: &mut impl Write) -> io::Result<bool> {
     }
     writeln!(out, "\ndamaged:")?;
     for file in files {
-        let layer = layer(file.depth);
+        let layer = file.layer();
         if let Some(length) = file.cut_to_bytes {
             writeln!(out, "  cut to {length} bytes{layer}")?;
         }
         for entry in &file.entries {
-            let EntryJson { part, name, offset, value, damaged, damaged_spelled, .. } = entry;
-            if let (Some(damaged), Some(spelled)) = (damaged, damaged_spelled) {
+            let ExplainedEntry { part, name, at, value, damaged, .. } = entry;
+            if let Some(DamagedValue { value: damaged, spelled }) = damaged {
                 let name = if name.is_empty() { String::new() } else { format!(" {name}") };
-                let (place, part) = (format!("{offset:#x}"), part.name());
+                let (place, part) = (format!("{at:#x}"), part.name());
                 writeln!(out, "  {place:>14} {part}{name}{layer} {value} → {damaged}: {spelled}")?;
             }
         }
@@ -414,7 +398,7 @@ fn damages(files: &[FileJson], out: &mut impl Write) -> io::Result<bool> {
 }
 
 /// Writes the number of entries that the walker reads in each part of the top image, and the entries of its tables.
-fn reads(top: &FileJson, damaged: bool, out: &mut impl Write) -> io::Result<()> {
+fn reads(top: &FileView, damaged: bool, out: &mut impl Write) -> io::Result<()> {
     let read = || top.entries.iter().filter(|entry| entry.read);
     if read().next().is_none() {
         return Ok(());
@@ -430,9 +414,9 @@ fn reads(top: &FileJson, damaged: bool, out: &mut impl Write) -> io::Result<()> 
     writeln!(out, "\nread by the walker{before}: {}", parts.join(", "))?;
     let entries: Vec<_> = read().filter(|entry| entry.name.is_empty()).collect();
     for entry in entries.iter().take(MOST_LINES) {
-        let EntryJson { part, offset, value, spelled, operation, .. } = entry;
+        let ExplainedEntry { part, at, value, spelled, operation, .. } = entry;
         let by = by(operation.as_slice());
-        let (place, part) = (format!("{offset:#x}"), part.name());
+        let (place, part) = (format!("{at:#x}"), part.name());
         writeln!(out, "  {place:>14} {part} {value}: {spelled}{by}")?;
     }
     more(entries.len(), out)

@@ -2,9 +2,8 @@
 //! inside.
 
 mod disk;
+mod files;
 mod layout;
-mod picture;
-mod strip;
 mod tables;
 
 use base64::Engine;
@@ -15,7 +14,7 @@ use sha2::{Digest, Sha256};
 use crate::findings::report::qemu::QemuResult;
 use crate::findings::report::{Report, Verdict};
 
-use layout::{Links, failing};
+use layout::{Links, failing, table};
 
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
@@ -35,7 +34,7 @@ pub fn render(report: &Report, result: &QemuResult) -> String {
                 "Press Escape to release it."
             }
             (tables::program(report))
-            (strip::section(&evidence.files, &links, failing))
+            (files::section(&evidence.files, &links, failing))
             (disk::section(report, result, &links))
             (tables::entries(&evidence.files, &links, failing))
             (vitals(report))
@@ -102,20 +101,14 @@ fn heading(report: &Report) -> Markup {
 
 fn vitals(report: &Report) -> Markup {
     let vitals = &report.evidence.vitals;
+    let rows = html! {
+        @for (name, value) in vitals { tr { th scope="row" { (name) } td.number { (value) } } }
+    };
     html! {
         section #vitals aria-labelledby="vitals-h" {
             h2 #vitals-h { "Vitals" }
-            @if vitals.is_empty() { p { "The run recorded none." } } @else {
-                div.scroll { table.vitals {
-                    caption { "Measures of the last image" }
-                    thead { tr { th scope="col" { "Vital" } th scope="col" { "Value" } } }
-                    tbody {
-                        @for (name, value) in vitals {
-                            tr { th scope="row" { (name) } td.number { (value) } }
-                        }
-                    }
-                } }
-            }
+            @if vitals.is_empty() { p { "The run recorded none." } }
+            @else { (table("", "Measures of the last image", &["Vital", "Value"], &rows)) }
         }
     }
 }

@@ -12,7 +12,6 @@ use crate::disk::extent::Extent;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
-use crate::findings::report::records::MapRecord;
 use crate::formats::qcow2::constants::INCOMPATIBLE_DATA_FILE;
 use crate::harness::against::qemu_io::printed_version;
 use crate::harness::cases::target::Expectation;
@@ -37,7 +36,7 @@ const INCOMPATIBLE_AT: u64 = 72;
 #[derive(Debug)]
 pub struct Map {
     /// The extents.
-    pub records: Vec<MapRecord>,
+    pub extents: Vec<Extent>,
     /// The treatment of holes in the files. If they were kept, qemu-img may report that allocated clusters which were
     /// never written read as zeros.
     pub holes: Holes,
@@ -91,13 +90,13 @@ impl QemuResult {
 
 fn map_of(report: &Report) -> Result<Map, QemuError> {
     let not_run = |why: &str| Err(QemuError::NotRun(why.to_string()));
-    match (report.target.definition().expectation, report.evidence.explanation()) {
+    match (report.target.definition().expectation, &report.evidence.built) {
         (Expectation::Unknown, _) => {
             not_run("the input is an image file, and qemu-img would open the files that it names")
         }
         (Expectation::Bytes, _) => not_run("the run itself compares the map of each step"),
         (Expectation::NotWalked, _) => not_run("the target checks refcounts and walks no disk"),
-        (_, Some(explanation)) => map(explanation.built()),
+        (_, Some(built)) => map(built.files()),
         (_, None) => not_run("the input could not be explained"),
     }
 }
@@ -124,10 +123,7 @@ fn map(built: Built) -> Result<Map, QemuError> {
     if images.layers().any(|files| files.format.facts().is_all_data_for_qemu) {
         return Err(QemuError::NoBlocks);
     }
-    Ok(Map {
-        records: answer.into_iter().map(|it| MapRecord::from(&Extent::from(it))).collect(),
-        holes,
-    })
+    Ok(Map { extents: answer.into_iter().map(Extent::from).collect(), holes })
 }
 
 /// Returns the version of the installed qemu-img.

@@ -6,7 +6,6 @@ use std::ops::Range;
 use serde::Serialize;
 
 use crate::disk::extent::{Extent, Mapping};
-use crate::disk::offsets::{GuestOffset, HostOffset};
 
 /// A record of `qemu-img map --output=json`, with its keys in its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -35,14 +34,6 @@ impl MapRecord {
     pub fn empty(start: u64) -> Self {
         let (present, zero, data, compressed) = (false, false, false, false);
         Self { start, length: 0, depth: 0, present, zero, data, compressed, offset: None }
-    }
-
-    /// Returns the extent.
-    pub fn extent(&self) -> Extent {
-        let Self { start, length, depth, present, zero, data, compressed, offset } = *self;
-        let offset = offset.map(HostOffset::new);
-        let mapping = Mapping { depth, present, zero, data, compressed, offset };
-        Extent { start: GuestOffset::new(start), length_bytes: length, mapping }
     }
 
     /// Returns the range of guest bytes.
@@ -139,6 +130,7 @@ impl<W: Write> RecordList<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::offsets::{GuestOffset, HostOffset};
 
     #[test]
     fn the_text_of_a_list_is_that_of_its_records() {

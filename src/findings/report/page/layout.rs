@@ -1,5 +1,5 @@
 //! The shared parts of the page's sections: limits of lists, links between operations and the bytes that they wrote,
-//! and the scale of a picture.
+//! tables, and pictures with their scale.
 //!
 //! The page identifies an operation by its number, and any other item by a key. The script marks the items that are
 //! related to the focused one. A scale places pieces in proportion to their lengths. A piece that is too long is drawn
@@ -11,7 +11,8 @@ use std::ops::Range;
 
 use maud::{Markup, html};
 
-use crate::findings::report::evidence::StepJson;
+use crate::disk::extent::Extent;
+use crate::findings::explain::Step;
 
 /// The maximum number of operations.
 pub const MOST_STEPS: usize = 600;
@@ -62,7 +63,7 @@ pub struct Links {
 
 impl Links {
     /// Returns the links to the operations of a program that the page shows.
-    pub fn new(steps: &[StepJson]) -> Self {
+    pub fn new(steps: &[Step]) -> Self {
         let ranges = shown(steps.len(), MOST_STEPS, failing(steps));
         let steps = ranges.into_iter().filter_map(|range| steps.get(range)).flatten();
         Self { shown: steps.filter_map(|step| step.number).collect() }
@@ -94,7 +95,7 @@ impl Links {
 }
 
 /// Returns the index of the operation after which the violation was found.
-pub fn failing(steps: &[StepJson]) -> Option<usize> {
+pub fn failing(steps: &[Step]) -> Option<usize> {
     steps.iter().position(|step| step.failing)
 }
 
@@ -216,6 +217,133 @@ impl Scale {
         let exceptions: Vec<_> = broken.into_iter().chain(widened).collect();
         format!("{beginning} {}", exceptions.join(" and ")).trim_end().to_string() + "."
     }
+}
+
+/// The minimum distance between two offsets below a picture.
+const TICK_WIDTH: f64 = 84.0;
+/// The minimum width of a segment with a name instead of letters.
+const NAMED_WIDTH: f64 = 120.0;
+
+/// A segment of a picture: a run of a file, or an extent of the disk.
+pub struct Segment<'a> {
+    /// The key of the item.
+    pub key: String,
+    /// A description.
+    pub label: String,
+    /// The bytes.
+    pub bytes: Range<u64>,
+    /// The text of a narrow segment.
+    pub letters: &'a str,
+    /// The text of a wide segment.
+    pub name: &'a str,
+    /// The style.
+    pub style: &'a str,
+}
+
+impl Segment<'_> {
+    /// Returns the segment in a picture of this height.
+    pub fn drawn(&self, scale: &Scale, height: f64) -> Markup {
+        let Self { key, label, bytes, letters, name, style } = self;
+        let x = scale.x(bytes.start);
+        // An extent without a length gets a visible width.
+        let width = (scale.x(bytes.end) - x).max(2.0);
+        let text = if width > NAMED_WIDTH { name } else { letters };
+        html! {
+            g.seg data-item=(key) role="img" aria-label=(label) {
+                title { (label) }
+                (filled(x, 0.0, width, height, style))
+                (label_at(x + width / 2.0, height, text))
+                @for piece in scale.between(bytes.start, bytes.end).iter().filter(|it| it.broken) {
+                    (zigzag(piece, height))
+                }
+            }
+        }
+    }
+}
+
+/// Returns the text in the middle of a segment.
+pub fn label_at(x: f64, height: f64, text: &str) -> Markup {
+    html! { text x=(rounded(x)) y=(height / 2.0 + 4.0) { (text) } }
+}
+
+/// Returns a sample of a style for a legend.
+pub fn swatch(letters: &str, style: &str) -> Markup {
+    html! {
+        svg.swatch width="26" height="18" viewBox="0 0 26 18" aria-hidden="true" {
+            (filled(0.5, 0.5, 25.0, 17.0, style))
+            text x="13" y="13" { (letters) }
+        }
+    }
+}
+
+/// Returns a rectangle in a style: its colour, and its pattern over it.
+pub fn filled(x: f64, y: f64, width: f64, height: f64, style: &str) -> Markup {
+    let [x, y, width, height] = [x, y, width, height].map(rounded);
+    html! {
+        rect class=(format!("box fill-{style}")) x=(x) y=(y) width=(width) height=(height) {}
+        rect class=(format!("pattern pattern-{style}")) x=(x) y=(y) width=(width) height=(height) {}
+    }
+}
+
+/// Returns the zigzag of a piece with a break. It is right of the middle, because the middle has the label.
+fn zigzag(piece: &ScalePiece, height: f64) -> Markup {
+    let middle = piece.x + piece.width * 0.8;
+    let step = height / 6.0;
+    let points: Vec<_> = (0..=6)
+        .map(|at| {
+            let side = if at % 2 == 0 { -4.0 } else { 4.0 };
+            format!("{},{}", rounded(middle + side), rounded(step * f64::from(at)))
+        })
+        .collect();
+    let points = points.join(" ");
+    html! { polyline.zigzag points=(points) {} polyline.zigzag.gap points=(points) {} }
+}
+
+/// Formats a coordinate with one decimal place.
+pub fn rounded(value: f64) -> String {
+    format!("{value:.1}")
+}
+
+/// Returns the offsets below a picture, as many as fit.
+pub fn ticks(scale: &Scale, top: f64) -> Markup {
+    let mut free = 0.0;
+    let mut marks = Vec::new();
+    for piece in &scale.pieces {
+        let to_the_left = piece.x > scale.width() - TICK_WIDTH;
+        let begins = if to_the_left { piece.x - TICK_WIDTH } else { piece.x };
+        if begins >= free {
+            marks.push((piece.x, piece.start));
+            free = if to_the_left { f64::INFINITY } else { piece.x + TICK_WIDTH };
+        }
+    }
+    html! {
+        g.ticks aria-hidden="true" {
+            @for (x, offset) in marks {
+                line x1=(rounded(x)) x2=(rounded(x)) y1=(rounded(top)) y2=(rounded(top + 6.0)) {}
+                @let anchor = if x > scale.width() - TICK_WIDTH { "end" } else { "start" };
+                text x=(rounded(x)) y=(rounded(top + 18.0)) text-anchor=(anchor) { (format!("{offset:#x}")) }
+            }
+        }
+    }
+}
+
+/// Returns a table in a box that scrolls.
+pub fn table(class: &str, caption: &str, headings: &[&str], rows: &Markup) -> Markup {
+    html! {
+        div.scroll {
+            table class=(class) {
+                caption { (caption) }
+                thead { tr { @for heading in headings { th scope="col" { (heading) } } } }
+                tbody { (rows) }
+            }
+        }
+    }
+}
+
+/// Returns the guest bytes of an extent.
+pub fn guest(extent: &Extent) -> Range<u64> {
+    let start = extent.start.get();
+    start..start.saturating_add(extent.length_bytes)
 }
 
 #[cfg(test)]

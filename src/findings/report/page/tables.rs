@@ -5,12 +5,12 @@ use std::ops::Range;
 use maud::{Markup, html};
 
 use crate::base::limits::MAX_EXPLAINED_ENTRIES;
+use crate::findings::explain::{DamagedValue, ExplainedEntry, FileView, Step, effect_name};
 use crate::findings::report::Report;
-use crate::findings::report::evidence::{EntryJson, FileJson, StepJson, effect_name};
 use crate::programs::Effect;
 
-use super::layout::{Links, MOST_ENTRIES, MOST_STEPS, failing, left_out, shown, spoken};
-use super::strip::title;
+use super::files::title;
+use super::layout::{Links, MOST_ENTRIES, MOST_STEPS, failing, left_out, shown, spoken, table};
 
 /// Returns the section with the program, operation by operation. If the input is a file, the section only says so.
 pub fn program(report: &Report) -> Markup {
@@ -41,31 +41,17 @@ pub fn program(report: &Report) -> Markup {
     }
 }
 
-fn step_table(steps: &[StepJson], ranges: &[std::ops::Range<usize>]) -> Markup {
-    html! {
-        div.scroll {
-            table.group #steps {
-                caption {
-                    "Operations in order. Numbers count from 0, program counters are bytes of the input."
-                }
-                thead { tr {
-                    th scope="col" { "Number" } th scope="col" { "Counter" }
-                    th scope="col" { "Bytes" } th scope="col" { "Operation" }
-                    th scope="col" { "Changes" } th scope="col" { "Effect" }
-                } }
-                tbody {
-                    @for range in ranges {
-                        @for step in steps.get(range.clone()).unwrap_or_default() { (step_row(step)) }
-                    }
-                }
-            }
-        }
-    }
+fn step_table(steps: &[Step], ranges: &[Range<usize>]) -> Markup {
+    let caption =
+        "Operations in order. Numbers count from 0, program counters are bytes of the input.";
+    let headings = ["Number", "Counter", "Bytes", "Operation", "Changes", "Effect"];
+    let shown = ranges.iter().filter_map(|range| steps.get(range.clone())).flatten();
+    table("group steps", caption, &headings, &html! { @for step in shown { (step_row(step)) } })
 }
 
-fn step_row(step: &StepJson) -> Markup {
-    let StepJson { counter, bytes, number, operation, effect, changes, failing } = step;
-    let (Some(number), Some(operation)) = (number, operation) else {
+fn step_row(step: &Step) -> Markup {
+    let Step { counter, bytes, number, effect, changes, failing, .. } = step;
+    let (Some(number), Some(operation)) = (number, step.operation.map(|it| it.to_string())) else {
         return html! {
             tr.meaningless {
                 th scope="row" { "none" }
@@ -100,7 +86,7 @@ fn step_row(step: &StepJson) -> Markup {
 
 /// Returns the section with the fields and entries of the images, part by part. Damaged parts, and parts that the
 /// operation `failing` wrote, are open.
-pub fn entries(files: &[FileJson], links: &Links, failing: Option<usize>) -> Markup {
+pub fn entries(files: &[FileView], links: &Links, failing: Option<usize>) -> Markup {
     let with_entries = || files.iter().enumerate().filter(|(_, file)| !file.entries.is_empty());
     html! {
         section #entries aria-labelledby="entries-h" {
@@ -127,7 +113,7 @@ pub fn entries(files: &[FileJson], links: &Links, failing: Option<usize>) -> Mar
 }
 
 /// Returns the entries of each part in order, with the index of its first entry.
-fn parts(entries: &[EntryJson]) -> impl Iterator<Item = (usize, &[EntryJson])> {
+fn parts(entries: &[ExplainedEntry]) -> impl Iterator<Item = (usize, &[ExplainedEntry])> {
     let mut next = 0;
     entries.chunk_by(|one, other| one.part == other.part).map(move |part| {
         let first = next;
@@ -139,11 +125,11 @@ fn parts(entries: &[EntryJson]) -> impl Iterator<Item = (usize, &[EntryJson])> {
 fn part(
     file: usize,
     first: usize,
-    entries: &[EntryJson],
+    entries: &[ExplainedEntry],
     links: &Links,
     failing: Option<usize>,
 ) -> Markup {
-    let is_failing = |it: &EntryJson| it.operation.is_some() && it.operation == failing;
+    let is_failing = |it: &ExplainedEntry| it.operation.is_some() && it.operation == failing;
     let damaged = entries.iter().filter(|entry| entry.damaged.is_some()).count();
     let read = entries.iter().filter(|entry| entry.read).count();
     let focus = entries.iter().position(|entry| entry.damaged.is_some());
@@ -166,54 +152,44 @@ fn part(
 fn entry_table(
     file: usize,
     first: usize,
-    entries: &[EntryJson],
+    entries: &[ExplainedEntry],
     ranges: &[Range<usize>],
     links: &Links,
 ) -> Markup {
     let part = entries.first().map_or("", |entry| entry.part.name());
     let any_damaged = entries.iter().any(|entry| entry.damaged.is_some());
-    html! {
-        div.scroll {
-            table.group {
-                caption { (part) ": offsets, values in hexadecimal digits, their bits in words" }
-                thead { tr {
-                    th scope="col" { "Offset" } th scope="col" { "Field" }
-                    th scope="col" { "Value" } th scope="col" { "Meaning" }
-                    @if any_damaged { th scope="col" { "Damaged to" } }
-                    th scope="col" { "Operation" } th scope="col" { "Walker" }
-                } }
-                tbody {
-                    @for range in ranges {
-                        @for at in range.clone() {
-                            @if let Some(entry) = entries.get(at) {
-                                (entry_row(&format!("entry-{file}-{}", first + at), entry, any_damaged, links))
-                            }
-                        }
-                    }
-                }
+    let damaged = any_damaged.then_some("Damaged to");
+    let headings = ["Offset", "Field", "Value", "Meaning"].into_iter().chain(damaged);
+    let headings: Vec<_> = headings.chain(["Operation", "Walker"]).collect();
+    let rows = html! {
+        @for at in ranges.iter().cloned().flatten() {
+            @if let Some(entry) = entries.get(at) {
+                (entry_row(&format!("entry-{file}-{}", first + at), entry, any_damaged, links))
             }
         }
-    }
+    };
+    let caption = format!("{part}: offsets, values in hexadecimal digits, their bits in words");
+    table("group", &caption, &headings, &rows)
 }
 
-fn entry_row(key: &str, entry: &EntryJson, any_damaged: bool, links: &Links) -> Markup {
-    let EntryJson { part, name, offset, width, value, damaged, spelled, operation, read, .. } =
-        entry;
+fn entry_row(key: &str, entry: &ExplainedEntry, any_damaged: bool, links: &Links) -> Markup {
+    let ExplainedEntry { part, name, at, value, damaged, spelled, operation, read, .. } = entry;
     let what = if name.is_empty() { "entry" } else { name };
-    let says = format!("{} {what} at {offset:#x} ({spelled})", part.name());
+    let says = format!("{} {what} at {at:#x} ({spelled})", part.name());
     let by = spoken(operation.as_slice());
     html! {
         tr id=(key) data-item=(key) data-kind="entry" data-ops=(links.list(operation.as_slice()))
             data-says=(says) data-by=(by) .damaged[damaged.is_some()]
         {
-            th scope="row" { span.handle { (format!("{offset:#x}")) } }
-            td.short { @if name.is_empty() { span.quiet { (width) " bytes" } } @else { (name) } }
+            th scope="row" { span.handle { (format!("{at:#x}")) } }
+            td.short { @if name.is_empty() { span.quiet { (entry.width_bytes) " bytes" } } @else { (name) } }
             td { code { (value) } }
             td { (spelled) }
             @if any_damaged {
                 td {
-                    @if let Some(damaged) = damaged { strong { "damaged: " } code { (damaged) } }
-                    @if let Some(spelled) = &entry.damaged_spelled { " " (spelled) }
+                    @if let Some(DamagedValue { value, spelled }) = damaged {
+                        strong { "damaged: " } code { (value) } " " (spelled)
+                    }
                 }
             }
             td { (links.named(operation.as_slice())) }
