@@ -107,53 +107,42 @@ impl Regression {
     /// # Errors
     /// `out` cannot be written.
     pub fn rust_test(&self, engine: &str, out: &mut impl Write) -> io::Result<()> {
-        // Only `Harness` gives access to the extents that the engine emitted.
-        let constructor = match self.target.definition().expectation {
-            Expectation::Extents => format!("Harness::new({engine})"),
-            _ => format!("targets::TargetKind::{}.judging({engine})", self.target.variant()),
-        };
-        test(self, &constructor, out)
-    }
-
-    /// Returns the input as text, and the expression that makes its bytes of the text.
-    fn text(&self) -> (String, &'static str) {
-        match self.target.runs_programs() {
+        let Self { fingerprint, target, story, input } = self;
+        let (text, expression) = match target.runs_programs() {
             true => (
-                Program::decode(&self.input).to_string(),
+                Program::decode(input).to_string(),
                 "qcowfuzz::programs::text::assemble(text).unwrap().encode()",
             ),
-            false => (
-                FileText(&self.input).to_string(),
-                "qcowfuzz::findings::file_text::parse(text).unwrap()",
-            ),
+            false => {
+                (FileText(input).to_string(), "qcowfuzz::findings::file_text::parse(text).unwrap()")
+            }
+        };
+        // Only `Harness` gives access to the extents that the engine emitted.
+        let has_extents = target.definition().expectation == Expectation::Extents;
+        let constructor = match has_extents {
+            true => format!("Harness::new({engine})"),
+            false => format!("targets::TargetKind::{}.judging({engine})", target.variant()),
+        };
+        writeln!(out, "/// {fingerprint}\n///")?;
+        story.lines().try_for_each(|line| writeln!(out, "/// {line}"))?;
+        writeln!(out, "#[test]\nfn {}() {{", self.name())?;
+        writeln!(out, "    use qcowfuzz::harness::Checks;")?;
+        writeln!(out, "    let text = \"\\")?;
+        text.lines().try_for_each(|line| writeln!(out, "        {line}\\n\\"))?;
+        writeln!(out, "    \";")?;
+        writeln!(out, "    let input = {expression};")?;
+        writeln!(out, "    let mut target = qcowfuzz::harness::{constructor};")?;
+        writeln!(out, "    let found = target.run(&input, Checks::default()).err();")?;
+        writeln!(out, "    let found = found.map(|failure| failure.violation.fingerprint());")?;
+        writeln!(out, "    assert_eq!(found, None);")?;
+        writeln!(out, "    // An engine may list the bug among its known findings.")?;
+        writeln!(out, "    let bug = {fingerprint:?}.to_string();")?;
+        writeln!(out, "    assert!(!target.met().iter().any(|met| met.seen.contains(&bug)));")?;
+        if has_extents {
+            expected(input, target.limits(), out)?;
         }
+        writeln!(out, "}}")
     }
-}
-
-fn test(regression: &Regression, constructor: &str, out: &mut impl Write) -> io::Result<()> {
-    let Regression { fingerprint, target, story, input } = regression;
-    let (text, expression) = regression.text();
-    writeln!(out, "/// {fingerprint}\n///")?;
-    story.lines().try_for_each(|line| writeln!(out, "/// {line}"))?;
-    writeln!(out, "#[test]\nfn {}() {{", regression.name())?;
-    writeln!(out, "    use qcowfuzz::harness::Checks;")?;
-    writeln!(out, "    let text = \"\\")?;
-    for line in text.lines() {
-        writeln!(out, "        {line}\\n\\")?;
-    }
-    writeln!(out, "    \";")?;
-    writeln!(out, "    let input = {expression};")?;
-    writeln!(out, "    let mut target = qcowfuzz::harness::{constructor};")?;
-    writeln!(out, "    let found = target.run(&input, Checks::default()).err();")?;
-    writeln!(out, "    let found = found.map(|failure| failure.violation.fingerprint());")?;
-    writeln!(out, "    assert_eq!(found, None);")?;
-    writeln!(out, "    // An engine may list the bug among its known findings.")?;
-    writeln!(out, "    let bug = {fingerprint:?}.to_string();")?;
-    writeln!(out, "    assert!(!target.met().iter().any(|met| met.seen.contains(&bug)));")?;
-    if target.definition().expectation == Expectation::Extents {
-        expected(input, target.limits(), out)?;
-    }
-    writeln!(out, "}}")
 }
 
 /// The maximum number of extents in a test.

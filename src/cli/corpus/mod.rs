@@ -112,55 +112,35 @@ pub fn run(implementation: &Implementation, arguments: &Arguments) -> ExitResult
         options::reject_reader(target, implementation)?;
     }
     let read = |dir: &Path| Corpus::read(implementation, dir, target);
-    let (summary, violations) = match &arguments.what {
+    let json = arguments.json;
+    let violations = match &arguments.what {
         What::Show { dir, rarest } => {
             let corpus = read(dir)?;
-            (CorpusSummary::Show(Box::new(Show::of(&corpus, *rarest))), corpus.violations)
+            print(&Show::of(&corpus, *rarest), json, |show, out| show.print(out))?;
+            corpus.violations
         }
         What::Campaign { dir, most } => {
-            (CorpusSummary::Campaign(CampaignReport::of(dir, target, *most)?), 0)
+            print(&CampaignReport::of(dir, target, *most)?, json, |report, out| report.print(out))?;
+            0
         }
         What::Diff { one, other } => {
             let (one, other) = (read(one)?, read(other)?);
-            let violations = one.violations + other.violations;
-            (CorpusSummary::Diff(Diff::of(&one, &other)), violations)
+            print(&Diff::of(&one, &other), json, |diff, out| diff.print(out))?;
+            one.violations + other.violations
         }
         What::Prune { dir, output, force } => {
             let corpus = read(dir)?;
             let pruned = corpus.pruned_into(output, Existing::forced(*force))?;
-            (CorpusSummary::Prune(pruned), corpus.violations)
+            print(&pruned, json, print_pruned)?;
+            corpus.violations
         }
         What::Merge { dirs, output } => {
             let merged = Merged::of(implementation, dirs, output, target)?;
-            let violations = merged.violations();
-            (CorpusSummary::Merge(merged), violations)
+            print(&merged, json, print_merged)?;
+            merged.violations()
         }
     };
-    print(&summary, arguments.json, |summary, out| summary.print(out))?;
     Ok(Exit::after(violations))
-}
-
-/// The result of a subcommand.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum CorpusSummary {
-    Show(Box<Show>),
-    Campaign(CampaignReport),
-    Diff(Diff),
-    Prune(Pruned),
-    Merge(Merged),
-}
-
-impl CorpusSummary {
-    fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        match self {
-            Self::Show(show) => show.print(out),
-            Self::Campaign(campaign) => campaign.print(out),
-            Self::Diff(diff) => diff.print(out),
-            Self::Prune(pruned) => print_pruned(pruned, out),
-            Self::Merge(merged) => print_merged(merged, out),
-        }
-    }
 }
 
 /// The comparison of two corpora: the number of counters that both reach, and the counters that only one reaches.

@@ -91,7 +91,7 @@ fn print(arguments: &Arguments, summary: &CheckSummary) -> ExitResult {
         let (image, count) = (&summary.filename, summary.check_errors);
         complain(&format!("{image}: the check is incomplete: {count} refcounts cannot be read"));
     }
-    Ok(Exit::Check(summary.result().code()))
+    Ok(Exit::Check(summary.exit_code()))
 }
 
 /// Checks the qcow2 image at `path`, and prints each finding as a line on standard error.
@@ -119,31 +119,6 @@ fn check_image(path: &Path, storage: &FileStorage) -> Result<CheckSummary, Comma
         format: "qcow2",
         fragmented_clusters: fragmented,
     })
-}
-
-/// The result of a check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CheckResult {
-    /// No error and no leak.
-    Clean,
-    /// The check could not read all it needs.
-    Incomplete,
-    /// At least one corruption.
-    Corrupt,
-    /// Leaked clusters, but no corruption.
-    Leaks,
-}
-
-impl CheckResult {
-    /// Returns the exit code of `qemu-img check`.
-    fn code(self) -> u8 {
-        match self {
-            Self::Clean => 0,
-            Self::Incomplete => 1,
-            Self::Corrupt => 2,
-            Self::Leaks => 3,
-        }
-    }
 }
 
 /// The result, with the keys and the order of `qemu-img check --output=json`. Both omit most counts of zero.
@@ -204,13 +179,13 @@ impl CheckSummary {
         Ok(())
     }
 
-    /// Returns the result that the counts mean.
-    fn result(&self) -> CheckResult {
+    /// Returns the exit code of `qemu-img check`.
+    fn exit_code(&self) -> u8 {
         match (self.check_errors, self.corruptions, self.leaks) {
-            (0, 0, 0) => CheckResult::Clean,
-            (0, 0, _) => CheckResult::Leaks,
-            (0, ..) => CheckResult::Corrupt,
-            _ => CheckResult::Incomplete,
+            (0, 0, 0) => 0,
+            (0, 0, _) => 3,
+            (0, ..) => 2,
+            _ => 1,
         }
     }
 }

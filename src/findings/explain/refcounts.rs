@@ -35,16 +35,11 @@ pub struct RefcountEntry {
 /// A structure is malformed.
 pub(super) fn entries(image: &Image) -> Result<Vec<RefcountEntry>, MapError> {
     let mut entries = Vec::new();
-    note_entries(image, &mut entries)?;
-    Ok(entries)
-}
-
-fn note_entries(image: &Image, entries: &mut Vec<RefcountEntry>) -> Result<(), MapError> {
     let header = Header::read(image)?;
     let geometry = &header.geometry;
     let per_block = geometry.refcounts_per_block();
     let table = HostTable::refcounts(&header);
-    let read = table.each_entry(
+    let _ = table.each_entry(
         image,
         &mut [0; WHOLE_GRAIN_BYTES],
         |TableEntry { index, word, .. }| {
@@ -58,11 +53,11 @@ fn note_entries(image: &Image, entries: &mut Vec<RefcountEntry>) -> Result<(), M
                 image,
                 geometry,
                 (HostTable::refcount_block(geometry, start), first),
-                entries,
+                &mut entries,
             )
         },
-    );
-    read.map(|_| ())
+    )?;
+    Ok(entries)
 }
 
 /// Notes the counts of a block, whose first one counts the cluster `first`.

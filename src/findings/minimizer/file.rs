@@ -3,9 +3,7 @@
 
 use std::ops::{ControlFlow, Range};
 
-use crate::base::limits::MAX_MINIMIZE_ROUNDS;
-
-use super::search::{MinimizeProgress, Minimized, Trials};
+use super::search::{MinimizeProgress, Minimized, Trials, settle};
 
 /// The number of times that the length of a range is halved before ranges are no longer removed: there would be many.
 const REMOVED_HALVINGS: u32 = 8;
@@ -14,33 +12,19 @@ const REMOVED_HALVINGS: u32 = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct FileMeasure {
     /// The number of bytes that are not 0: a person reads these.
-    pub(super) nonzero: usize,
-    pub(super) length: usize,
+    nonzero: usize,
+    length: usize,
     /// The sum of all bytes.
-    pub(super) sum: u64,
+    sum: u64,
 }
 
 impl FileMeasure {
-    pub(super) fn of(file: &[u8]) -> Self {
+    fn of(file: &[u8]) -> Self {
         let nonzero = file.iter().filter(|byte| **byte != 0).count();
         let sum = file.iter().map(|byte| u64::from(*byte)).sum();
         Self { nonzero, length: file.len(), sum }
     }
 }
-
-/// A way to make files simpler.
-struct FileReducer {
-    name: &'static str,
-    reduce: fn(&mut FileSearch),
-}
-
-/// All reducers, in the order in which they run.
-const FILE_REDUCERS: [FileReducer; 4] = [
-    FileReducer { name: "end", reduce: cut_end },
-    FileReducer { name: "removed ranges", reduce: remove },
-    FileReducer { name: "zeros", reduce: zero },
-    FileReducer { name: "values", reduce: lower },
-];
 
 /// A search for simpler files.
 struct FileSearch<'s> {
@@ -59,30 +43,24 @@ pub(super) fn search(
     let measure = FileMeasure::of(input);
     let trials = Trials::new(tries, measure.nonzero, judge, watch);
     let mut search = FileSearch { trials, best: input.to_vec(), measure };
-    let mut settled = false;
-    for _ in 0..MAX_MINIMIZE_ROUNDS {
-        let before = search.trials.kept();
-        for reducer in FILE_REDUCERS {
-            search.trials.begin(reducer.name);
-            (reducer.reduce)(&mut search);
-        }
-        settled = search.trials.kept() == before;
-        if settled || search.ended() {
-            break;
-        }
-    }
+    let settled = settle(
+        &mut search,
+        &[("end", cut_end), ("removed ranges", remove), ("zeros", zero), ("values", lower)],
+    );
     search.trials.finish(search.best, settled)
 }
 
-impl FileSearch<'_> {
-    fn ended(&self) -> bool {
-        self.trials.ended()
+impl<'s> AsMut<Trials<'s>> for FileSearch<'s> {
+    fn as_mut(&mut self) -> &mut Trials<'s> {
+        &mut self.trials
     }
+}
 
+impl FileSearch<'_> {
     /// Judges a file if it is simpler. Reports whether it is the best one now.
     fn propose(&mut self, candidate: Vec<u8>) -> bool {
         let measure = FileMeasure::of(&candidate);
-        if self.ended() || measure >= self.measure {
+        if self.trials.ended() || measure >= self.measure {
             return false;
         }
         let is_shown = self.trials.judged(&candidate, measure.nonzero);
@@ -102,7 +80,7 @@ impl FileSearch<'_> {
 /// Cuts the end: halves, quarters, and so on.
 fn cut_end(search: &mut FileSearch) {
     let mut step = search.best.len();
-    while step > 0 && !search.ended() {
+    while step > 0 && !search.trials.ended() {
         let mut shorter = search.best.clone();
         shorter.truncate(search.best.len().saturating_sub(step));
         // The step stays: the rest may be cut, too.
@@ -121,7 +99,7 @@ fn remove(search: &mut FileSearch) {
             return;
         }
         let mut end = search.best.len();
-        while end > 0 && !search.ended() {
+        while end > 0 && !search.trials.ended() {
             let range = search.range(end, length);
             end = range.start;
             let mut without = search.best.clone();
@@ -135,12 +113,12 @@ fn remove(search: &mut FileSearch) {
 /// Zeroes ranges that are not zeros yet.
 fn zero(search: &mut FileSearch) {
     let mut length = search.best.len().next_power_of_two();
-    while length > 0 && !search.ended() {
+    while length > 0 && !search.trials.ended() {
         // Ranges begin at multiples of their length, as tables do.
         for start in (0..search.best.len()).step_by(length) {
             let range = start..start.saturating_add(length).min(search.best.len());
             let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
-            if search.ended() || search.best.get(range.clone()).is_none_or(is_zero) {
+            if search.trials.ended() || search.best.get(range.clone()).is_none_or(is_zero) {
                 continue;
             }
             let mut zeroed = search.best.clone();

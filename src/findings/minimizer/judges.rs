@@ -11,7 +11,7 @@ use crate::findings::explain::explain;
 use crate::findings::isolation::{
     FinishedRun, IsolatedRun, IsolatedRuns, Isolation, IsolationError, Repeat,
 };
-use crate::findings::panics::{PanicNote, caught};
+use crate::findings::panics::caught;
 use crate::findings::runner::UNSTEADY;
 use crate::images::limits::Limits;
 use crate::processes::{Executable, ProcessEnd};
@@ -74,7 +74,7 @@ pub enum JudgeError {
         /// The end of both runs.
         end: ProcessEnd,
     },
-    /// The build of the input panics. This is the fingerprint of the panic.
+    /// The build of the image panics. This is the fingerprint of the panic.
     #[error("{0}")]
     Build(String),
 }
@@ -106,35 +106,6 @@ struct ShellCommand {
     scratch: TempDir,
 }
 
-/// The reason why the command was not run.
-enum NotRun {
-    /// The build panicked.
-    Build(PanicNote),
-    /// The candidate could not be written, or the command could not be started.
-    Error(JudgeError),
-}
-
-impl From<JudgeError> for NotRun {
-    fn from(error: JudgeError) -> Self {
-        Self::Error(error)
-    }
-}
-
-impl From<Error> for NotRun {
-    fn from(error: Error) -> Self {
-        Self::Error(error.into())
-    }
-}
-
-impl From<NotRun> for JudgeError {
-    fn from(not_run: NotRun) -> Self {
-        match not_run {
-            NotRun::Build(note) => Self::Build(note.fingerprint()),
-            NotRun::Error(error) => error,
-        }
-    }
-}
-
 impl Predicate {
     /// Runs `command` with `input`, and with an empty program or file.
     ///
@@ -157,7 +128,7 @@ impl Predicate {
 }
 
 impl ShellCommand {
-    fn run(&self, candidate: &[u8]) -> Result<ProcessEnd, NotRun> {
+    fn run(&self, candidate: &[u8]) -> Result<ProcessEnd, JudgeError> {
         let failed = |source: io::Error| JudgeError::Command { command: self.line.clone(), source };
         // Each run has its own folder, so that a shorter chain leaves no file of a longer one.
         let folder = tempfile::tempdir_in(self.scratch.path()).map_err(failed)?;
@@ -167,7 +138,7 @@ impl ShellCommand {
         Ok(shell.run_silently().map_err(failed)?)
     }
 
-    fn written(&self, candidate: &[u8], folder: &Path) -> Result<PathBuf, NotRun> {
+    fn written(&self, candidate: &[u8], folder: &Path) -> Result<PathBuf, JudgeError> {
         let limits = match self.passed {
             Passed::Program | Passed::File => {
                 let path = folder.join("candidate");
@@ -179,7 +150,7 @@ impl ShellCommand {
         let path = folder.join("candidate.qcow2");
         let names = export::names(&path);
         let explained = caught(|| explain(candidate, limits, usize::MAX, &names));
-        let explained = explained.map_err(NotRun::Build)?;
+        let explained = explained.map_err(|note| JudgeError::Build(note.fingerprint()))?;
         export::write_small_filled(&path, Existing::Replace, explained.built.files())?;
         Ok(path)
     }
@@ -190,8 +161,8 @@ impl CandidateJudge for Predicate {
         match self.command.run(candidate) {
             Ok(ended) => Ok(ended == self.ended),
             // The command gets no image, so the candidate does not show its bug.
-            Err(NotRun::Build(_)) => Ok(false),
-            Err(NotRun::Error(error)) => Err(error),
+            Err(JudgeError::Build(_)) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 

@@ -20,38 +20,15 @@ mod search;
 
 use std::ops::ControlFlow;
 
-use crate::base::limits::MAX_MINIMIZE_ROUNDS;
 use crate::harness::cases::target::Inputs;
 
-use search::Search;
+use search::{Search, settle};
 
 pub use measure::Measure;
 pub use search::{MinimizeProgress, MinimizeSettings, Minimized};
 
 #[cfg(test)]
 mod tests;
-
-/// A way to make programs simpler.
-struct Reducer {
-    /// Its name.
-    pub name: &'static str,
-    /// Proposes all simpler programs of its kind.
-    reduce: fn(&mut Search),
-}
-
-/// All reducers, in the order in which they run: those that remove most come first.
-const REDUCERS: &[Reducer] = &[
-    Reducer { name: "ranges", reduce: reducers::ranges },
-    Reducer { name: "layers", reduce: reducers::layers },
-    Reducer { name: "resizes", reduce: reducers::resizes },
-    Reducer { name: "checkpoints", reduce: reducers::checkpoints },
-    Reducer { name: "operations", reduce: reducers::operations },
-    Reducer { name: "kinds", reduce: reducers::kinds },
-    Reducer { name: "patches", reduce: reducers::patches },
-    Reducer { name: "positions", reduce: reducers::positions },
-    Reducer { name: "operands", reduce: reducers::operands },
-    Reducer { name: "geometry", reduce: reducers::geometry },
-];
 
 /// Minimizes `input`, which shows a bug. `judge` reports whether a candidate shows the same bug; candidates that are
 /// programs are canonical. Before each candidate, the minimizer passes its progress to `watch`, which may end the
@@ -83,20 +60,23 @@ pub fn minimize<E>(
     }
 }
 
-/// Runs all reducers until none of them makes progress.
+/// Runs all reducers: those that remove most come first.
 fn search(mut search: Search) -> Minimized {
     search.canonical();
-    let mut settled = false;
-    for _ in 0..MAX_MINIMIZE_ROUNDS {
-        let before = search.kept();
-        for reducer in REDUCERS {
-            search.begin(reducer.name);
-            (reducer.reduce)(&mut search);
-        }
-        settled = search.kept() == before;
-        if settled || search.ended() {
-            break;
-        }
-    }
-    search.finish(settled)
+    let settled = settle(
+        &mut search,
+        &[
+            ("ranges", reducers::ranges),
+            ("layers", reducers::layers),
+            ("resizes", reducers::resizes),
+            ("checkpoints", reducers::checkpoints),
+            ("operations", reducers::operations),
+            ("kinds", reducers::kinds),
+            ("patches", reducers::patches),
+            ("positions", reducers::positions),
+            ("operands", reducers::operands),
+            ("geometry", reducers::geometry),
+        ],
+    );
+    search.trials.finish(search.input, settled)
 }

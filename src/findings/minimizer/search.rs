@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hasher};
 use std::ops::ControlFlow;
 
+use crate::base::limits::MAX_MINIMIZE_ROUNDS;
 use crate::findings::panics::caught;
 use crate::harness::cases::target::Inputs;
 use crate::images::limits::Limits;
@@ -36,9 +37,9 @@ const CANONICAL_REROLLS: u16 = 256;
 /// A search for simpler programs.
 pub(super) struct Search<'s> {
     settings: MinimizeSettings,
-    trials: Trials<'s>,
+    pub(super) trials: Trials<'s>,
     /// The smallest input so far, in encoded form.
-    input: Vec<u8>,
+    pub(super) input: Vec<u8>,
     best: Program,
     measure: Measure,
 }
@@ -69,7 +70,7 @@ impl<'s> Search<'s> {
     /// Runs the first `operations` of a program. Returns `None` if the search has ended, if the bug may end this
     /// process, or if the run panics: the bug may be in the virtual machine.
     pub(super) fn run(&self, program: &Program, operations: usize) -> Option<Vm> {
-        if !self.settings.runs_here || self.ended() {
+        if !self.settings.runs_here || self.trials.ended() {
             return None;
         }
         let run = || {
@@ -81,21 +82,6 @@ impl<'s> Search<'s> {
             vm
         };
         caught(run).ok()
-    }
-
-    /// Records the reducer that runs from now on.
-    pub(super) fn begin(&mut self, reducer: &'static str) {
-        self.trials.begin(reducer);
-    }
-
-    /// Returns the number of programs that replaced their predecessor.
-    pub(super) fn kept(&self) -> u64 {
-        self.trials.kept()
-    }
-
-    /// Reports whether the search has ended: the caller stopped it, or no tries are left.
-    pub(super) fn ended(&self) -> bool {
-        self.trials.ended()
     }
 
     /// Replaces the input by its canonical form. An oracle that derives its questions from the checksum asks other
@@ -111,7 +97,7 @@ impl<'s> Search<'s> {
     /// Judges a program if it is simpler. Reports whether it is the best one now.
     pub(super) fn propose(&mut self, mut candidate: Program) -> bool {
         reframe(&mut candidate.operations);
-        if self.ended() || Measure::of(&candidate) >= self.measure {
+        if self.trials.ended() || Measure::of(&candidate) >= self.measure {
             return false;
         }
         let rerolls = self.settings.rerolls;
@@ -124,7 +110,9 @@ impl<'s> Search<'s> {
 
     /// Proposes the best program with another operation at index `at`.
     pub(super) fn propose_at(&mut self, at: usize, operation: Operation) -> bool {
-        if self.ended() || self.best.operations.get(at).is_none_or(|before| *before == operation) {
+        if self.trials.ended()
+            || self.best.operations.get(at).is_none_or(|before| *before == operation)
+        {
             return false;
         }
         let mut candidate = self.best.clone();
@@ -135,7 +123,7 @@ impl<'s> Search<'s> {
 
     /// Proposes the best program with only the operations that `keep` accepts.
     pub(super) fn propose_kept(&mut self, mut keep: impl FnMut(usize, &Operation) -> bool) -> bool {
-        if self.ended() {
+        if self.trials.ended() {
             return false;
         }
         let mut candidate = self.best.clone();
@@ -156,11 +144,32 @@ impl<'s> Search<'s> {
         (self.best, self.input) = (candidate, input);
         true
     }
+}
 
-    /// Returns the result; `settled` states that no reducer made progress any more.
-    pub(super) fn finish(self, settled: bool) -> Minimized {
-        self.trials.finish(self.input, settled)
+impl<'s> AsMut<Trials<'s>> for Search<'s> {
+    fn as_mut(&mut self) -> &mut Trials<'s> {
+        &mut self.trials
     }
+}
+
+/// Runs all reducers in turn until none of them makes progress, and reports whether that is so. Each is a name, and a
+/// function that proposes all simpler inputs of its kind.
+pub(super) fn settle<'s, S: AsMut<Trials<'s>>>(
+    search: &mut S,
+    reducers: &[(&'static str, fn(&mut S))],
+) -> bool {
+    for _ in 0..MAX_MINIMIZE_ROUNDS {
+        let before = search.as_mut().progress.kept;
+        for (name, reduce) in reducers {
+            search.as_mut().progress.reducer = name;
+            reduce(search);
+        }
+        let trials = search.as_mut();
+        if trials.progress.kept == before || trials.ended() {
+            return trials.progress.kept == before;
+        }
+    }
+    false
 }
 
 fn seeded(program: &Program, rng_seed: u16) -> Program {
@@ -219,16 +228,6 @@ impl<'s> Trials<'s> {
     ) -> Self {
         let progress = MinimizeProgress { reducer: "", tries: 0, kept: 0, left };
         Self { judge, watch, tries, rejected: BTreeSet::new(), progress, stopped: false }
-    }
-
-    /// Records the reducer that runs from now on.
-    pub(super) fn begin(&mut self, reducer: &'static str) {
-        self.progress.reducer = reducer;
-    }
-
-    /// Returns the number of candidates that replaced their predecessor.
-    pub(super) fn kept(&self) -> u64 {
-        self.progress.kept
     }
 
     /// Reports whether the search has ended: the caller stopped it, or no tries are left.
