@@ -12,7 +12,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::base::features::{Feature, FeatureSet};
-use crate::differential::campaign::{DifferentialCampaign, DifferentialError, Plan};
+use crate::differential::campaign::{DifferentialCampaign, Plan};
 use crate::differential::divergence::{cause_of, is_bug, known_of_qemu};
 use crate::differential::recording;
 use crate::differential::reports::{ISSUE_FILE, Reports};
@@ -21,7 +21,7 @@ use crate::differential::summary::Summary;
 use crate::differential::workdir::WorkFolder;
 use crate::disk::image_format::ImageFormat;
 use crate::harness::KnownFindings;
-use crate::recipes::perform::{QemuTools, ToolError};
+use crate::recipes::perform::QemuTools;
 use crate::recipes::recipe::DiskOperation;
 
 use super::fuzz::stop_on_ctrl_c;
@@ -117,18 +117,6 @@ pub struct Arguments {
     /// Print the text of an issue for each divergence, also for the known ones that are faults
     #[arg(long)]
     file: bool,
-}
-
-impl From<DifferentialError> for CommandError {
-    fn from(error: DifferentialError) -> Self {
-        Self::Message(error.to_string())
-    }
-}
-
-impl From<ToolError> for CommandError {
-    fn from(error: ToolError) -> Self {
-        Self::Message(error.to_string())
-    }
 }
 
 fn format_named(name: &str) -> Result<ImageFormat, String> {

@@ -19,8 +19,8 @@ use crate::harness::cases::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 
 use super::options::{self, LimitArguments, MemoryArgument};
-use super::output::{CommandError, Exit, ExitResult, print, spinner};
-use super::under_test::{Against, UnderTest};
+use super::output::{CommandError, Exit, ExitResult, counted, print, spinner};
+use super::under_test::UnderTest;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -144,8 +144,8 @@ pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
     });
     bar.finish_and_clear();
     let summary = CampaignSummary::new(&plan, start.elapsed(), &finished)?;
-    let against = under_test.against.as_ref().map(Against::name);
-    print(&summary, arguments.json, |summary, out| lines(summary, against.as_deref(), out))?;
+    let against = under_test.against.as_ref().map(|it| it.name.as_str());
+    print(&summary, arguments.json, |summary, out| lines(summary, against, out))?;
     match finished.failure {
         Some(line) => Err(CommandError::Message(line)),
         None => Ok(Exit::after(summary.found.len())),
@@ -196,7 +196,7 @@ fn lines(summary: &CampaignSummary, against: Option<&str>, out: &mut impl Write)
     let CampaignSummary { jobs, runs, seconds, edges, rare_events, corpus, inputs, found, .. } =
         summary;
     let target = summary.target.name();
-    let jobs = format!("{jobs} job{}", if *jobs == 1 { "" } else { "s" });
+    let jobs = counted(*jobs, "job");
     writeln!(out, "{target}: {runs} runs in {seconds:.1} s, {jobs}")?;
     let rare = format!("{rare_events} of {} rare events", Rare::COUNT);
     writeln!(out, "{corpus}: {inputs} inputs; covered: {edges} edges, {rare}")?;

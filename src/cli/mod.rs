@@ -19,11 +19,12 @@ use clap::{Parser, Subcommand};
 
 use crate::harness::against::qemu_io::CostlyComparisons;
 use crate::harness::cases::implementation::Implementation;
+use crate::harness::engine::failure;
 
 use images::{check, convert, info, map, measure};
 use inputs::{evidence, minimize, replay, triage};
 use output::{CommandError, Exit, ExitResult, complain};
-use under_test::{AgainstOption, EngineOption, UnderTest, UnderTestOptions};
+use under_test::{UnderTest, UnderTestOptions};
 
 /// A structure-aware fuzz harness for code that reads or writes disk images.
 #[derive(Debug, Parser)]
@@ -31,10 +32,6 @@ use under_test::{AgainstOption, EngineOption, UnderTest, UnderTestOptions};
 struct Arguments {
     #[command(flatten)]
     options: UnderTestOptions,
-    #[command(flatten)]
-    engine: EngineOption,
-    #[command(flatten)]
-    against: AgainstOption,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -119,11 +116,9 @@ Commands that write output from a crash (minimize, report, regress, bundle) exit
 /// processes, so the call must be all that the executable does.
 pub fn main_with(implementation: impl Into<Implementation>) -> ExitCode {
     let arguments = Arguments::parse();
-    let own = implementation.into();
-    let outcome = under_test::caught(|| {
-        let implementation = arguments.engine.start()?.unwrap_or_else(|| own.clone());
-        run(implementation, own, &arguments)
-    });
+    // The failure of an engine is the failure of the verb.
+    let outcome = failure::catch(|| run(implementation.into(), &arguments))
+        .unwrap_or_else(|line| Err(CommandError::Message(line)));
     let code = match &outcome {
         Ok(Exit::Nothing) | Err(CommandError::Pipe) => 0,
         Ok(Exit::Violation) | Err(CommandError::AsInQemuImg(_)) => 1,
@@ -137,11 +132,7 @@ pub fn main_with(implementation: impl Into<Implementation>) -> ExitCode {
 }
 
 /// Runs the verb. `own` is the implementation of this executable.
-fn run(
-    implementation: Implementation,
-    own: Implementation,
-    Arguments { options, against, verb, .. }: &Arguments,
-) -> ExitResult {
+fn run(own: Implementation, Arguments { options, verb }: &Arguments) -> ExitResult {
     let without_inputs = match verb {
         Verb::Info(_) => Some("info"),
         Verb::Map(_) => Some("map"),
@@ -157,19 +148,16 @@ fn run(
         _ => None,
     };
     if let Some(name) = without_inputs {
-        options.reject(name)?;
-        against.reject(name)?;
+        options.reject(name, false)?;
     }
     if let Verb::Differential(_) = verb {
-        options.reject_without("differential")?;
-        against.reject("differential")?;
+        options.reject("differential", true)?;
     }
     let costly = match verb {
         Verb::Fuzz(_) | Verb::FuzzWorker(_) => CostlyComparisons::Drawn,
         _ => CostlyComparisons::Always,
     };
-    let against = against.start(costly, &[Implementation::our_walker(), own])?;
-    let under_test = &UnderTest::new(implementation, options, against)?;
+    let under_test = &UnderTest::new(own, options, costly)?;
     if !matches!(verb, Verb::Triage(_)) {
         under_test.reject_folders()?;
     }

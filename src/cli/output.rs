@@ -10,8 +10,12 @@ use serde_json::ser::PrettyFormatter;
 
 use crate::base::error::Error;
 use crate::base::files::{self, Existing};
+use crate::differential::campaign::DifferentialError;
+use crate::differential::recording::RecordingError;
 use crate::disk::error::FileError;
 use crate::findings::isolation::IsolationError;
+use crate::findings::triage::KnownBugsError;
+use crate::recipes::perform::ToolError;
 
 /// The result of a command that did its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,17 +90,17 @@ impl From<Error> for CommandError {
     }
 }
 
-impl From<FileError> for CommandError {
-    fn from(error: FileError) -> Self {
-        Self::Message(error.to_string())
-    }
+macro_rules! messages {
+    ($($error:ty),+) => {
+        $(impl From<$error> for CommandError {
+            fn from(error: $error) -> Self {
+                Self::Message(error.to_string())
+            }
+        })+
+    };
 }
 
-impl From<IsolationError> for CommandError {
-    fn from(error: IsolationError) -> Self {
-        Self::Message(error.to_string())
-    }
-}
+messages!(DifferentialError, FileError, IsolationError, KnownBugsError, RecordingError, ToolError);
 
 pub type ExitResult = Result<Exit, CommandError>;
 

@@ -3,19 +3,17 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 use crate::base::features::{Feature, FeatureSet};
 use crate::base::files;
 use crate::harness::KnownFindings;
 use crate::harness::against::qemu_io::{CostlyComparisons, Qemu};
 use crate::harness::cases::implementation::Implementation;
-use crate::harness::engine::failure;
 use crate::harness::engines::command::EngineCommand;
 use crate::harness::engines::image_program::ImageProgram;
 use crate::processes::Executable;
 
-use super::output::{CommandError, ExitResult};
+use super::output::CommandError;
 
 /// The options about the implementation under test.
 #[derive(Debug, clap::Args)]
@@ -29,22 +27,59 @@ pub struct UnderTestOptions {
     /// features. The commands that run inputs take this option
     #[arg(long, value_name = "FEATURE", global = true)]
     without: Vec<Feature>,
+    /// Test the implementation behind this command, which a shell runs; docs/protocol.md describes its lines
+    #[arg(long, global = true, value_name = "CMD")]
+    engine_command: Option<String>,
+    /// Test a program with the command line of qemu-img, which a shell runs: its verbs info, map, check and convert.
+    /// docs/engines.md describes what it must print
+    #[arg(long, global = true, value_name = "CMD", conflicts_with = "engine_command")]
+    engine_qemu_img: Option<String>,
+    /// Compare each answer with that of another implementation: 'qemu', the installed qemu-io and qemu-img; or an
+    /// implementation in this executable, such as 'map_extents'. docs/fuzz.md describes the comparison. The commands
+    /// that take --known take this option
+    #[arg(long, value_name = "NAME", global = true)]
+    against: Option<String>,
+    /// Compare each answer with that of the implementation behind this command, which a shell runs, as --engine-command
+    #[arg(long, value_name = "CMD", global = true)]
+    against_command: Option<String>,
 }
 
-impl UnderTestOptions {
-    /// Rejects the options for the verb `name`, which runs no implementation.
-    pub fn reject(&self, name: &str) -> Result<(), CommandError> {
-        match self.known.is_empty() {
-            true => self.reject_without(name),
-            false => Err(runs_no_inputs("--known", name)),
-        }
-    }
+/// An implementation that an option has chosen.
+pub struct Chosen {
+    /// The name of the implementation, for reports.
+    pub name: String,
+    /// The argument that chooses the same implementation in another process.
+    argument: String,
+    /// A text that changes with the implementation: with its command, and with the statement of the command about
+    /// itself. Both decide how an input runs.
+    identity: String,
+    implementation: ChosenImplementation,
+}
 
-    /// Rejects `--without` for the verb `name`, which runs no implementation.
-    pub fn reject_without(&self, name: &str) -> Result<(), CommandError> {
-        match self.without.is_empty() {
-            true => Ok(()),
-            false => Err(runs_no_inputs("--without", name)),
+enum ChosenImplementation {
+    /// The installed QEMU.
+    Qemu(Qemu),
+    /// One in this executable, or behind a command.
+    Engine(Implementation),
+}
+
+/// The name of the installed QEMU.
+const QEMU_NAME: &str = "qemu";
+
+impl UnderTestOptions {
+    /// Rejects the options for the verb `name`, which runs no inputs. `takes_known` exempts `--known`.
+    pub fn reject(&self, name: &str, takes_known: bool) -> Result<(), CommandError> {
+        let given = [
+            ("--known", !takes_known && !self.known.is_empty()),
+            ("--without", !self.without.is_empty()),
+            ("--against", self.against.is_some()),
+            ("--against-command", self.against_command.is_some()),
+        ];
+        match given.into_iter().find(|(_, is_given)| *is_given) {
+            Some((option, _)) => Err(CommandError::Message(format!(
+                "{option}: '{name}' runs no inputs, expected a command that does"
+            ))),
+            None => Ok(()),
         }
     }
 
@@ -54,6 +89,77 @@ impl UnderTestOptions {
         files
             .map(|path| read(path))
             .try_fold(KnownFindings::default(), |all, file| Ok(all.and(&file?)))
+    }
+
+    /// Starts the implementation under test if an option names one, so that a mistake is reported at once.
+    fn start_engine(&self) -> Result<Option<Chosen>, CommandError> {
+        let (option, line, statement, implementation): (_, _, _, Implementation) =
+            match (&self.engine_command, &self.engine_qemu_img) {
+                (None, None) => return Ok(None),
+                (Some(line), _) => {
+                    let command = EngineCommand::start(line).map_err(CommandError::Message)?;
+                    ("--engine-command", line, command.first_lines(), command.into())
+                }
+                (None, Some(line)) => {
+                    let failed = |what| CommandError::Message(format!("--engine-qemu-img: {what}"));
+                    let program = ImageProgram::start(line).map_err(failed)?;
+                    ("--engine-qemu-img", line, program.identity(), program.into())
+                }
+            };
+        Ok(Some(Chosen {
+            name: implementation.facts().name.into_owned(),
+            argument: format!("{option}={line}"),
+            identity: format!("{option}{line}{statement}"),
+            implementation: ChosenImplementation::Engine(implementation),
+        }))
+    }
+
+    /// Starts the implementation that judges the images, too, if an option names one. `compiled` are those in this
+    /// executable.
+    fn start_second(
+        &self,
+        costly: CostlyComparisons,
+        compiled: &[Implementation],
+    ) -> Result<Option<Chosen>, CommandError> {
+        let failed =
+            |option: &str, what: String| CommandError::Message(format!("{option}: {what}"));
+        Ok(Some(match (&self.against, &self.against_command) {
+            (None, None) => return Ok(None),
+            (Some(_), Some(_)) => {
+                let what = "found --against, too, expected one of them".to_string();
+                return Err(failed("--against-command", what));
+            }
+            (None, Some(line)) => {
+                let command =
+                    EngineCommand::start(line).map_err(|what| failed("--against-command", what))?;
+                let identity = format!("against the command {line} {}", command.first_lines());
+                let engine = Implementation::from(command);
+                Chosen {
+                    name: engine.facts().name.into_owned(),
+                    argument: format!("--against-command={line}"),
+                    identity,
+                    implementation: ChosenImplementation::Engine(engine),
+                }
+            }
+            (Some(name), None) if name == QEMU_NAME => {
+                let qemu = Qemu::start(costly).map_err(|what| failed("--against qemu", what))?;
+                Chosen {
+                    name: "QEMU".to_string(),
+                    argument: format!("--against={QEMU_NAME}"),
+                    identity: format!("against qemu {}", qemu.version()),
+                    implementation: ChosenImplementation::Qemu(qemu),
+                }
+            }
+            (Some(name), None) => match compiled.iter().find(|it| it.facts().name == *name) {
+                Some(found) => Chosen {
+                    name: name.clone(),
+                    argument: format!("--against={name}"),
+                    identity: format!("against {name}"),
+                    implementation: ChosenImplementation::Engine(found.clone()),
+                },
+                None => return Err(failed("--against", unknown(name, compiled))),
+            },
+        }))
     }
 }
 
@@ -66,28 +172,39 @@ pub struct UnderTest {
     /// The folders of known bugs that the option names.
     pub folders: Vec<PathBuf>,
     /// The implementation that judges the images, too.
-    pub against: Option<Against>,
+    pub against: Option<Chosen>,
+    engine: Option<Chosen>,
     files: Vec<PathBuf>,
     unclaimed: FeatureSet,
 }
 
 impl UnderTest {
-    /// Reads the files that the options name. `against` judges the images, too.
+    /// Starts the implementations and reads the files that the options name. `own` is the implementation of this
+    /// executable.
     pub fn new(
-        implementation: Implementation,
+        own: Implementation,
         options: &UnderTestOptions,
-        against: Option<Against>,
+        costly: CostlyComparisons,
     ) -> Result<Self, CommandError> {
+        let engine = options.start_engine()?;
+        let against = options.start_second(costly, &[Implementation::our_walker(), own.clone()])?;
+        let implementation = match &engine {
+            Some(Chosen { implementation: ChosenImplementation::Engine(it), .. }) => it.clone(),
+            _ => own,
+        };
         let known = implementation.facts().known.and(&options.known()?);
         let (folders, files): (Vec<_>, Vec<_>) =
             options.known.iter().cloned().partition(|path| path.is_dir());
         let unclaimed = FeatureSet::of(&options.without);
         let implementation = implementation.knowing(known.clone()).without(unclaimed);
-        let implementation = match &against {
-            Some(against) => against.judge(implementation),
+        let implementation = match against.as_ref().map(|it| &it.implementation) {
+            Some(ChosenImplementation::Qemu(qemu)) => implementation.against(qemu),
+            Some(ChosenImplementation::Engine(other)) => {
+                implementation.against_engine(other.clone())
+            }
             None => implementation,
         };
-        Ok(Self { implementation, known, folders, against, files, unclaimed })
+        Ok(Self { implementation, known, folders, against, engine, files, unclaimed })
     }
 
     /// Rejects folders, which only `triage` reads.
@@ -102,7 +219,7 @@ impl UnderTest {
     }
 
     /// Returns the file of this process, even if another file has taken its name since. It is called with the same
-    /// options `--engine-command`, `--engine-qemu-img`, `--against`, `--against-command`, `--known` and `--without`.
+    /// options as this process.
     pub fn executable(&self) -> Result<Executable, CommandError> {
         let running = Path::new("/proc/self/exe");
         let path = match running.exists() {
@@ -111,33 +228,27 @@ impl UnderTest {
                 CommandError::Message(format!("cannot find the running executable: {error}"))
             })?,
         };
-        let option = |file: &PathBuf| {
+        let chosen = [&self.engine, &self.against].into_iter().flatten();
+        let chosen = chosen.map(|it| OsString::from(&it.argument));
+        let known = self.files.iter().map(|file| {
             let mut option = OsString::from("--known=");
             option.push(file);
             option
-        };
-        let without =
-            self.unclaimed.iter().map(|it| OsString::from(format!("--without={}", it.name())));
-        let engine = arguments().into_iter().chain(self.against.as_ref().map(Against::argument));
-        Ok(Executable::new(path, engine.chain(self.files.iter().map(option)).chain(without)))
+        });
+        let without = self.unclaimed.iter().map(|it| format!("--without={}", it.name()).into());
+        Ok(Executable::new(path, chosen.chain(known).chain(without)))
     }
 
     /// Returns a text that changes with all that decides how an input runs, beside the executable and the target.
     pub fn identity(&self) -> String {
-        let second = self.against.as_ref().map_or(String::new(), Against::identity);
+        let [engine, second] = [&self.engine, &self.against]
+            .map(|chosen| chosen.as_ref().map_or("", |it| it.identity.as_str()));
         let without = match self.unclaimed == FeatureSet::EMPTY {
             true => String::new(),
             false => format!("without {}", self.unclaimed),
         };
-        format!("{}{:?}{second}{without}", identity(), self.known)
+        format!("{engine}{:?}{second}{without}", self.known)
     }
-}
-
-/// Returns the error of an option that only commands that run inputs take.
-fn runs_no_inputs(option: &str, name: &str) -> CommandError {
-    CommandError::Message(format!(
-        "{option}: '{name}' runs no inputs, expected a command that does"
-    ))
 }
 
 /// Reads a file of known findings.
@@ -145,139 +256,6 @@ fn read(path: &Path) -> Result<KnownFindings, CommandError> {
     let text = String::from_utf8(files::read(path, u64::MAX)?)
         .map_err(|_| CommandError::at(path, "is not UTF-8, expected a text in TOML"))?;
     KnownFindings::parse(&text).map_err(|error| CommandError::at(path, error))
-}
-
-/// The options.
-#[derive(Debug, clap::Args)]
-pub struct EngineOption {
-    /// Test the implementation behind this command, which a shell runs; docs/protocol.md describes its lines
-    #[arg(long, global = true, value_name = "CMD")]
-    engine_command: Option<String>,
-    /// Test a program with the command line of qemu-img, which a shell runs: its verbs info, map, check and convert.
-    /// docs/engines.md describes what it must print
-    #[arg(long, global = true, value_name = "CMD", conflicts_with = "engine_command")]
-    engine_qemu_img: Option<String>,
-}
-
-/// The implementation of this process that an option has chosen.
-#[derive(Debug)]
-struct Chosen {
-    /// The option with its command. The processes that this one starts for its work need it, too.
-    option: [String; 2],
-    /// The statement of the command about itself, which may change while the command stays the same.
-    statement: String,
-}
-
-static CHOSEN: OnceLock<Chosen> = OnceLock::new();
-
-impl EngineOption {
-    /// Starts the command, so that a mistake in it is reported at once. Returns the implementation behind it, if there
-    /// is an option.
-    pub fn start(&self) -> Result<Option<Implementation>, CommandError> {
-        let (option, line, statement, implementation): (_, _, _, Implementation) =
-            match (&self.engine_command, &self.engine_qemu_img) {
-                (None, None) => return Ok(None),
-                (Some(line), _) => {
-                    let command = EngineCommand::start(line).map_err(CommandError::Message)?;
-                    ("--engine-command", line, command.first_lines(), command.into())
-                }
-                (None, Some(line)) => {
-                    let failed = |what| CommandError::Message(format!("--engine-qemu-img: {what}"));
-                    let program = ImageProgram::start(line).map_err(failed)?;
-                    ("--engine-qemu-img", line, program.identity(), program.into())
-                }
-            };
-        let option = [option.to_string(), line.clone()];
-        CHOSEN.get_or_init(|| Chosen { option, statement });
-        Ok(Some(implementation))
-    }
-}
-
-/// Returns a text that changes with the command and with its statement about itself. Both decide how an input runs. It
-/// is empty without a command.
-pub fn identity() -> String {
-    CHOSEN.get().map_or(String::new(), |it| [&it.option.concat(), &*it.statement].concat())
-}
-
-/// Returns the arguments that choose the same implementation in another process.
-pub fn arguments() -> Vec<OsString> {
-    CHOSEN.get().into_iter().flat_map(|it| &it.option).map(OsString::from).collect()
-}
-
-/// Runs a verb. The failure of an engine is the failure of the verb.
-pub fn caught(verb: impl FnOnce() -> ExitResult) -> ExitResult {
-    failure::catch(verb).unwrap_or_else(|line| Err(CommandError::Message(line)))
-}
-
-/// The name of the installed QEMU.
-const QEMU_NAME: &str = "qemu";
-
-/// The options.
-#[derive(Debug, clap::Args)]
-pub struct AgainstOption {
-    /// Compare each answer with that of another implementation: 'qemu', the installed qemu-io and qemu-img; or an
-    /// implementation in this executable, such as 'map_extents'. docs/fuzz.md describes the comparison. The commands
-    /// that take --known take this option
-    #[arg(long, value_name = "NAME", global = true)]
-    against: Option<String>,
-    /// Compare each answer with that of the implementation behind this command, which a shell runs, as --engine-command
-    #[arg(long, value_name = "CMD", global = true)]
-    against_command: Option<String>,
-}
-
-/// The implementation that judges images, too.
-pub enum Against {
-    /// The installed QEMU.
-    Qemu(Qemu),
-    /// An implementation in this executable.
-    Compiled(String, Implementation),
-    /// The implementation behind a command.
-    Command(String, EngineCommand),
-}
-
-impl AgainstOption {
-    /// Rejects the options for the verb `name`, which runs no inputs.
-    pub fn reject(&self, name: &str) -> Result<(), CommandError> {
-        let option = match (&self.against, &self.against_command) {
-            (None, None) => return Ok(()),
-            (Some(_), _) => "--against",
-            (None, Some(_)) => "--against-command",
-        };
-        Err(CommandError::Message(format!(
-            "{option}: '{name}' runs no inputs, expected a command that does"
-        )))
-    }
-
-    /// Starts the implementation that the options name, so that a mistake is reported at once. `compiled` are those in
-    /// this executable.
-    pub fn start(
-        &self,
-        costly: CostlyComparisons,
-        compiled: &[Implementation],
-    ) -> Result<Option<Against>, CommandError> {
-        let failed =
-            |option: &str, what: String| CommandError::Message(format!("{option}: {what}"));
-        match (&self.against, &self.against_command) {
-            (None, None) => Ok(None),
-            (Some(_), Some(_)) => Err(failed(
-                "--against-command",
-                "found --against, too, expected one of them".into(),
-            )),
-            (None, Some(line)) => {
-                let command =
-                    EngineCommand::start(line).map_err(|what| failed("--against-command", what))?;
-                Ok(Some(Against::Command(line.clone(), command)))
-            }
-            (Some(name), None) if name == QEMU_NAME => {
-                let qemu = Qemu::start(costly).map_err(|what| failed("--against qemu", what))?;
-                Ok(Some(Against::Qemu(qemu)))
-            }
-            (Some(name), None) => match compiled.iter().find(|it| it.facts().name == *name) {
-                Some(found) => Ok(Some(Against::Compiled(name.clone(), found.clone()))),
-                None => Err(failed("--against", unknown(name, compiled))),
-            },
-        }
-    }
 }
 
 /// Returns the line about a name that no implementation has.
@@ -290,46 +268,4 @@ fn unknown(name: &str, compiled: &[Implementation]) -> String {
         }
     }
     format!("found '{name}', expected one of: {}", names.join(", "))
-}
-
-impl Against {
-    /// Returns the name of the implementation, for reports.
-    pub fn name(&self) -> String {
-        match self {
-            Self::Qemu(_) => "QEMU".to_string(),
-            Self::Compiled(name, _) => name.clone(),
-            Self::Command(_, command) => {
-                Implementation::from(command.clone()).facts().name.into_owned()
-            }
-        }
-    }
-
-    /// Returns `implementation`, whose images this one judges, too.
-    pub fn judge(&self, implementation: Implementation) -> Implementation {
-        match self {
-            Self::Qemu(qemu) => implementation.against(qemu),
-            Self::Compiled(_, other) => implementation.against_engine(other.clone()),
-            Self::Command(_, command) => implementation.against_engine(command.clone().into()),
-        }
-    }
-
-    /// Returns the argument that chooses the same implementation in another process.
-    pub fn argument(&self) -> OsString {
-        OsString::from(match self {
-            Self::Qemu(_) => format!("--against={QEMU_NAME}"),
-            Self::Compiled(name, _) => format!("--against={name}"),
-            Self::Command(line, _) => format!("--against-command={line}"),
-        })
-    }
-
-    /// Returns a text that changes with the implementation, which decides how an input runs.
-    pub fn identity(&self) -> String {
-        match self {
-            Self::Qemu(qemu) => format!("against qemu {}", qemu.version()),
-            Self::Compiled(name, _) => format!("against {name}"),
-            Self::Command(line, command) => {
-                format!("against the command {line} {}", command.first_lines())
-            }
-        }
-    }
 }

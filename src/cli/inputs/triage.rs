@@ -54,10 +54,12 @@ pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
     options::reject_reader(target, &under_test.implementation)?;
     let mut regressions = KnownBugs::new();
     match &under_test.folders[..] {
-        [] if Path::new(REGRESSIONS).is_dir() => regressions = known(Path::new(REGRESSIONS))?,
+        [] if Path::new(REGRESSIONS).is_dir() => {
+            regressions = triage::known_bugs(Path::new(REGRESSIONS))?
+        }
         folders => {
             for dir in folders {
-                regressions.extend(known(dir)?);
+                regressions.extend(triage::known_bugs(dir)?);
             }
         }
     }
@@ -74,10 +76,6 @@ pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
             Err(CommandError::at(dir, what))
         }
     }
-}
-
-fn known(dir: &Path) -> Result<KnownBugs, CommandError> {
-    triage::known_bugs(dir).map_err(|error| CommandError::Message(error.to_string()))
 }
 
 /// Returns the target whose name the folder has, or the default target.
