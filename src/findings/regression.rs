@@ -211,42 +211,4 @@ mod tests {
         assert!(text.ends_with("\nfile bytes=600\n0x0 51 46 49 fb\n"), "{text}");
         assert_eq!(Regression::parse(&text).unwrap(), regression);
     }
-
-    fn printed(target: TargetKind) -> String {
-        let text = "image version=3 cluster_bits=16 refcount_order=4 features=none size=2<<16+0 rng_seed=0 \
-                    blocks=append table=append tolerance=0\nwrite at=start+0 clusters=1";
-        let regression = Regression {
-            fingerprint: "model: kind, normal → zero-plain".to_string(),
-            target,
-            story: "A story.".to_string(),
-            input: assemble(text).unwrap().encode(),
-        };
-        let mut out = Vec::new();
-        regression.rust_test("mine::Engine::new()", &mut out).unwrap();
-        String::from_utf8(out).unwrap()
-    }
-
-    #[test]
-    fn a_test_of_extents_expects_those_of_the_model() {
-        let test = printed(TargetKind::MapExtents);
-        assert!(test.starts_with(
-            "/// model: kind, normal → zero-plain\n///\n/// A story.\n#[test]\nfn bug_"
-        ));
-        assert!(test.contains("mine::Engine::new()") && !test.contains("{engine}"), "{test}");
-        assert!(test.contains("        (0, 65536, \"normal\", Some("), "{test}");
-        assert!(test.contains("        (65536, 65536, \"unallocated\", None),"), "{test}");
-    }
-
-    #[test]
-    fn a_test_of_refcounts_expects_no_extents() {
-        assert!(!printed(TargetKind::Refcounts).contains("let extents"));
-    }
-
-    #[test]
-    fn a_test_of_a_file_has_its_bytes() {
-        let test = printed(TargetKind::RawImage);
-        assert!(test.contains("        file bytes=") && !test.contains("let extents"), "{test}");
-        assert!(test.contains("qcowfuzz::findings::file_text::parse(text)"), "{test}");
-        assert!(test.contains("targets::TargetKind::RawImage.judging(mine::Engine::new())"));
-    }
 }

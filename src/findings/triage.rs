@@ -92,16 +92,9 @@ pub struct Bug {
 /// A known finding, which the implementation or a file lists.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct TriagedKnown {
-    /// The fingerprint.
-    pub fingerprint: String,
-    /// Why the finding is a bug, or why it is set aside.
-    pub reason: String,
-    /// The address of the report to the implementation, if there is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub link: Option<String>,
-    /// The finding is known in certain recipes only.
-    #[serde(skip)]
-    pub has_recipes: bool,
+    /// The finding.
+    #[serde(flatten)]
+    pub finding: KnownFinding,
     /// The inputs that show the finding, the smallest first. If there are none, it no longer occurs.
     pub inputs: Vec<TriagedInput>,
 }
@@ -136,7 +129,10 @@ pub fn triage(
         target: isolation.target,
         inputs: 0,
         bugs: Vec::new(),
-        known: known.iter().map(TriagedKnown::from).collect(),
+        known: known
+            .iter()
+            .map(|finding| TriagedKnown { finding: finding.clone(), inputs: Vec::new() })
+            .collect(),
         nothing: Vec::new(),
         failures: Vec::new(),
     };
@@ -186,13 +182,6 @@ fn run_all(paths: &[PathBuf], isolation: &Isolation) -> Vec<LengthAndRun> {
     all.into_iter().map(|(_, ran)| ran).collect()
 }
 
-impl From<&KnownFinding> for TriagedKnown {
-    fn from(finding: &KnownFinding) -> Self {
-        let KnownFinding { fingerprint, reason, link, recipes } = finding.clone();
-        Self { fingerprint, reason, link, has_recipes: !recipes.is_empty(), inputs: Vec::new() }
-    }
-}
-
 impl Triage {
     /// Returns the number of new bugs.
     pub fn new_bugs(&self) -> usize {
@@ -206,12 +195,12 @@ impl Triage {
             IsolatedRun::Ended(end) => (Some(end.fingerprint()), Vec::new()),
         };
         let mut is_known = false;
-        for known in &mut self.known {
+        for TriagedKnown { finding: known, inputs } in &mut self.known {
             // The run has judged by itself whether a finding of certain recipes is known.
-            let of_known = |it: &String| !known.has_recipes && is_of(it, &known.fingerprint);
+            let of_known = |it: &String| known.recipes.is_empty() && is_of(it, &known.fingerprint);
             if met.contains(&known.fingerprint) || fingerprint.as_ref().is_some_and(of_known) {
                 is_known |= fingerprint.as_ref().is_none_or(of_known);
-                known.inputs.push(input.clone());
+                inputs.push(input.clone());
             }
         }
         if is_known {
@@ -322,18 +311,6 @@ mod tests {
             triage.bugs.iter().map(|bug| (&*bug.fingerprint, names(&bug.inputs))).collect();
         assert_eq!(bugs, [("model: a, b → c", vec!["both".to_string()])]);
         assert_eq!((names(&triage.nothing), triage.new_bugs()), (vec!["nothing".to_string()], 1));
-    }
-
-    #[test]
-    fn inputs_that_cannot_be_run_are_no_bugs() {
-        let dir = folder(&[("a", ""), ("b", "")]);
-        let isolation = shell("echo 'qcowfuzz: no memory' >&2; exit 2");
-        let triage =
-            triage(dir.path(), &KnownBugs::new(), &KnownFindings::default(), &isolation).unwrap();
-        let lines =
-            ["a", "b"].map(|name| format!("{}: no memory", dir.path().join(name).display()));
-        assert_eq!(triage.failures, lines);
-        assert_eq!((triage.inputs, triage.bugs.len(), triage.nothing.len()), (0, 0, 0));
     }
 
     #[test]

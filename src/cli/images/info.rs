@@ -238,7 +238,8 @@ fn text_in<S: Storage + ?Sized>(image: &S, field: Option<Field>) -> Result<Optio
     field.map(|field| text_at(image, field.offset, field.length_bytes)).transpose()
 }
 
-fn text_at<S: Storage + ?Sized>(
+/// Reads a name. It ends before its first zero byte.
+pub(super) fn text_at<S: Storage + ?Sized>(
     image: &S,
     at: HostOffset,
     length_bytes: u32,

@@ -10,15 +10,15 @@ use serde::Serialize;
 use crate::cli::options::parse_size;
 use crate::cli::output::{CommandError, Exit, ExitResult, json_of_qemu_img, print_with};
 use crate::disk::image_format::ImageFormat;
-use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{FileStorage, Layer, Storage};
 use crate::formats::error::MapError;
 use crate::formats::qcow2::bitmap::{ListedBitmap, bitmap_list};
 use crate::formats::qcow2::geometry::Version;
 use crate::formats::qcow2::head::Head;
-use crate::formats::qcow2::snapshot::{SnapshotEntry, each_entry};
+use crate::formats::qcow2::snapshot::each_entry;
 use crate::walkers::{MeasureError, Measurement, PlannedImage};
 
+use super::info::text_at;
 use super::map::Form;
 use super::{at_layer, open_chain, open_disk};
 
@@ -268,27 +268,12 @@ fn first_that_fits<S: Storage + ?Sized>(
     let mut found = None;
     each_entry(image, &head.header, |index, at, entry| {
         if found.is_none() {
-            let [id, name] = id_and_name(image, at, entry)?;
-            found = keys.fit(&id, &name).then_some(index);
+            let [id_at, name_at] = entry.strings_at(at);
+            let id = text_at(image, id_at, entry.id_bytes.into())?;
+            let name = text_at(image, name_at, entry.name_bytes.into())?;
+            found = keys.fit(id.bytes(), name.bytes()).then_some(index);
         }
         Ok(())
     })?;
     Ok(found)
-}
-
-/// Reads the id and the name of the entry at `at`. Each ends before its first zero byte.
-fn id_and_name<S: Storage + ?Sized>(
-    image: &S,
-    at: HostOffset,
-    entry: &SnapshotEntry,
-) -> Result<[Vec<u8>; 2], MapError> {
-    let [id_at, name_at] = entry.strings_at(at);
-    let read = |at: HostOffset, length: u16| -> Result<Vec<u8>, MapError> {
-        let mut bytes = vec![0; usize::from(length)];
-        image.read_at(at, &mut bytes)?;
-        let end = bytes.iter().position(|byte| *byte == 0);
-        bytes.truncate(end.unwrap_or(bytes.len()));
-        Ok(bytes)
-    };
-    Ok([read(id_at, entry.id_bytes)?, read(name_at, entry.name_bytes)?])
 }

@@ -15,7 +15,6 @@ use crate::findings::report::qemu::QemuResult;
 use crate::findings::report::{Verdict, bundle, page};
 use crate::findings::runner::showing;
 use crate::harness::Checks;
-use crate::harness::cases::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 use crate::images::FileNames;
 use crate::programs::Program;
@@ -51,11 +50,8 @@ pub fn bundle_input(under_test: &UnderTest, arguments: &BundleArguments) -> Exit
     let BundleArguments { input, output, target, force } = arguments;
     let existing = output::not_the_input(output, input, *force)?;
     let bytes = inputs::read_input(input)?;
-    reject_if_crashes(input, &bytes, *target, under_test)?;
+    let mut examiner = examiner(under_test, input, *target, &bytes)?;
     let _silence = PanicNotes::take_over();
-    let implementation = showing(&under_test.implementation, *target, &bytes);
-    let mut examiner =
-        Examiner::new(&implementation, *target, Checks::default(), FileNames::default());
     // The report uses the name in the archive, so that it does not reveal the user's path.
     let report = examiner.examine(Path::new("input"), &bytes);
     if report.verdict != Verdict::Violation {
@@ -108,12 +104,10 @@ pub fn report(under_test: &UnderTest, arguments: &ReportArguments) -> ExitResult
     if bytes.is_empty() {
         return Err(CommandError::at(input, "is empty, expected an input of a fuzz target"));
     }
-    reject_if_crashes(input, &bytes, *target, under_test)?;
+    let mut examiner = examiner(under_test, input, *target, &bytes)?;
     let report = {
         let _silence = PanicNotes::take_over();
-        let names = FileNames::default();
-        let implementation = showing(&under_test.implementation, *target, &bytes);
-        Examiner::new(&implementation, *target, Checks::default(), names).examine(input, &bytes)
+        examiner.examine(input, &bytes)
     };
     let page = page::render(&report, &QemuResult::of(&report));
     output::save(html, existing, page.as_bytes())?;
@@ -165,11 +159,11 @@ pub struct RegressArguments {
 pub fn regress(under_test: &UnderTest, arguments: &RegressArguments) -> ExitResult {
     let RegressArguments { input, target, .. } = arguments;
     let bytes = inputs::read_input(input)?;
-    reject_if_crashes(input, &bytes, *target, under_test)?;
+    let mut examiner = examiner(under_test, input, *target, &bytes)?;
     let _silence = PanicNotes::take_over();
-    let implementation = showing(&under_test.implementation, *target, &bytes);
+    let found = examiner.judge(input, &bytes).fingerprint;
     let regression = Regression {
-        fingerprint: fingerprint(&implementation, arguments, &bytes)?,
+        fingerprint: fingerprint(found, arguments)?,
         target: *target,
         story: story(arguments)?,
         input: match target.runs_programs() {
@@ -184,15 +178,25 @@ pub fn regress(under_test: &UnderTest, arguments: &RegressArguments) -> ExitResu
     Ok(Exit::Nothing)
 }
 
-fn fingerprint(
-    implementation: &Implementation,
-    arguments: &RegressArguments,
+/// Returns an examiner of an input that was read from `path`. Rejects one that ends its process.
+fn examiner(
+    under_test: &UnderTest,
+    path: &Path,
+    target: TargetKind,
     input: &[u8],
+) -> Result<Examiner, CommandError> {
+    reject_if_crashes(path, input, target, under_test)?;
+    let _silence = PanicNotes::take_over();
+    let implementation = showing(&under_test.implementation, target, input);
+    Ok(Examiner::new(&implementation, target, Checks::default(), FileNames::default()))
+}
+
+/// Returns the fingerprint of the regression: the one that was found, or else the one that the user names.
+fn fingerprint(
+    found: Option<String>,
+    arguments: &RegressArguments,
 ) -> Result<String, CommandError> {
     let RegressArguments { input: path, target, .. } = arguments;
-    let mut examiner =
-        Examiner::new(implementation, *target, Checks::default(), FileNames::default());
-    let found = examiner.judge(path, input).fingerprint;
     match (found, &arguments.fingerprint) {
         (Some(found), Some(named)) if found != *named => {
             let what = format_args!("found '{found}', expected '{named}'");

@@ -10,6 +10,7 @@ use crate::cli::output::{
 use crate::cli::under_test::UnderTest;
 use crate::findings::isolation::Isolation;
 use crate::findings::triage::{self, KnownBugs, Triage, TriagedInput, TriagedKnown};
+use crate::harness::KnownFinding;
 use crate::harness::targets::TargetKind;
 
 #[derive(Debug, clap::Args)]
@@ -99,7 +100,7 @@ fn lines(triage: &Triage, out: &mut impl Write) -> io::Result<()> {
     }
     let (shown, gone): (Vec<_>, Vec<_>) =
         triage.known.iter().partition(|known| !known.inputs.is_empty());
-    for TriagedKnown { fingerprint, reason, link, inputs, .. } in shown {
+    for TriagedKnown { finding: KnownFinding { fingerprint, reason, link, .. }, inputs } in shown {
         writeln!(out, "\nset aside: {fingerprint}\n       {reason}")?;
         link.iter().try_for_each(|link| writeln!(out, "       {link}"))?;
         writeln!(out, "       {}", counted(inputs.len(), "input"))?;
@@ -107,7 +108,7 @@ fn lines(triage: &Triage, out: &mut impl Write) -> io::Result<()> {
     }
     if !gone.is_empty() {
         writeln!(out, "\nset aside, but in no input any more: {}", counted(gone.len(), "finding"))?;
-        gone.iter().try_for_each(|known| writeln!(out, "       {}", known.fingerprint))?;
+        gone.iter().try_for_each(|known| writeln!(out, "       {}", known.finding.fingerprint))?;
     }
     if !nothing.is_empty() {
         writeln!(out, "\nno violation any more: {}", counted(nothing.len(), "input"))?;

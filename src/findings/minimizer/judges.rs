@@ -229,19 +229,6 @@ impl CandidateJudge for SameFinding {
 mod tests {
     use super::*;
     use crate::findings::isolation::tests::shell;
-    use crate::programs::text::assemble;
-
-    const IMAGE: &str = "image version=3 cluster_bits=16 refcount_order=4 features=none size=16<<16+0 rng_seed=0 \
-                         blocks=append table=append tolerance=0\n";
-
-    fn program(operations: &str) -> Vec<u8> {
-        assemble(&format!("{IMAGE}{operations}")).unwrap().encode()
-    }
-
-    fn predicate(command: &str, passed: Passed) -> Result<Predicate, String> {
-        let input = program("snapshot\nwrite at=start+0 clusters=1");
-        Predicate::new(command, passed, &input).map_err(|error| error.to_string())
-    }
 
     #[test]
     fn an_input_that_ends_its_process_is_judged_by_the_end() {
@@ -298,29 +285,5 @@ mod tests {
         );
         let mut judge = SameFinding::new(b"", shell(&script)).unwrap();
         assert_eq!(judge.shows(b"").unwrap_err().to_string(), "no");
-    }
-
-    #[test]
-    fn a_command_is_called_with_the_candidate_or_with_its_image() {
-        // Reads the number of snapshots in the header of the image.
-        let command = "f() { test $(od -An -tu1 -j63 -N1 \"$1\") -gt 0; }; f";
-        let mut judge = predicate(command, Passed::Image(Limits::WALKED)).unwrap();
-        assert!(judge.found().ends_with(": exit status: 0"), "{}", judge.found());
-        let shows =
-            ["snapshot", "write at=start+0 clusters=1", "write at=start+1 clusters=1\nsnapshot"]
-                .map(|operations| judge.shows(&program(operations)).unwrap());
-        assert_eq!(shows, [true, false, true]);
-        // Exits with the length of the candidate.
-        let mut judge = predicate("f() { exit $(wc -c <\"$1\"); }; f", Passed::Program).unwrap();
-        assert!(judge.found().ends_with(": exit status: 36"), "{}", judge.found());
-        assert!(judge.shows(&[0; 36]).unwrap() && !judge.shows(&[0; 37]).unwrap());
-    }
-
-    #[test]
-    fn a_command_that_decides_nothing_is_refused() {
-        let error = predicate("true", Passed::Program).unwrap_err();
-        let expected = "true: ended with exit status: 0 for the input and for an empty one, \
-                        expected different results";
-        assert_eq!(error, expected);
     }
 }

@@ -237,23 +237,6 @@ fn what_cannot_be_shown_again_is_left_as_it_is() {
 }
 
 #[test]
-fn it_ends_when_its_watcher_ends_it() {
-    let input = generate(5, GenerateSettings { operations: 50, compressed: false }).encode();
-    let shows = |input: &[u8]| Program::decode(input).operations.len() > 3;
-    let limited = minimized(&input, MinimizeSettings { tries: 4, ..SETTINGS }, shows);
-    assert!(!limited.complete && limited.tries == 4);
-    let mut left = 3;
-    let watch = &mut |progress: &MinimizeProgress| {
-        left -= 1;
-        assert!(progress.tries < 3 && !progress.reducer.is_empty());
-        if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    };
-    let judge = &mut |input: &[u8]| Ok::<_, Infallible>(shows(input));
-    let Ok(stopped) = minimize(&input, SETTINGS, judge, watch);
-    assert!(!stopped.complete && stopped.tries == 2 && shows(&stopped.input));
-}
-
-#[test]
 fn what_the_table_calls_plainer_is_plainer() {
     let mut entropy = Entropy::new(1);
     let measure = |operation: Operation| {

@@ -223,23 +223,4 @@ mod tests {
         assert!(script.contains("expected='model: it'\\''s, one → two'"), "{script}");
         assert!(script.contains(" --target map_extents input)"), "{script}");
     }
-
-    #[test]
-    fn a_file_has_no_program_and_no_image() {
-        let report = found(TargetKind::RawImage, b"no image");
-        let files = unpacked(&archive(&report, b"no image", Path::new("bug")).unwrap());
-        let names: Vec<_> = files.keys().map(String::as_str).collect();
-        let expected = [
-            "bug/input",
-            "bug/map-qemu-img.txt",
-            "bug/map-walker.json",
-            "bug/replay.json",
-            "bug/replay.txt",
-            "bug/reproduce.sh",
-            "bug/versions.txt",
-        ];
-        assert_eq!(names, expected);
-        let why = "not run: the input is an image file, and qemu-img would open the files that it names\n";
-        assert_eq!(files["bug/map-qemu-img.txt"].1, why.as_bytes());
-    }
 }

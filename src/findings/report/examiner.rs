@@ -207,33 +207,10 @@ mod tests {
     use super::*;
     use crate::disk::offsets::HostOffset;
     use crate::disk::storage::Storage;
-    use crate::findings::report::Verdict;
     use crate::findings::report::log::tests::Text;
-    use crate::harness::cases::implementation::Implementation;
     use crate::harness::engine::{Engine, Facts, Opened};
     use crate::harness::files::chain::Chain;
     use crate::programs::generate::{GenerateSettings, generate};
-
-    #[test]
-    fn an_input_is_reported_with_and_without_evidence() {
-        let input = generate(3, GenerateSettings { operations: 5, compressed: false }).encode();
-        let target = TargetKind::MapExtents;
-        let mut examiner = Examiner::new(
-            &Implementation::our_walker(),
-            target,
-            Checks::default(),
-            FileNames::default(),
-        );
-        let judged = examiner.judge(Path::new("file"), &input);
-        assert_eq!((judged.verdict, judged.operations), (Verdict::Ok, Some(5)));
-        assert!(judged.evidence.is_empty() && judged.program.is_none());
-        assert!(!examiner.log.vitals().is_empty());
-        let examined = examiner.examine(Path::new("file"), &input);
-        assert_eq!((&*examined.input, examined.verdict), ("file", Verdict::Ok));
-        assert_eq!(examined.evidence.steps.len(), 5);
-        assert_eq!(examined.evidence.first_difference, None);
-        assert!(!examined.evidence.vitals.is_empty() && !examined.evidence.expected.is_empty());
-    }
 
     /// An engine that reads two bytes of the first header, and panics.
     #[derive(Clone)]

@@ -67,8 +67,8 @@ impl Log {
         Vital::ALL.iter().copied().zip(vitals).filter(|(_, value)| *value > 0).collect()
     }
 
-    fn print(&self, entry: LogEntry<'_>) {
-        self.text.add(entry);
+    fn line(&self, name: &str, text: &str) {
+        self.text.add(false, |printer, out| printer.line(name, text, out));
     }
 }
 
@@ -78,17 +78,21 @@ impl SharedText {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, entry: LogEntry<'_>) {
+    fn add(
+        &self,
+        is_access: bool,
+        print: impl FnOnce(&mut LogPrinter, &mut dyn fmt::Write) -> fmt::Result,
+    ) {
         let mut text = self.lock();
         let Some(RunText { printer, out, accesses, others, lost }) = &mut *text else { return };
         // Many accesses do not keep later events from the text.
-        let entries = if matches!(entry, LogEntry::Access(_)) { accesses } else { others };
+        let entries = if is_access { accesses } else { others };
         if *entries == MAX_LOGGED {
             *lost += 1;
             return;
         }
         *entries += 1;
-        if printer.print(entry, &mut **out).is_err() {
+        if print(printer, &mut **out).is_err() {
             *text = None;
         }
     }
@@ -96,7 +100,7 @@ impl SharedText {
 
 impl PrintAccesses for SharedText {
     fn print(&self, access: &dyn fmt::Display) {
-        self.add(LogEntry::Access(access));
+        self.add(true, |printer, out| printer.access(access, out));
     }
 }
 
@@ -108,15 +112,15 @@ impl fmt::Debug for SharedText {
 
 impl Observer for Log {
     fn begin(&self, state: State) {
-        self.print(LogEntry::Begin(state));
+        self.text.add(false, |printer, out| printer.begin(state, out));
     }
 
     fn event(&self, state: State, event: Event) {
-        self.print(LogEntry::Event(state, event));
+        self.text.add(false, |printer, out| printer.event(state, event, out));
     }
 
     fn rare(&self, rare: Rare) {
-        self.print(LogEntry::Rare(rare));
+        self.line("rare", rare.name());
     }
 
     fn vital(&self, vital: Vital, value: u64) {
@@ -125,132 +129,22 @@ impl Observer for Log {
     }
 
     fn reason(&self, text: &str) {
-        self.print(LogEntry::Reason(text));
+        self.line("reason", text);
     }
 
     fn measured(&self) {
         let vitals = std::mem::take(&mut self.run.borrow_mut().vitals);
         self.run.borrow_mut().measured = vitals;
-        self.print(LogEntry::Measured(&vitals));
+        self.text.add(false, |printer, out| {
+            let values = Vital::ALL.iter().zip(vitals).filter(|(_, value)| *value > 0);
+            let named = values.map(|(vital, value)| format!("{} {value}", vital.name()));
+            printer.line("vitals", &named.collect::<Vec<_>>().join(", "), out)
+        });
     }
 
     fn access_printer(&self) -> Option<Arc<dyn PrintAccesses>> {
         Some(Arc::<SharedText>::clone(&self.text))
     }
-}
-
-#[cfg(test)]
-pub(super) mod tests {
-    use super::*;
-
-    /// A text of which a copy is kept.
-    #[derive(Clone, Default)]
-    pub struct Text(pub Arc<Mutex<String>>);
-
-    impl fmt::Write for Text {
-        fn write_str(&mut self, text: &str) -> fmt::Result {
-            self.0.lock().unwrap().push_str(text);
-            Ok(())
-        }
-    }
-
-    /// Returns a log, and the text that it prints.
-    fn printing() -> (Log, Text) {
-        let (log, text) = (Log::default(), Text::default());
-        log.print_next_run(Box::new(text.clone()));
-        (log, text)
-    }
-
-    #[test]
-    fn a_chain_is_a_line() {
-        let (log, text) = printing();
-        log.begin(State::AllocateTable);
-        log.begin(State::WalkL2);
-        log.event(State::WalkL2, Event::Piece);
-        log.event(State::WalkL2, Event::Normal);
-        log.event(State::WalkL2, Event::Normal);
-        log.rare(Rare::NoHole);
-        log.event(State::WalkL2, Event::Failed);
-        log.vital(Vital::Extents, 2);
-        log.measured();
-        log.end_run();
-        let expected = "         walk L2  start → piece → normal ×2\n            rare  no hole left\n         \
-            walk L2  failed\n          vitals  extents 2\n";
-        assert_eq!(*text.0.lock().unwrap(), expected);
-        assert_eq!(log.vitals(), [(Vital::Extents, 2)]);
-    }
-
-    #[test]
-    fn an_event_is_printed_when_it_occurs() {
-        let (log, text) = printing();
-        log.begin(State::WalkL2);
-        log.event(State::WalkL2, Event::Piece);
-        // Here the process may end.
-        assert_eq!(*text.0.lock().unwrap(), "         walk L2  start → piece");
-        log.end_run();
-        // Only one run is printed.
-        log.event(State::WalkL2, Event::Normal);
-        assert_eq!(*text.0.lock().unwrap(), "         walk L2  start → piece\n");
-    }
-
-    #[test]
-    fn an_access_is_printed_when_it_occurs() {
-        let (log, text) = printing();
-        let printer = log.access_printer().unwrap();
-        log.event(State::Check, Event::Walk);
-        printer.print(&"read 0x0");
-        std::thread::scope(|scope| scope.spawn(|| printer.print(&"write 0x200")).join()).unwrap();
-        let expected = "           check  walk\n        accesses  read 0x0 → write 0x200";
-        // Here the process may end.
-        assert_eq!(*text.0.lock().unwrap(), expected);
-        log.event(State::Check, Event::Lookup);
-        log.end_run();
-        let expected = format!("{expected}\n           check  lookup\n");
-        assert_eq!(*text.0.lock().unwrap(), expected);
-    }
-
-    #[test]
-    fn accesses_do_not_take_the_place_of_events() {
-        let (log, text) = printing();
-        log.begin(State::Check);
-        let printer = log.access_printer().unwrap();
-        (0..MAX_LOGGED + 3).for_each(|_| printer.print(&"read 0x0"));
-        log.event(State::Check, Event::Walk);
-        log.end_run();
-        let text = text.0.lock().unwrap();
-        let expected =
-            "read 0x0\n           check  start → walk\n               …  3 more entries\n";
-        assert!(text.ends_with(expected), "{}", text.len());
-    }
-
-    #[test]
-    fn what_does_not_fit_is_counted() {
-        let (log, text) = printing();
-        for _ in 0..MAX_LOGGED + 3 {
-            log.event(State::Emit, Event::Normal);
-        }
-        log.end_run();
-        assert!(
-            text.0.lock().unwrap().ends_with("normal ×65536\n               …  3 more entries\n")
-        );
-    }
-}
-
-/// An entry of the log.
-#[derive(Clone, Copy)]
-enum LogEntry<'r> {
-    /// The start of a chain.
-    Begin(State),
-    /// An event.
-    Event(State, Event),
-    /// An access of an engine to a file.
-    Access(&'r dyn fmt::Display),
-    /// A rare event.
-    Rare(Rare),
-    /// The reason of an error.
-    Reason(&'r str),
-    /// The end of an image, with its vitals in order.
-    Measured(&'r [u64; Vital::COUNT]),
 }
 
 /// Prints entries: a line for each chain, with the state and then the events. An event is printed when it occurs, and
@@ -269,37 +163,15 @@ struct LogPrinter {
 }
 
 impl LogPrinter {
-    /// Prints an entry.
-    pub(super) fn print(&mut self, entry: LogEntry<'_>, out: &mut dyn fmt::Write) -> fmt::Result {
-        match entry {
-            LogEntry::Begin(state) => {
-                self.end_line(out)?;
-                (self.state, self.begins) = (Some(state), true);
-                Ok(())
-            }
-            LogEntry::Event(state, event) => {
-                if self.has_accesses {
-                    self.end_line(out)?;
-                }
-                if self.state != Some(state) {
-                    self.end_line(out)?;
-                    (self.state, self.begins) = (Some(state), false);
-                }
-                self.event(state, event, out)
-            }
-            LogEntry::Access(access) => self.access(access, out),
-            LogEntry::Reason(text) => self.line("reason", text, out),
-            LogEntry::Rare(rare) => self.line("rare", rare.name(), out),
-            LogEntry::Measured(vitals) => {
-                let values = Vital::ALL.iter().zip(vitals).filter(|(_, value)| **value > 0);
-                let named = values.map(|(vital, value)| format!("{} {value}", vital.name()));
-                self.line("vitals", &named.collect::<Vec<_>>().join(", "), out)
-            }
-        }
+    /// Begins a chain. Its line begins with the first event.
+    fn begin(&mut self, state: State, out: &mut dyn fmt::Write) -> fmt::Result {
+        self.end_line(out)?;
+        (self.state, self.begins) = (Some(state), true);
+        Ok(())
     }
 
     /// Ends the text. `lost` entries are not printed.
-    pub(super) fn end(&mut self, lost: u64, out: &mut dyn fmt::Write) -> fmt::Result {
+    fn end(&mut self, lost: u64, out: &mut dyn fmt::Write) -> fmt::Result {
         match lost {
             0 => self.end_line(out),
             _ => self.line("…", &format!("{lost} more entries"), out),
@@ -307,6 +179,13 @@ impl LogPrinter {
     }
 
     fn event(&mut self, state: State, event: Event, out: &mut dyn fmt::Write) -> fmt::Result {
+        if self.has_accesses {
+            self.end_line(out)?;
+        }
+        if self.state != Some(state) {
+            self.end_line(out)?;
+            (self.state, self.begins) = (Some(state), false);
+        }
         if let Some((last, count)) = &mut self.last
             && *last == event
         {
@@ -362,5 +241,77 @@ impl LogPrinter {
     fn line(&mut self, name: &str, text: &str, out: &mut dyn fmt::Write) -> fmt::Result {
         self.end_line(out)?;
         writeln!(out, "{name:>16}  {text}")
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A text of which a copy is kept.
+    #[derive(Clone, Default)]
+    pub struct Text(pub Arc<Mutex<String>>);
+
+    impl fmt::Write for Text {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            self.0.lock().unwrap().push_str(text);
+            Ok(())
+        }
+    }
+
+    /// Returns a log, and the text that it prints.
+    fn printing() -> (Log, Text) {
+        let (log, text) = (Log::default(), Text::default());
+        log.print_next_run(Box::new(text.clone()));
+        (log, text)
+    }
+
+    #[test]
+    fn a_chain_is_a_line() {
+        let (log, text) = printing();
+        log.begin(State::AllocateTable);
+        log.begin(State::WalkL2);
+        log.event(State::WalkL2, Event::Piece);
+        log.event(State::WalkL2, Event::Normal);
+        log.event(State::WalkL2, Event::Normal);
+        log.rare(Rare::NoHole);
+        log.event(State::WalkL2, Event::Failed);
+        log.vital(Vital::Extents, 2);
+        log.measured();
+        log.end_run();
+        let expected = "         walk L2  start → piece → normal ×2\n            rare  no hole left\n         \
+            walk L2  failed\n          vitals  extents 2\n";
+        assert_eq!(*text.0.lock().unwrap(), expected);
+        assert_eq!(log.vitals(), [(Vital::Extents, 2)]);
+    }
+
+    #[test]
+    fn an_access_is_printed_when_it_occurs() {
+        let (log, text) = printing();
+        let printer = log.access_printer().unwrap();
+        log.event(State::Check, Event::Walk);
+        printer.print(&"read 0x0");
+        std::thread::scope(|scope| scope.spawn(|| printer.print(&"write 0x200")).join()).unwrap();
+        let expected = "           check  walk\n        accesses  read 0x0 → write 0x200";
+        // Here the process may end.
+        assert_eq!(*text.0.lock().unwrap(), expected);
+        log.event(State::Check, Event::Lookup);
+        log.end_run();
+        let expected = format!("{expected}\n           check  lookup\n");
+        assert_eq!(*text.0.lock().unwrap(), expected);
+    }
+
+    #[test]
+    fn accesses_do_not_take_the_place_of_events() {
+        let (log, text) = printing();
+        log.begin(State::Check);
+        let printer = log.access_printer().unwrap();
+        (0..MAX_LOGGED + 3).for_each(|_| printer.print(&"read 0x0"));
+        log.event(State::Check, Event::Walk);
+        log.end_run();
+        let text = text.0.lock().unwrap();
+        let expected =
+            "read 0x0\n           check  start → walk\n               …  3 more entries\n";
+        assert!(text.ends_with(expected), "{}", text.len());
     }
 }

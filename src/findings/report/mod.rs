@@ -27,7 +27,7 @@ use super::runner::{Ran, Runner, finding_of_two};
 use examiner::Evidence;
 
 /// The verdict on an input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// No oracle found a violation.
@@ -44,6 +44,7 @@ pub enum Verdict {
     #[serde(rename = "known panic")]
     KnownPanic,
     /// An oracle found a violation, the code under test panicked, or two runs differ.
+    #[default]
     Violation,
 }
 
@@ -61,7 +62,7 @@ impl Verdict {
 }
 
 /// The report of an input. Its fields serialise in this order.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct Report {
     /// The file with the input.
     pub input: String,
@@ -117,20 +118,10 @@ impl Report {
         let mut report = Self {
             input: input.display().to_string(),
             target,
-            verdict: Verdict::Violation,
-            fingerprint: None,
-            detail: None,
             known: runner.met().iter().map(|met| met.known.clone()).collect(),
-            folded: Vec::new(),
             operations: program.map(|program| program.operations.len()),
-            operations_run: None,
-            effective: None,
-            images: None,
-            refused: None,
-            failed: None,
-            program: None,
             recipe: runner.recipe_lines(),
-            evidence: Evidence::default(),
+            ..Self::default()
         };
         match ran {
             Ran::Sound(outcome) => {

@@ -90,30 +90,6 @@ fn a_report_begins_with_the_fingerprint_and_marks_the_operation() {
 }
 
 #[test]
-fn a_report_explains_a_program_in_sections() {
-    let report = report(TargetKind::MapExtents, &failure("model"));
-    let printed = whole(&report);
-    for section in ["\nimage: ", "\n             0x0        1 × header\n", "\nread by the walker: "]
-    {
-        assert!(printed.contains(section), "{section}: {printed}");
-    }
-    let json = json(&report);
-    assert_eq!(json["steps"][1]["failing"], true);
-    assert_eq!(json["steps"][1]["counter"], 28);
-    assert_eq!(json["files"][0]["runs"][0]["role"], "header");
-    assert_eq!(json["expected"], json["actual"]);
-}
-
-#[test]
-fn what_is_not_the_same_twice_is_a_violation() {
-    let mut report = report(TargetKind::MapExtents, &failure("model"));
-    report.differs(&failure("model"), &panicked());
-    assert_eq!(report.judgement(), "determinism: run, the same → others");
-    let detail = report.detail.clone().unwrap();
-    assert!(detail.contains("model: kind") && detail.contains("panic: qcowfuzz, piece"));
-}
-
-#[test]
 fn a_violation_of_refcounts_has_a_program_and_no_extents() {
     // The report has no lists of extents, even if the fingerprint names an oracle of walks.
     let report = report(TargetKind::Refcounts, &failure("model"));
@@ -129,17 +105,6 @@ fn a_violation_of_refcounts_has_a_program_and_no_extents() {
     assert!(
         json.get("first_difference").is_none() && json["actual"].as_array().unwrap().is_empty()
     );
-}
-
-#[test]
-fn a_report_on_a_file_has_no_program() {
-    let report = report(TargetKind::RawImage, &failure("lookup"));
-    let printed = whole(&report);
-    let start = "lookup: kind, normal → unallocated\ninput: found in this file\nwhere\n";
-    assert!(printed.starts_with(start) && !printed.contains("operation"), "{printed}");
-    let json = json(&report);
-    assert_eq!((&json["detail"], &json["verdict"]), (&"where".into(), &"violation".into()));
-    assert!(json.get("program").is_none() && json["steps"].as_array().unwrap().is_empty());
 }
 
 #[test]

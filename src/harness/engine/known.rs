@@ -3,22 +3,24 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use crate::base::error::Error;
 
 /// A finding that is known.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct KnownFinding {
     /// The fingerprint. `*` stands for any text, for one cause that has several fingerprints.
     pub fingerprint: String,
     /// Why the finding is a bug, or why it is set aside.
     pub reason: String,
     /// The address of the report to the implementation, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<String>,
     /// If there are any lists, the finding is known only in recipes: each text of one of the lists is a command of the
     /// recipe. `*` stands for any text.
+    #[serde(skip)]
     pub recipes: Vec<Vec<String>>,
 }
 
