@@ -16,9 +16,7 @@ use crate::cli::under_test::UnderTest;
 use crate::findings::PanicNotes;
 use crate::findings::file_text::FileText;
 use crate::findings::isolation::Isolation;
-use crate::findings::minimizer::judges::{
-    CandidateJudge, JudgeError, Passed, Predicate, SameFinding,
-};
+use crate::findings::minimizer::judges::{Judge, JudgeError, Passed};
 use crate::findings::minimizer::{self, MinimizeProgress, MinimizeSettings, Minimized};
 use crate::harness::targets::TargetKind;
 use crate::programs::Program;
@@ -96,10 +94,10 @@ pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
         inputs: target.definition().inputs,
         limits: target.limits(),
         tries: arguments.tries,
-        rerolls: judge.rerolls(),
-        runs_here: judge.runs_here(),
+        rerolls: judge.rerolls,
+        runs_here: judge.runs_here,
     };
-    let found = judge.found();
+    let found = judge.found.clone();
     let minimized = minimizer::minimize(
         &bytes,
         settings,
@@ -133,23 +131,23 @@ fn judge(
     under_test: &UnderTest,
     arguments: &Arguments,
     input: &[u8],
-) -> Result<Box<dyn CandidateJudge>, CommandError> {
+) -> Result<Judge, CommandError> {
     let target = arguments.target;
-    let judge: Result<Box<dyn CandidateJudge>, _> = match &arguments.predicate {
+    let judge = match &arguments.predicate {
         Some(command) => {
             let passed = match (arguments.as_image, target.runs_programs()) {
                 (true, _) => Passed::Image(target.limits()),
                 (false, true) => Passed::Program,
                 (false, false) => Passed::File,
             };
-            Predicate::new(command, passed, input).map(|judge| Box::new(judge) as _)
+            Judge::by_command(command, passed, input)
         }
         None => {
             options::reject_reader(target, &under_test.implementation)?;
             let limits = arguments.memory.limits(arguments.timeout);
             let executable = under_test.executable()?;
             let isolation = Isolation { executable, target, limits };
-            SameFinding::new(input, isolation).map(|judge| Box::new(judge) as _)
+            Judge::by_finding(input, isolation)
         }
     };
     judge.map_err(|error| failure(error, arguments))

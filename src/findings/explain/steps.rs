@@ -6,20 +6,17 @@ use std::ops::Range;
 use serde::{Serialize, Serializer};
 
 use crate::disk::clusters::ClusterSize;
+use crate::disk::extent::Window;
 use crate::disk::image_format::ImageFormat;
-use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::findings::explain::provenance::Provenance;
-use crate::formats::anatomy::Part;
 use crate::images::damage::{Attack, Spot};
 use crate::images::files::{Images, LayerFile};
 use crate::images::format::layer_anatomy::LayerAnatomy;
 use crate::images::limits::Limits;
 use crate::programs::operation::{Class, OPERATION_BYTES};
 use crate::programs::program::records;
-use crate::programs::{
-    Effect, JournalRecord, Operation, Placed, Program, Question, Vm, WriteRequest,
-};
+use crate::programs::{Effect, JournalRecord, Operation, Placed, Program, Question, Vm};
 
 /// A record of an input.
 #[derive(Clone, Debug, Serialize)]
@@ -95,43 +92,14 @@ pub enum StepChange {
     /// Guest bytes have a new state.
     Mapped {
         /// The new state, in words.
-        what: &'static str,
+        what: String,
         /// The guest range: whole clusters, which may reach past the end of the disk.
         guest: Range<u64>,
         /// The host range that holds them, if they have one.
         host: Option<Range<u64>>,
     },
-    /// A change of the whole disk.
-    Disk(JournalRecord),
-    /// A new layer.
-    Layer {
-        /// The size of its disk.
-        size_bytes: u64,
-        /// Its cluster size.
-        cluster_bytes: u64,
-    },
-    /// A question for the oracles.
-    Asked(Question),
-    /// A request to the engine.
-    Requested(WriteRequest),
-    /// An operand after clamping, if the journal does not record it.
-    Clamped {
-        /// The name of the operand, with its unit.
-        name: &'static str,
-        /// The value after clamping.
-        value: u64,
-    },
-    /// An attack on a field or an entry.
-    Aimed {
-        /// The depth of the layer; 0 is the top.
-        depth: usize,
-        /// The file of the layer.
-        file: LayerFile,
-        /// The part of the file that contains the target.
-        part: Part,
-        /// The host offset of the target.
-        at: HostOffset,
-    },
+    /// Another change, or another result, in words.
+    Other(String),
 }
 
 /// Runs the first `operations` of a program. Returns the effect of each, and the provenance of each layer from the top
@@ -202,7 +170,9 @@ fn step(
         provenance.push(Provenance::default());
         let plan = vm.builder().plan();
         let (size_bytes, cluster_bytes) = (plan.size_bytes, plan.geometry.cluster_size.bytes());
-        return (effect, vec![StepChange::Layer { size_bytes, cluster_bytes }]);
+        let layer =
+            format!("a disk of {size_bytes:#x} bytes in clusters of {cluster_bytes:#x} on top");
+        return (effect, vec![StepChange::Other(layer)]);
     }
     let journal = vm.journal();
     for record in journal.since(before) {
@@ -216,13 +186,12 @@ fn step(
     if let Some(top) = provenance.last_mut() {
         top.follow(journal, before, index);
     }
-    changes.extend(vm.questions().iter().skip(asked).map(|question| StepChange::Asked(*question)));
-    let requests = vm.requests().iter().skip(requested);
-    changes.extend(requests.map(|request| StepChange::Requested(*request)));
+    let mut texts: Vec<String> = vm.questions().iter().skip(asked).map(question).collect();
+    texts.extend(vm.requests().iter().skip(requested).map(ToString::to_string));
     if effect != Effect::None {
-        changes
-            .extend(clamped.into_iter().map(|(name, value)| StepChange::Clamped { name, value }));
+        texts.extend(clamped.into_iter().map(|(name, value)| format!("{name}: {value}")));
     }
+    changes.extend(texts.into_iter().map(StepChange::Other));
     (effect, changes)
 }
 
@@ -236,14 +205,29 @@ fn change(record: &JournalRecord, cluster_size: ClusterSize) -> StepChange {
         JournalRecord::Zeroed { .. } => "zeros",
         JournalRecord::Discarded { .. } => "unallocated",
         JournalRecord::Subclusters { .. } => "subclusters",
-        JournalRecord::Resized { .. }
-        | JournalRecord::SnapshotTaken
-        | JournalRecord::SnapshotDeleted { .. }
-        | JournalRecord::SnapshotApplied { .. } => return StepChange::Disk(*record),
+        JournalRecord::Resized { size_bytes } => &format!("disk of {size_bytes:#x} bytes"),
+        JournalRecord::SnapshotTaken => "snapshot taken",
+        JournalRecord::SnapshotDeleted { index } => &format!("snapshot {index} deleted"),
+        JournalRecord::SnapshotApplied { index } => &format!("snapshot {index} applied"),
     };
     match Placed::of(record, cluster_size) {
-        Some(Placed { guest, host }) => StepChange::Mapped { what, guest, host },
-        None => StepChange::Disk(*record),
+        Some(Placed { guest, host }) => StepChange::Mapped { what: what.to_string(), guest, host },
+        None => StepChange::Other(what.to_string()),
+    }
+}
+
+fn question(question: &Question) -> String {
+    match question {
+        Question::Walk(window) if window.length_bytes == u64::MAX => {
+            format!("walk from guest {:#x} on", window.start)
+        }
+        Question::Walk(Window { start, length_bytes }) => {
+            format!("walk of guest {start:#x}+{length_bytes:#x}")
+        }
+        Question::Lookup(guest) => format!("look-up of guest {guest:#x}"),
+        Question::Read { start, length_bytes } => {
+            format!("read of guest {start:#x}+{length_bytes:#x}")
+        }
     }
 }
 
@@ -255,7 +239,7 @@ fn add(changes: &mut Vec<StepChange>, change: StepChange) {
         StepChange::Mapped { what, guest, host },
     ) = (changes.last_mut(), &change)
         && last_what == what
-        && *what != COMPRESSED
+        && what != COMPRESSED
         && last_guest.end == guest.start
     {
         let goes_on = match (&mut *last_host, host) {
@@ -290,40 +274,7 @@ impl fmt::Display for StepChange {
                 write!(f, "guest {} {what}", span(guest))?;
                 host.iter().try_for_each(|host| write!(f, " at host {}", span(host)))
             }
-            Self::Disk(record) => match record {
-                JournalRecord::Resized { size_bytes } => write!(f, "disk of {size_bytes:#x} bytes"),
-                JournalRecord::SnapshotTaken => f.write_str("snapshot taken"),
-                JournalRecord::SnapshotDeleted { index } => write!(f, "snapshot {index} deleted"),
-                JournalRecord::SnapshotApplied { index } => write!(f, "snapshot {index} applied"),
-                // These records map guest bytes: see `StepChange::Mapped`.
-                _ => Ok(()),
-            },
-            Self::Layer { size_bytes, cluster_bytes } => {
-                write!(
-                    f,
-                    "a disk of {size_bytes:#x} bytes in clusters of {cluster_bytes:#x} on top"
-                )
-            }
-            Self::Clamped { name, value } => write!(f, "{name}: {value}"),
-            Self::Aimed { depth, file, part, at } => {
-                let layer = if *depth == 0 { String::new() } else { format!(", {depth} down") };
-                let file = match file {
-                    LayerFile::Extent(index) => format!(" of extent {}", index + 1),
-                    LayerFile::Image | LayerFile::DataFile => String::new(),
-                };
-                write!(f, "on {} at host {at:#x}{file}{layer}", part.name())
-            }
-            Self::Requested(request) => request.fmt(f),
-            Self::Asked(Question::Walk(window)) => match window.length_bytes {
-                u64::MAX => write!(f, "walk from guest {:#x} on", window.start.get()),
-                length => write!(f, "walk of guest {:#x}+{length:#x}", window.start.get()),
-            },
-            Self::Asked(Question::Lookup(guest)) => {
-                write!(f, "look-up of guest {:#x}", guest.get())
-            }
-            Self::Asked(Question::Read { start, length_bytes }) => {
-                write!(f, "read of guest {:#x}+{length_bytes:#x}", start.get())
-            }
+            Self::Other(text) => f.write_str(text),
         }
     }
 }
@@ -347,7 +298,13 @@ pub(super) fn aim(steps: &mut [Step], images: &Images, attacks: &[Attack]) {
             && let Some((file, element)) = anatomy.element(part, nth)
         {
             let element = element.inside(inside.into(), files.file(file).length_bytes());
-            step.changes.push(StepChange::Aimed { depth, file, part, at: element.at });
+            let layer = if depth == 0 { String::new() } else { format!(", {depth} down") };
+            let file = match file {
+                LayerFile::Extent(index) => format!(" of extent {}", index + 1),
+                LayerFile::Image | LayerFile::DataFile => String::new(),
+            };
+            let aimed = format!("on {} at host {:#x}{file}{layer}", part.name(), element.at);
+            step.changes.push(StepChange::Other(aimed));
         }
     }
 }

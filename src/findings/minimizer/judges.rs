@@ -17,28 +17,17 @@ use crate::images::limits::Limits;
 use crate::processes::{Executable, ProcessEnd};
 use crate::programs::{Program, export};
 
-/// Reports whether a candidate shows the bug.
-pub trait CandidateJudge {
-    /// Reports whether `candidate` shows the bug.
-    ///
-    /// # Errors
-    /// The candidate could not be judged.
-    fn shows(&mut self, candidate: &[u8]) -> Result<bool, JudgeError>;
-
-    /// Returns the finding in the input: a fingerprint, or how a command ended.
-    fn found(&self) -> String;
-
-    /// Returns the number of other checksums that are tried for each candidate
+/// A judge of candidates.
+pub struct Judge {
+    /// The finding in the input: a fingerprint, or how a command ended.
+    pub found: String,
+    /// The number of other checksums that are tried for each candidate
     /// ([`MinimizeSettings::rerolls`](crate::findings::minimizer::MinimizeSettings::rerolls)).
-    fn rerolls(&self) -> u16 {
-        0
-    }
-
-    /// Reports whether candidates may be run in this process
+    pub rerolls: u16,
+    /// True if candidates may be run in this process
     /// ([`MinimizeSettings::runs_here`](crate::findings::minimizer::MinimizeSettings::runs_here)).
-    fn runs_here(&self) -> bool {
-        true
-    }
+    pub runs_here: bool,
+    shows: Box<dyn FnMut(&[u8]) -> Result<bool, JudgeError>>,
 }
 
 /// The reason why an input or a candidate could not be judged.
@@ -90,13 +79,6 @@ pub enum Passed {
     Image(Limits),
 }
 
-/// A command, and its end for the input.
-#[derive(Debug)]
-pub struct Predicate {
-    command: ShellCommand,
-    ended: ProcessEnd,
-}
-
 /// A command that a shell runs.
 #[derive(Debug)]
 struct ShellCommand {
@@ -106,12 +88,20 @@ struct ShellCommand {
     scratch: TempDir,
 }
 
-impl Predicate {
-    /// Runs `command` with `input`, and with an empty program or file.
+impl Judge {
+    /// Reports whether `candidate` shows the bug.
+    ///
+    /// # Errors
+    /// The candidate could not be judged.
+    pub fn shows(&mut self, candidate: &[u8]) -> Result<bool, JudgeError> {
+        (self.shows)(candidate)
+    }
+
+    /// Creates a judge by the end of `command`: it runs the command with `input`, and with an empty program or file.
     ///
     /// # Errors
     /// The command gives the same result for both, so it decides nothing; or it could not be run.
-    pub fn new(command: &str, passed: Passed, input: &[u8]) -> Result<Self, JudgeError> {
+    pub fn by_command(command: &str, passed: Passed, input: &[u8]) -> Result<Self, JudgeError> {
         let scratch = TempDir::with_prefix("qcowfuzz-").map_err(JudgeError::Scratch)?;
         let command = ShellCommand { line: command.to_string(), passed, scratch };
         let ended = command.run(input)?;
@@ -119,11 +109,50 @@ impl Predicate {
             Passed::Program | Passed::Image(_) => Program::default().encode(),
             Passed::File => Vec::new(),
         };
-        let nothing = command.run(&empty)?;
-        if ended == nothing {
+        if ended == command.run(&empty)? {
             return Err(JudgeError::Undecided { command: command.line, end: ended });
         }
-        Ok(Self { command, ended })
+        let found = format!("{}: {ended}", command.line);
+        let shows = move |candidate: &[u8]| match command.run(candidate) {
+            Ok(end) => Ok(end == ended),
+            // The command gets no image, so the candidate does not show its bug.
+            Err(JudgeError::Build(_)) => Ok(false),
+            Err(error) => Err(error),
+        };
+        Ok(Self { found, rerolls: 0, runs_here: true, shows: Box::new(shows) })
+    }
+
+    /// Creates a judge that runs candidates in another process, and compares their findings with that of `input`, or
+    /// with its first known finding if it has no other.
+    ///
+    /// # Errors
+    /// The input shows no bug, or could not be run.
+    pub fn by_finding(input: &[u8], isolation: Isolation) -> Result<Self, JudgeError> {
+        let ran = isolation.isolated_run(input)?;
+        let found = shown(&ran).ok_or(JudgeError::NothingFound)?;
+        let is_drawn = matches!(ran, IsolatedRun::Finished(FinishedRun { drawn: true, .. }));
+        let repeat = if found == UNSTEADY { Repeat::Twice } else { Repeat::Once };
+        let (mut runs, expected) = (IsolatedRuns::new(isolation, repeat), found.clone());
+        let shows =
+            move |candidate: &[u8]| Ok(shown(&runs.run(candidate)?).as_ref() == Some(&expected));
+        Ok(Self {
+            found,
+            rerolls: if is_drawn { REROLLS } else { 0 },
+            // If the input ends its process, perhaps the build of its image does.
+            runs_here: matches!(ran, IsolatedRun::Finished(_)),
+            shows: Box::new(shows),
+        })
+    }
+}
+
+/// The number of other checksums that are tried for each candidate if the oracle draws its questions from the checksum.
+const REROLLS: u16 = 12;
+
+/// Returns the fingerprint of the finding of a run, or else of its first known finding.
+fn shown(ran: &IsolatedRun) -> Option<String> {
+    match ran {
+        IsolatedRun::Finished(run) => run.fingerprint.as_ref().or(run.known.first()).cloned(),
+        IsolatedRun::Ended(end) => Some(end.fingerprint()),
     }
 }
 
@@ -156,75 +185,6 @@ impl ShellCommand {
     }
 }
 
-impl CandidateJudge for Predicate {
-    fn shows(&mut self, candidate: &[u8]) -> Result<bool, JudgeError> {
-        match self.command.run(candidate) {
-            Ok(ended) => Ok(ended == self.ended),
-            // The command gets no image, so the candidate does not show its bug.
-            Err(JudgeError::Build(_)) => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn found(&self) -> String {
-        format!("{}: {}", self.command.line, self.ended)
-    }
-}
-
-/// The number of other checksums that are tried for each candidate if the oracle draws its questions from the checksum.
-const REROLLS: u16 = 12;
-
-/// Runs candidates in another process, and compares their findings.
-#[derive(Debug)]
-pub struct SameFinding {
-    shown: String,
-    drawn: bool,
-    ends: bool,
-    runs: IsolatedRuns,
-}
-
-impl SameFinding {
-    /// Creates a judge for the finding of `input`, or for its first known finding if it has no other.
-    ///
-    /// # Errors
-    /// The input shows no bug, or could not be run.
-    pub fn new(input: &[u8], isolation: Isolation) -> Result<Self, JudgeError> {
-        let ran = isolation.isolated_run(input)?;
-        let shown = shown(&ran).ok_or(JudgeError::NothingFound)?;
-        let drawn = matches!(ran, IsolatedRun::Finished(FinishedRun { drawn: true, .. }));
-        let repeat = if shown == UNSTEADY { Repeat::Twice } else { Repeat::Once };
-        let ends = matches!(ran, IsolatedRun::Ended(_));
-        Ok(Self { shown, drawn, ends, runs: IsolatedRuns::new(isolation, repeat) })
-    }
-}
-
-/// Returns the fingerprint of the finding of a run, or else of its first known finding.
-fn shown(ran: &IsolatedRun) -> Option<String> {
-    match ran {
-        IsolatedRun::Finished(run) => run.fingerprint.as_ref().or(run.known.first()).cloned(),
-        IsolatedRun::Ended(end) => Some(end.fingerprint()),
-    }
-}
-
-impl CandidateJudge for SameFinding {
-    fn shows(&mut self, candidate: &[u8]) -> Result<bool, JudgeError> {
-        Ok(shown(&self.runs.run(candidate)?).is_some_and(|shown| shown == self.shown))
-    }
-
-    fn found(&self) -> String {
-        self.shown.clone()
-    }
-
-    fn rerolls(&self) -> u16 {
-        if self.drawn { REROLLS } else { 0 }
-    }
-
-    fn runs_here(&self) -> bool {
-        // Perhaps the build of the input's image ends the process.
-        !self.ends
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -234,9 +194,9 @@ mod tests {
     fn an_input_that_ends_its_process_is_judged_by_the_end() {
         let script = r#"ulimit -c 0
             grep -q bad "$input" && kill -ABRT $$; grep -q odd "$input" && exit 3; echo {}"#;
-        let mut judge = SameFinding::new(b"a bad input", shell(script)).unwrap();
-        assert_eq!(judge.found(), "process: end, an answer → signal: 6 (SIGABRT)");
-        assert!(!judge.runs_here() && judge.rerolls() == 0);
+        let mut judge = Judge::by_finding(b"a bad input", shell(script)).unwrap();
+        assert_eq!(judge.found, "process: end, an answer → signal: 6 (SIGABRT)");
+        assert!(!judge.runs_here && judge.rerolls == 0);
         let shows = [&b"bad"[..], b"odd", b"good"].map(|candidate| judge.shows(candidate).unwrap());
         assert_eq!(shows, [true, false, false]);
     }
@@ -245,9 +205,9 @@ mod tests {
     fn a_candidate_that_ends_the_process_does_not_show_another_finding() {
         let script = r#"ulimit -c 0; grep -q dies "$input" && kill -SEGV $$
             grep -q bug "$input" && echo '{"fingerprint":"model: kind, a → b","drawn":true}' || echo {}"#;
-        let mut judge = SameFinding::new(b"a bug", shell(script)).unwrap();
-        assert_eq!(judge.found(), "model: kind, a → b");
-        assert!(judge.runs_here() && judge.rerolls() > 0);
+        let mut judge = Judge::by_finding(b"a bug", shell(script)).unwrap();
+        assert_eq!(judge.found, "model: kind, a → b");
+        assert!(judge.runs_here && judge.rerolls > 0);
         let shows = [&b"bug"[..], b"bug that dies", b"", b"bug"]
             .map(|candidate| judge.shows(candidate).unwrap());
         assert_eq!(shows, [true, false, false, true]);
@@ -263,7 +223,7 @@ mod tests {
         for (input, expected) in
             [(known, [true, false, false, false]), (both, [false, true, false, false])]
         {
-            let mut judge = SameFinding::new(input.as_bytes(), answers()).unwrap();
+            let mut judge = Judge::by_finding(input.as_bytes(), answers()).unwrap();
             let shows = candidates.map(|candidate| judge.shows(candidate.as_bytes()).unwrap());
             assert_eq!(shows, expected, "{input}");
         }
@@ -271,7 +231,7 @@ mod tests {
 
     #[test]
     fn an_input_without_a_finding_has_no_judge() {
-        let judge = SameFinding::new(b"", shell("echo {}"));
+        let judge = Judge::by_finding(b"", shell("echo {}"));
         assert!(matches!(judge, Err(JudgeError::NothingFound)));
     }
 
@@ -283,7 +243,7 @@ mod tests {
             "test -e {0} && {{ echo no >&2; exit 2; }}; touch {0}; exit 3",
             dir.path().join("flag").display()
         );
-        let mut judge = SameFinding::new(b"", shell(&script)).unwrap();
+        let mut judge = Judge::by_finding(b"", shell(&script)).unwrap();
         assert_eq!(judge.shows(b"").unwrap_err().to_string(), "no");
     }
 }

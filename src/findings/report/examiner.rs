@@ -153,7 +153,7 @@ impl Evidence {
             }
         };
         let vitals = log.vitals().into_iter();
-        evidence.vitals = vitals.map(|(vital, value)| (vital.label(), value)).collect();
+        evidence.vitals = vitals.map(|(vital, value)| (vital.name(), value)).collect();
         evidence
     }
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::base::error::Error;
 use crate::base::files::Existing;
 use crate::disk::extent::Extent;
 use crate::disk::image_format::ImageFormat;
@@ -42,42 +41,13 @@ pub struct Map {
     pub holes: Holes,
 }
 
-/// The reason why there is no map.
-#[derive(Debug, thiserror::Error)]
-pub enum QemuError {
-    /// qemu-img did not run, for this reason.
-    #[error("not run: {0}")]
-    NotRun(String),
-    /// The temporary folder could not be created.
-    #[error("no temporary folder: {0}")]
-    Scratch(io::Error),
-    /// The files could not be written.
-    #[error("its files could not be written: {0}")]
-    Files(Error),
-    /// The command could not be run.
-    #[error("it could not be run: {0}")]
-    Process(io::Error),
-    /// The command did not end in time.
-    #[error("no answer after {} seconds", QEMU_PATIENCE.as_secs())]
-    Timeout,
-    /// The command failed with this line.
-    #[error("{0}")]
-    Complaint(String),
-    /// The command opens the disk, but QEMU's driver for VHDX reports no blocks: it says that all of the disk is data.
-    #[error("it opens the disk, and reports no blocks of VHDX images")]
-    NoBlocks,
-    /// The output of the command is not a map.
-    #[error("its answer could not be read: {0}")]
-    Answer(serde_json::Error),
-}
-
 /// The result of `qemu-img map` for a disk.
 #[derive(Debug)]
 pub struct QemuResult {
     /// The version of qemu-img, if there is a map.
     pub version: Option<String>,
-    /// The map, or the reason why there is none.
-    pub answer: Result<Map, QemuError>,
+    /// The map, or the reason why there is none, for people.
+    pub answer: Result<Map, String>,
 }
 
 impl QemuResult {
@@ -88,8 +58,8 @@ impl QemuResult {
     }
 }
 
-fn map_of(report: &Report) -> Result<Map, QemuError> {
-    let not_run = |why: &str| Err(QemuError::NotRun(why.to_string()));
+fn map_of(report: &Report) -> Result<Map, String> {
+    let not_run = |why: &str| Err(format!("not run: {why}"));
     match (report.target.definition().expectation, &report.evidence.built) {
         (Expectation::Unknown, _) => {
             not_run("the input is an image file, and qemu-img would open the files that it names")
@@ -103,25 +73,27 @@ fn map_of(report: &Report) -> Result<Map, QemuError> {
 
 /// Writes the files to a temporary folder, and runs `qemu-img map`. qemu-img follows no name in an image, because the
 /// command line passes the path of each file. The images name each other by [`FileNames::default`].
-fn map(built: Built) -> Result<Map, QemuError> {
+fn map(built: Built) -> Result<Map, String> {
     let names = FileNames::default();
     let (_, images) = built;
     if let Some(depth) = images.layers().position(|files| has_unknown_data_file(files)) {
         let what = format!(
-            "damage makes the header of layer {depth} (0 is the top) name a data file that the program did not build"
+            "not run: damage makes the header of layer {depth} (0 is the top) name a data file that the program did not build"
         );
-        return Err(QemuError::NotRun(what));
+        return Err(what);
     }
-    let dir = tempfile::tempdir().map_err(QemuError::Scratch)?;
+    let dir = tempfile::tempdir().map_err(|error| format!("no temporary folder: {error}"))?;
     let length: u64 = images.files(&names).map(|(_, image)| image.length_bytes()).sum();
     let holes = if length <= MAX_COMPARED_FILLED_BYTES { Holes::Fill } else { Holes::Keep };
     export::write(&dir.path().join(TOP_STEM), Existing::Keep, built, holes)
-        .map_err(QemuError::Files)?;
+        .map_err(|error| format!("its files could not be written: {error}"))?;
     let disk = format!("json:{}", disk(dir.path(), images, &names));
     let printed = ask(dir.path(), &["map", "--output=json", &disk])?;
-    let answer: Vec<QemuMapRecord> = serde_json::from_slice(&printed).map_err(QemuError::Answer)?;
+    let answer: Vec<QemuMapRecord> = serde_json::from_slice(&printed)
+        .map_err(|error| format!("its answer could not be read: {error}"))?;
     if images.layers().any(|files| files.format.facts().is_all_data_for_qemu) {
-        return Err(QemuError::NoBlocks);
+        // It says that all of the disk is data.
+        return Err("it opens the disk, and reports no blocks of VHDX images".to_string());
     }
     Ok(Map { extents: answer.into_iter().map(Extent::from).collect(), holes })
 }
@@ -166,20 +138,20 @@ fn disk(dir: &Path, images: &Images, names: &FileNames) -> serde_json::Value {
 }
 
 /// Runs qemu-img in a folder, and returns its output.
-fn ask(dir: &Path, arguments: &[&str]) -> Result<Vec<u8>, QemuError> {
+fn ask(dir: &Path, arguments: &[&str]) -> Result<Vec<u8>, String> {
     // Ctrl-C at the terminal ends it, too: it takes hours for some disks.
     let qemu_img = Executable::new("qemu-img", []).with(arguments).sharing_group();
     let ran = run(&qemu_img.in_folder(Some(dir)), QEMU_PATIENCE);
     let Reply { end, stdout, stderr } = ran.map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => QemuError::NotRun("qemu-img is not installed".to_string()),
-        _ => QemuError::Process(error),
+        io::ErrorKind::NotFound => "not run: qemu-img is not installed".to_string(),
+        _ => format!("it could not be run: {error}"),
     })?;
     match end {
         ProcessEnd::Exit(0) => Ok(stdout),
-        ProcessEnd::Timeout => Err(QemuError::Timeout),
+        ProcessEnd::Timeout => Err(format!("no answer after {} seconds", QEMU_PATIENCE.as_secs())),
         _ => {
             let line = complaint(&first_line(&stderr), dir);
-            Err(QemuError::Complaint(if line.is_empty() { end.to_string() } else { line }))
+            Err(if line.is_empty() { end.to_string() } else { line })
         }
     }
 }

@@ -108,7 +108,7 @@ fn qemu(result: &QemuResult) -> ReaderExtents<'_> {
     };
     match &result.answer {
         Err(why) => {
-            let said = format!("{}.", why.to_string().trim_end_matches('.'));
+            let said = format!("{}.", why.trim_end_matches('.'));
             ReaderExtents { said: Some(said), ..ReaderExtents::new("qemu", &who, &[], None) }
         }
         Ok(map) => {

@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use crate::findings::report::examiner::Examiner;
-use crate::findings::report::qemu::QemuError;
 use crate::findings::report::{Report, Verdict};
 use crate::harness::cases::implementation::Implementation;
 use crate::harness::oracles::Violation;
@@ -47,7 +46,7 @@ fn reported(operations: &str, operations_run: usize) -> Report {
 }
 
 fn silent() -> QemuResult {
-    QemuResult { version: None, answer: Err(QemuError::Complaint("not run".to_string())) }
+    QemuResult { version: None, answer: Err("not run".to_string()) }
 }
 
 /// Returns the number of occurrences of a string on the page.
