@@ -98,9 +98,6 @@ impl IsolatedRun {
 
 impl Isolation {
     /// Runs `input` in a process of its own, twice: a difference between the two runs is a finding.
-    ///
-    /// # Errors
-    /// The input could not be run.
     pub fn isolated_run(&self, input: &[u8]) -> Result<IsolatedRun, IsolationError> {
         IsolatedRuns::new(self.clone(), Repeat::Twice).run(input)
     }
@@ -122,9 +119,6 @@ impl IsolatedRuns {
 
     /// Runs `input`. An end of the process counts only if a new process ends too: the inputs before may have left
     /// something behind, such as memory that is never freed.
-    ///
-    /// # Errors
-    /// The input could not be run.
     pub fn run(&mut self, input: &[u8]) -> Result<IsolatedRun, IsolationError> {
         let is_new = self.process.is_none();
         match self.run_in_process(input)? {
@@ -164,9 +158,6 @@ impl Messages {
     }
 
     /// Writes a message.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn send(&self, message: &impl Serialize) -> io::Result<()> {
         let mut line = serde_json::to_vec(message)?;
         line.push(b'\n');
@@ -176,9 +167,6 @@ impl Messages {
 
 /// Runs the inputs of `target` that come on standard input, with `implementation` under test, and prints a line for
 /// each. `counter` counts them, for the limit of CPU time. The process ends when standard input closes.
-///
-/// # Errors
-/// Standard output cannot be written.
 pub fn run_inputs(
     implementation: &Implementation,
     target: TargetKind,

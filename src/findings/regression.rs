@@ -103,9 +103,6 @@ impl fmt::Display for Regression {
 
 impl Regression {
     /// Writes the regression as a Rust test. `engine` is the expression that creates the engine under test.
-    ///
-    /// # Errors
-    /// `out` cannot be written.
     pub fn rust_test(&self, engine: &str, out: &mut impl Write) -> io::Result<()> {
         let Self { fingerprint, target, story, input } = self;
         let (text, expression) = match target.runs_programs() {

@@ -59,13 +59,11 @@ fn convert(arguments: &Arguments) -> ExitResult {
     // As qemu-img does, this skips holes of the files: some are in a parent that must not be read.
     let disk = open_disk(&chain, image)?.with_host_holes();
     let mut unreadable = None;
-    let written = files::create(output, existing, |file| match write(&disk, file) {
-        Err(CopyError::Image(error)) => {
+    let written = files::create(output, existing, |file| {
+        write(&disk, file, &mut |error| {
             unreadable = Some(error);
-            Err(io::Error::other("the image could not be read"))
-        }
-        Err(CopyError::Output(error)) => Err(error),
-        Ok(()) => Ok(()),
+            io::Error::other("the image could not be read")
+        })
     });
     match unreadable {
         Some(error) => Err(at_layer(&chain, image, &error)),
@@ -73,26 +71,12 @@ fn convert(arguments: &Arguments) -> ExitResult {
     }
 }
 
-/// The reason why a disk could not be copied.
-enum CopyError {
-    Image(MapError),
-    Output(io::Error),
-}
-
-impl From<MapError> for CopyError {
-    fn from(error: MapError) -> Self {
-        Self::Image(error)
-    }
-}
-
-impl From<io::Error> for CopyError {
-    fn from(error: io::Error) -> Self {
-        Self::Output(error)
-    }
-}
-
-/// Writes the guest's bytes to an empty file.
-fn write(disk: &Disk<FileStorage>, file: &File) -> Result<(), CopyError> {
+/// Writes the guest's bytes to an empty file. `failed` takes the error of the image.
+fn write(
+    disk: &Disk<FileStorage>,
+    file: &File,
+    failed: &mut dyn FnMut(MapError) -> io::Error,
+) -> io::Result<()> {
     file.set_len(disk.virtual_size_bytes())?;
     let (mut piece, mut scratch) = (vec![0; COPIED_BYTES], WalkScratch::new());
     let mut copied = Ok(());
@@ -100,14 +84,14 @@ fn write(disk: &Disk<FileStorage>, file: &File) -> Result<(), CopyError> {
         if extent.mapping.zero {
             return ControlFlow::Continue(());
         }
-        copied = copy(disk, &extent, file, &mut piece, &mut scratch);
+        copied = copy(disk, &extent, file, &mut piece, &mut scratch, failed);
         match copied {
             Ok(()) => ControlFlow::Continue(()),
             Err(_) => ControlFlow::Break(()),
         }
     };
-    map_extents(disk, Window::ALL, &mut WalkScratch::new(), &mut visitor)?;
-    copied
+    let walked = map_extents(disk, Window::ALL, &mut WalkScratch::new(), &mut visitor);
+    copied.and(walked.map_err(failed))
 }
 
 /// Copies the data of an extent, except for blocks of zeros.
@@ -117,14 +101,15 @@ fn copy(
     file: &File,
     piece: &mut [u8],
     scratch: &mut WalkScratch,
-) -> Result<(), CopyError> {
+    failed: &mut dyn FnMut(MapError) -> io::Error,
+) -> io::Result<()> {
     let (mut at, mut left) = (extent.start.get(), extent.length_bytes);
     while left > 0 {
         // Pieces end at multiples of their length, so that blocks lie at multiples of theirs.
         let until_edge = COPIED_BYTES as u64 - at % COPIED_BYTES as u64;
         let length = usize::try_from(left.min(until_edge)).unwrap_or(COPIED_BYTES);
         let bytes = &mut piece[..length];
-        read(disk, GuestOffset::new(at), bytes, scratch)?;
+        read(disk, GuestOffset::new(at), bytes, scratch).map_err(&mut *failed)?;
         write_blocks(file, at, bytes)?;
         at += length as u64;
         left -= length as u64;

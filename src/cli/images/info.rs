@@ -1,6 +1,5 @@
 //! `info`: prints the facts about an image that do not depend on other files.
 
-pub mod human;
 pub mod record;
 
 use std::path::{Path, PathBuf};
@@ -59,7 +58,7 @@ fn info(arguments: &Arguments) -> ExitResult {
     let Arguments { image, format, no_follow, .. } = arguments;
     let info = record_of_file(image, format.as_deref(), *no_follow)?;
     print_with(|out| match arguments.output {
-        Form::Human => human::print(&info, out),
+        Form::Human => info.print(out),
         Form::Json => json_of_qemu_img(&info, out),
     })?;
     Ok(Exit::Nothing)
@@ -67,9 +66,6 @@ fn info(arguments: &Arguments) -> ExitResult {
 
 /// Returns the record of the image at `path`. `format` is the value of `-f`; `no_follow` refuses an image whose extents
 /// are other files.
-///
-/// # Errors
-/// A file cannot be opened, QEMU refuses the image, or a feature is not supported.
 pub fn record_of_file(
     path: &Path,
     format: Option<&str>,
@@ -82,9 +78,6 @@ pub fn record_of_file(
 
 /// Returns the record of the image in `layer`, which is of `format`, and has the files of its extents. `path` is only
 /// its name (QEMU `block/qapi.c`, `bdrv_query_block_graph_info`).
-///
-/// # Errors
-/// QEMU refuses the image, a feature is not supported, the file of an extent is missing, or a read failed.
 fn record_of<S: Storage + ?Sized>(
     path: &Path,
     format: ImageFormat,
@@ -146,9 +139,6 @@ const PRINTED_NAME_BYTES: u16 = 255;
 
 /// Fills in the facts about the image (QEMU `block/qcow2.c`, `qcow2_get_info`, `qcow2_get_specific_info`). Opens
 /// neither the backing file nor the data file.
-///
-/// # Errors
-/// QEMU refuses the image or its bitmaps, a feature is not supported (encryption), or a read failed.
 fn describe_qcow2<S: Storage + ?Sized>(info: &mut InfoRecord, image: &S) -> Result<(), MapError> {
     let head = Head::read(image)?;
     let snapshots = snapshots(image, &head)?;
@@ -284,9 +274,6 @@ fn snapshot<S: Storage + ?Sized>(
 
 /// Fills in the facts about the image (QEMU `block/vmdk.c`, `vmdk_co_get_info`, `vmdk_get_specific_info`). `layer` has
 /// the files of its extents; the image below is not read.
-///
-/// # Errors
-/// QEMU refuses the image, the image has no extent, `layer` lacks the file of one, or a read failed.
 fn describe_vmdk<S: Storage + ?Sized>(
     info: &mut InfoRecord,
     layer: &Layer<'_, S>,

@@ -146,9 +146,6 @@ fn measure(arguments: &Arguments) -> ExitResult {
 }
 
 /// Measures a new image of `target_format` (raw or qcow2) for `source`. `options` are the values of `-o`.
-///
-/// # Errors
-/// The options are wrong, or the source cannot be read.
 pub fn record_of(
     source: Source,
     target_format: &str,
@@ -212,9 +209,6 @@ fn bitmaps_of(image: &FileStorage) -> Result<Option<Vec<ListedBitmap>>, MapError
 /// Returns the index of the snapshot that `wanted` names: an id or else a name, or `snapshot.id=ID` and
 /// `snapshot.name=NAME`, joined by a comma if both must fit (QEMU `block/snapshot.c`,
 /// `bdrv_snapshot_load_tmp_by_id_or_name`). The first snapshot that fits counts.
-///
-/// # Errors
-/// The snapshot table is malformed, or a read failed.
 fn find_snapshot<S: Storage + ?Sized>(image: &S, wanted: &str) -> Result<Option<u32>, MapError> {
     let head = Head::read(image)?;
     match wanted.starts_with("snapshot.") {

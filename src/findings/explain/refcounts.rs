@@ -30,9 +30,6 @@ pub struct RefcountEntry {
 
 /// Returns the entries of an image that are not zero, block by block, each block after its entry in the table. The
 /// image is as a program builds it.
-///
-/// # Errors
-/// A structure is malformed.
 pub(super) fn entries(image: &Image) -> Result<Vec<RefcountEntry>, MapError> {
     let mut entries = Vec::new();
     let header = Header::read(image)?;

@@ -90,9 +90,6 @@ struct ShellCommand {
 
 impl Judge {
     /// Reports whether `candidate` shows the bug.
-    ///
-    /// # Errors
-    /// The candidate could not be judged.
     pub fn shows(&mut self, candidate: &[u8]) -> Result<bool, JudgeError> {
         (self.shows)(candidate)
     }

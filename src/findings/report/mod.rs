@@ -2,6 +2,7 @@
 
 #[cfg(feature = "cli")]
 pub mod bundle;
+pub mod evidence;
 pub mod examiner;
 pub(crate) mod log;
 #[cfg(feature = "cli")]
@@ -24,7 +25,7 @@ use crate::programs::Effect;
 use super::explain::{DamagedValue, ExplainedEntry, FileKind, FileRun, FileView, Step};
 use super::runner::{Ran, Runner, finding_of_two};
 
-use examiner::Evidence;
+use evidence::Evidence;
 
 /// The verdict on an input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -159,18 +160,12 @@ impl Report {
     }
 
     /// Writes the report as one line of JSON.
-    ///
-    /// # Errors
-    /// `out` cannot be written.
     pub fn json(&self, out: &mut impl Write) -> io::Result<()> {
         serde_json::to_writer(&mut *out, self)?;
         out.write_all(b"\n")
     }
 
     /// Writes one line: the input, and the fingerprint or the verdict.
-    ///
-    /// # Errors
-    /// `out` cannot be written.
     pub fn line(&self, out: &mut impl Write) -> io::Result<()> {
         let known = match self.known.len() {
             0 => String::new(),
@@ -236,9 +231,6 @@ const MOST_LINES: usize = 40;
 
 impl Report {
     /// Writes the whole report as text, the fingerprint first.
-    ///
-    /// # Errors
-    /// `out` cannot be written.
     pub fn text(&self, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "{}", self.judgement())?;
         writeln!(out, "{}: {}", self.input, self.course())?;

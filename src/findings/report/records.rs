@@ -69,18 +69,12 @@ pub struct RecordList<W> {
 
 impl<W: Write> RecordList<W> {
     /// Begins a list.
-    ///
-    /// # Errors
-    /// The write fails.
     pub fn begin(mut out: W) -> io::Result<Self> {
         out.write_all(b"[")?;
         Ok(Self { out, is_empty: true })
     }
 
     /// Writes the next record.
-    ///
-    /// # Errors
-    /// The write fails.
     #[inline]
     pub fn push(&mut self, record: &MapRecord) -> io::Result<()> {
         let MapRecord { start, length, depth, present, zero, data, compressed, offset } = *record;
@@ -118,9 +112,6 @@ impl<W: Write> RecordList<W> {
     }
 
     /// Ends the list. Returns the writer.
-    ///
-    /// # Errors
-    /// The write fails.
     pub fn end(mut self) -> io::Result<W> {
         self.out.write_all(b"]")?;
         Ok(self.out)

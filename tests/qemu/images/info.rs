@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::internal::cli::info::record::InfoRecord;
-use qcowfuzz::internal::cli::info::{human, record_of_file};
+use qcowfuzz::internal::cli::info::record_of_file;
 use serde_json::Value;
 
 use crate::qemu::Checked;
@@ -69,7 +69,7 @@ pub fn compare_json(path: &Path, format: ImageFormat) -> Checked<Compared> {
 pub fn compare_human(path: &Path, format: ImageFormat) -> Checked<()> {
     let mut ours = Vec::new();
     let record = record(path, format).map_err(|error| format!("our info: {error}"))?;
-    human::print(&record, &mut ours).map_err(|error| error.to_string())?;
+    record.print(&mut ours).map_err(|error| error.to_string())?;
     let theirs = printed(path, format, "human")?.stdout;
     let [one, other] = [&ours, &theirs].map(|bytes| String::from_utf8_lossy(bytes));
     match ours == theirs {

@@ -55,9 +55,6 @@ pub struct PlannedOptions {
 impl PlannedOptions {
     /// Parses the lists of options of an image in `format`, raw or qcow2. If an option occurs twice, the last value
     /// counts.
-    ///
-    /// # Errors
-    /// An option is unknown, or has a wrong value. The message is one line.
     pub fn parse(format: &str, lists: &[String]) -> Result<Self, String> {
         let is_qcow2 = format == "qcow2";
         let known = if is_qcow2 { OF_QCOW2 } else { &[] };

@@ -13,8 +13,8 @@ use crate::harness::cases::target::Expectation;
 use crate::images::files::export::Holes;
 
 use super::layout::{
-    Links, MAX_SHOWN_EXTENTS, Scale, Segment, WIDTH, guest, rounded, shown, spoken, swatch, table,
-    ticks,
+    DrawnPart, Links, MAX_SHOWN_EXTENTS, Scale, WIDTH, guest, rounded, shown, spoken, swatch,
+    table, ticks,
 };
 
 /// The extents of the disk according to one reader.
@@ -350,7 +350,7 @@ fn segment(answer: &ReaderExtents, at: usize, extent: &Extent, scale: &Scale) ->
     let (depth, status) = (extent.mapping.depth, extent.mapping.status());
     let (letters, style) = letters_and_style(status);
     let depth = if depth > 0 { depth.to_string() } else { String::new() };
-    let segment = Segment {
+    let segment = DrawnPart {
         key: format!("{}-{at}", answer.key),
         label: format!("{}: guest {extent}", answer.who),
         bytes: guest(extent),

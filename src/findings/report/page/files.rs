@@ -9,7 +9,7 @@ use crate::findings::explain::{FileKind, FileRun, FileView};
 use crate::harness::oracles::qcow2::recount::Role;
 
 use super::layout::{
-    Links, MOST_RUNS, Scale, Segment, WIDTH, filled, label_at, left_out, rounded, shown, spoken,
+    DrawnPart, Links, MOST_RUNS, Scale, WIDTH, filled, label_at, left_out, rounded, shown, spoken,
     swatch, table, ticks,
 };
 
@@ -128,10 +128,10 @@ fn picture(at: usize, file: &FileView, ranges: &[Range<usize>]) -> Markup {
     }
 }
 
-fn segment(key: String, file: &FileView, run: &FileRun) -> Segment<'static> {
+fn segment(key: String, file: &FileView, run: &FileRun) -> DrawnPart<'static> {
     let (letters, style) = letters_and_style(run);
     let label = format!("{}, {}", says(file, run), spoken(&run.operations));
-    Segment { key, label, bytes: run.bytes.clone(), letters, name: run.role_name(), style }
+    DrawnPart { key, label, bytes: run.bytes.clone(), letters, name: run.role_name(), style }
 }
 
 fn omitted(start: u64, scale: &Scale) -> Markup {

@@ -224,8 +224,8 @@ const TICK_WIDTH: f64 = 84.0;
 /// The minimum width of a segment with a name instead of letters.
 const NAMED_WIDTH: f64 = 120.0;
 
-/// A segment of a picture: a run of a file, or an extent of the disk.
-pub struct Segment<'a> {
+/// A part of a picture: a run of a file, or an extent of the disk.
+pub struct DrawnPart<'a> {
     /// The key of the item.
     pub key: String,
     /// A description.
@@ -240,8 +240,8 @@ pub struct Segment<'a> {
     pub style: &'a str,
 }
 
-impl Segment<'_> {
-    /// Returns the segment in a picture of this height.
+impl DrawnPart<'_> {
+    /// Draws the part in a picture of this height.
     pub fn drawn(&self, scale: &Scale, height: f64) -> Markup {
         let Self { key, label, bytes, letters, name, style } = self;
         let x = scale.x(bytes.start);
