@@ -166,11 +166,12 @@ impl Runner {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::harness::oracles::Violation;
 
-    fn violation(oracle: &'static str, drawn: bool) -> Ran {
+    /// Returns a made-up violation after two operations.
+    pub(crate) fn violation(oracle: &'static str, drawn: bool) -> Ran {
         let (field, expected, actual) = ("kind", "normal", "unallocated");
         let violation = Violation {
             oracle,
@@ -181,7 +182,7 @@ mod tests {
             error: None,
             detail: "where".to_string(),
         };
-        Ran::Violation(Box::new(Failure { violation, operations_run: 1 }))
+        Ran::Violation(Box::new(Failure { violation, operations_run: 2 }))
     }
 
     #[test]

@@ -141,13 +141,16 @@ const PRINTED_NAME_BYTES: u16 = 255;
 /// neither the backing file nor the data file.
 fn describe_qcow2<S: Storage + ?Sized>(info: &mut InfoRecord, image: &S) -> Result<(), MapError> {
     let head = Head::read(image)?;
-    let snapshots = snapshots(image, &head)?;
+    // The table takes at most 64 MiB.
+    each_entry(image, &head.header, |_, at, entry| {
+        info.snapshots.push(snapshot(image, at, entry)?);
+        Ok(())
+    })?;
     let bitmaps = bitmap_list(image, &head.header, head.bitmaps.as_ref())?;
     let header = &head.header;
     info.virtual_size = header.virtual_size_bytes();
     info.cluster_size = Some(header.geometry.cluster_size.bytes());
     info.dirty_flag = Some(header.incompatible & INCOMPATIBLE_DIRTY != 0);
-    info.snapshots = snapshots;
     let format = text_in(image, head.backing_format)?.filter(|format| !format.bytes().is_empty());
     if let Some(name) = text_in(image, head.backing_name)? {
         info.set_backing_file(name, format);
@@ -238,16 +241,6 @@ pub(super) fn text_at<S: Storage + ?Sized>(
     let mut bytes = vec![0; length.map_err(|_| MapError::TooLarge("a name"))?];
     image.read_at(at, &mut bytes)?;
     Ok(Text::new(&bytes))
-}
-
-/// Returns the snapshots. The table takes at most 64 MiB.
-fn snapshots<S: Storage + ?Sized>(image: &S, head: &Head) -> Result<Vec<SnapshotInfo>, MapError> {
-    let mut snapshots = Vec::new();
-    each_entry(image, &head.header, |_, at, entry| {
-        snapshots.push(snapshot(image, at, entry)?);
-        Ok(())
-    })?;
-    Ok(snapshots)
 }
 
 fn snapshot<S: Storage + ?Sized>(

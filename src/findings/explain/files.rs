@@ -115,6 +115,21 @@ pub struct FileRun {
 }
 
 impl FileView {
+    /// Returns the view of a file, without its runs and entries.
+    fn empty(kind: FileKind, file: &Image, depth: usize, cluster_bytes: u64) -> Self {
+        Self {
+            kind,
+            depth,
+            length_bytes: file.length_bytes(),
+            cut_to_bytes: None,
+            facts: ImageFacts { format: ImageFormat::Raw, geometry: None, grain_tables: None },
+            cluster_bytes,
+            runs: Vec::new(),
+            entries: Vec::new(),
+            fault: None,
+        }
+    }
+
     /// Returns the depth of the file below the image at the top, in words after its name.
     pub fn layer(&self) -> String {
         match self.depth {
@@ -205,20 +220,11 @@ pub(super) fn image(
     let faults = [anatomy.read(ImageFormat::Qcow2, image).err(), recount.recount(image).err()];
     let fault = faults.into_iter().flatten().next().map(|error| error.to_string());
     let cluster_size = anatomy.cluster_size().unwrap_or(ClusterSize::SMALLEST);
-    let length_bytes = image.length_bytes();
     let geometry = Head::read(image).ok().map(|head| head.header.geometry);
     let facts = ImageFacts { format: ImageFormat::Qcow2, geometry, grain_tables: None };
-    let mut view = FileView {
-        kind: FileKind::Image,
-        depth,
-        length_bytes,
-        cut_to_bytes: None,
-        facts,
-        cluster_bytes: cluster_size.bytes(),
-        runs: Vec::new(),
-        entries: entries::of(image, anatomy, &facts, |guest| provenance.last_touching(guest)),
-        fault,
-    };
+    let entries = entries::of(image, anatomy, &facts, |guest| provenance.last_touching(guest));
+    let empty = FileView::empty(FileKind::Image, image, depth, cluster_size.bytes());
+    let mut view = FileView { facts, entries, fault, ..empty };
     let spans = table_spans(image, anatomy);
     for occupied in recount.occupied() {
         pieces(&occupied, cluster_size.bytes(), provenance, |first, end| {
@@ -352,21 +358,9 @@ fn plain(
     cluster_bytes: u64,
     provenance: &Provenance,
 ) -> FileView {
-    let length_bytes = file.length_bytes();
-    let (runs, entries) = (Vec::new(), Vec::new());
-    let mut view = FileView {
-        kind,
-        depth,
-        length_bytes,
-        cluster_bytes,
-        runs,
-        entries,
-        fault: None,
-        cut_to_bytes: None,
-        facts: ImageFacts { format: ImageFormat::Raw, geometry: None, grain_tables: None },
-    };
+    let mut view = FileView::empty(kind, file, depth, cluster_bytes);
     let mut edges: Vec<u64> = provenance.hosts().flat_map(|host| [host.start, host.end]).collect();
-    edges.extend([0, length_bytes]);
+    edges.extend([0, view.length_bytes]);
     edges.sort_unstable();
     edges.dedup();
     for edge in edges.windows(2) {

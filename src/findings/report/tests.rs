@@ -4,9 +4,9 @@ use std::rc::Rc;
 
 use crate::findings::panics::PanicNote;
 use crate::findings::report::log::Log;
+use crate::findings::runner::tests::violation;
+use crate::harness::Checks;
 use crate::harness::cases::implementation::Implementation;
-use crate::harness::oracles::Violation;
-use crate::harness::{Checks, Failure};
 use crate::images::files::FileNames;
 use crate::programs::generate::{GenerateSettings, generate};
 
@@ -25,22 +25,6 @@ fn report(target: TargetKind, ran: &Ran) -> Report {
     report.evidence = Evidence::gather(target, &input, &runner, &log, &FileNames::default());
     report.operations_run.into_iter().for_each(|run| report.evidence.mark(run));
     report
-}
-
-fn violation(oracle: &'static str) -> Violation {
-    Violation {
-        oracle,
-        drawn: false,
-        field: "kind",
-        expected: "normal",
-        actual: "unallocated",
-        error: None,
-        detail: "where".to_string(),
-    }
-}
-
-fn failure(oracle: &'static str) -> Ran {
-    Ran::Violation(Box::new(Failure { violation: violation(oracle), operations_run: 2 }))
 }
 
 fn panicked() -> Ran {
@@ -64,7 +48,7 @@ fn whole(report: &Report) -> String {
 
 #[test]
 fn a_report_begins_with_the_fingerprint_and_marks_the_operation() {
-    let mut report = report(TargetKind::MapExtents, &failure("model"));
+    let mut report = report(TargetKind::MapExtents, &violation("model", false));
     assert_eq!(report.verdict, Verdict::Violation);
     let printed = whole(&report);
     let lines: Vec<_> = printed.lines().collect();
@@ -92,7 +76,7 @@ fn a_report_begins_with_the_fingerprint_and_marks_the_operation() {
 #[test]
 fn a_violation_of_refcounts_has_a_program_and_no_extents() {
     // The report has no lists of extents, even if the fingerprint names an oracle of walks.
-    let report = report(TargetKind::Refcounts, &failure("model"));
+    let report = report(TargetKind::Refcounts, &violation("model", false));
     let printed = whole(&report);
     assert!(printed.starts_with("model: kind, normal → unallocated\ninput: found after 2 of 3 "));
     assert!(

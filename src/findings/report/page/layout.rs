@@ -200,22 +200,17 @@ impl Scale {
     pub fn caption(&self) -> String {
         let broken = self.pieces.iter().filter(|piece| piece.broken).count();
         let widened = self.pieces.iter().filter(|piece| piece.widened).count();
-        let beginning = match (broken, widened) {
-            (0, 0) => "Drawn to scale",
-            _ => "Drawn to scale, except",
-        };
-        let broken = match broken {
-            0 => None,
-            1 => Some("one long part, which is cut short and has a zigzag".to_string()),
-            more => Some(format!("{more} long parts, which are cut short and have a zigzag")),
-        };
-        let widened = match widened {
-            0 => None,
-            1 => Some("one short part, which is drawn wider than it is".to_string()),
-            more => Some(format!("{more} short parts, which are drawn wider than they are")),
-        };
-        let exceptions: Vec<_> = broken.into_iter().chain(widened).collect();
-        format!("{beginning} {}", exceptions.join(" and ")).trim_end().to_string() + "."
+        let exceptions = [
+            (broken, "long parts, which are cut short and have a zigzag"),
+            (widened, "short parts, which are drawn wider than they are"),
+        ];
+        let exceptions = exceptions.iter().filter(|(count, _)| *count > 0);
+        let exceptions: Vec<_> =
+            exceptions.map(|(count, what)| format!("{what} ({count})")).collect();
+        match exceptions.is_empty() {
+            true => "Drawn to scale.".to_string(),
+            false => format!("Drawn to scale, except {}.", exceptions.join(" and ")),
+        }
     }
 }
 
@@ -397,9 +392,9 @@ mod tests {
         let broken: Vec<_> = scale.pieces.iter().map(|piece| piece.broken).collect();
         assert_eq!(broken, [false, false, false, true, false]);
         assert!(scale.pieces[2].widened);
-        assert!(
-            scale.caption().contains("one long part") && scale.caption().contains("one short part")
-        );
+        let caption = "Drawn to scale, except long parts, which are cut short and have a zigzag (1) and short parts, \
+                       which are drawn wider than they are (1).";
+        assert_eq!(scale.caption(), caption);
     }
 
     #[test]
