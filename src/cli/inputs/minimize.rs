@@ -3,12 +3,12 @@
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use serde::Serialize;
 
+use crate::cli::fuzz::stop_on_ctrl_c;
 use crate::cli::inputs;
 use crate::cli::options::{self, MemoryArgument};
 use crate::cli::output::{self, CommandError, Exit, ExitResult, print, spinner};
@@ -84,10 +84,7 @@ pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
     let bytes = inputs::read_input(input)?;
     let _silence = PanicNotes::take_over();
     let mut judge = judge(under_test, arguments, &bytes)?;
-    let stopped = Arc::new(AtomicBool::new(false));
-    let stop = Arc::clone(&stopped);
-    ctrlc::set_handler(move || stop.store(true, Ordering::Relaxed))
-        .map_err(|error| CommandError::Message(format!("cannot handle Ctrl-C: {error}")))?;
+    let stopped = stop_on_ctrl_c()?;
     let start = Instant::now();
     let bar = spinner();
     let settings = MinimizeSettings {

@@ -182,26 +182,6 @@ fn damage_is_reported_beside_the_built_value() {
 }
 
 #[test]
-fn layers_and_data_files_are_files_of_their_own() {
-    let explanation = explained(
-        "write at=start+0 clusters=1
-         overlay version=3 cluster_bits=16 refcount_order=4 features=none data_in=file size=same
-         write at=start+1 clusters=2",
-    );
-    let kinds: Vec<_> = explanation.files.iter().map(|file| (file.kind, file.depth)).collect();
-    assert_eq!(kinds, [(FileKind::Image, 0), (FileKind::DataFile, 0), (FileKind::Image, 1)]);
-    let steps = changes(&explanation);
-    assert_eq!(steps[1], ["a disk of 0x40000 bytes in clusters of 0x10000 on top"]);
-    // Each file lists only the operations of its own layer.
-    let of = |file: usize| -> Vec<usize> {
-        explanation.files[file].runs.iter().flat_map(|run| run.operations.clone()).collect()
-    };
-    assert_eq!((of(0), of(1), of(2)), (vec![2], vec![2], vec![0, 0]));
-    let (actual, ended) = walked(&explanation);
-    assert_eq!((actual, ended), (explanation.expected, None));
-}
-
-#[test]
 fn every_program_is_explained() {
     use crate::programs::generate::generate_any;
     for rng_seed in 0..150 {

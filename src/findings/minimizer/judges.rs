@@ -27,8 +27,11 @@ pub struct Judge {
     /// True if candidates may be run in this process
     /// ([`MinimizeSettings::runs_here`](crate::findings::minimizer::MinimizeSettings::runs_here)).
     pub runs_here: bool,
-    shows: Box<dyn FnMut(&[u8]) -> Result<bool, JudgeError>>,
+    shows: Box<Judging>,
 }
+
+/// Reports whether a candidate shows the bug.
+type Judging = dyn FnMut(&[u8]) -> Result<bool, JudgeError>;
 
 /// The reason why an input or a candidate could not be judged.
 #[derive(Debug, thiserror::Error)]
@@ -161,7 +164,7 @@ impl ShellCommand {
         let path = self.written(candidate, folder.path())?;
         // Nothing bounds the command, but Ctrl-C ends it, too.
         let shell = Executable::shell(&self.line).with([path]).sharing_group();
-        Ok(shell.run_silently().map_err(failed)?)
+        shell.run_silently().map_err(failed)
     }
 
     fn written(&self, candidate: &[u8], folder: &Path) -> Result<PathBuf, JudgeError> {

@@ -152,12 +152,11 @@ impl<'s> AsMut<Trials<'s>> for Search<'s> {
     }
 }
 
-/// Runs all reducers in turn until none of them makes progress, and reports whether that is so. Each is a name, and a
-/// function that proposes all simpler inputs of its kind.
-pub(super) fn settle<'s, S: AsMut<Trials<'s>>>(
-    search: &mut S,
-    reducers: &[(&'static str, fn(&mut S))],
-) -> bool {
+/// A way to make inputs simpler: its name, and a function that proposes all simpler inputs of its kind.
+pub(super) type Reducer<S> = (&'static str, fn(&mut S));
+
+/// Runs all reducers in turn until none of them makes progress, and reports whether that is so.
+pub(super) fn settle<'s, S: AsMut<Trials<'s>>>(search: &mut S, reducers: &[Reducer<S>]) -> bool {
     for _ in 0..MAX_MINIMIZE_ROUNDS {
         let before = search.as_mut().progress.kept;
         for (name, reduce) in reducers {
