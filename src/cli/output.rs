@@ -11,7 +11,6 @@ use serde_json::ser::PrettyFormatter;
 use crate::base::error::Error;
 use crate::base::files::{self, Existing};
 use crate::differential::campaign::DifferentialError;
-use crate::differential::recording::RecordingError;
 use crate::disk::error::FileError;
 use crate::findings::isolation::IsolationError;
 use crate::findings::triage::KnownBugsError;
@@ -100,7 +99,7 @@ macro_rules! messages {
     };
 }
 
-messages!(DifferentialError, FileError, IsolationError, KnownBugsError, RecordingError, ToolError);
+messages!(DifferentialError, FileError, IsolationError, KnownBugsError, ToolError);
 
 pub type ExitResult = Result<Exit, CommandError>;
 
