@@ -50,9 +50,6 @@ pub(super) struct DiskSides<'p, 'o, 't> {
 
 impl DiskSides<'_, '_, '_> {
     /// Compares all answers. `judged` has the engine's walk.
-    ///
-    /// # Errors
-    /// The first difference that is not set aside.
     pub(super) fn compare(
         &mut self,
         judged: &JudgedDisk,
@@ -85,13 +82,25 @@ impl DiskSides<'_, '_, '_> {
         let tiles = |extents: &[Extent], size| extents::check_prefix(extents, &(0..size));
         // An oracle has found extents that do not tile.
         let is_tiled = tiles(judged.extents, judged.size_bytes).is_ok();
+        let (other, is_any_content) = (self.other, self.is_any_content);
+        // An error about a file of any content is no difference.
+        let mut judge_status = |found: Box<Violation>| match found.error_kind() {
+            Some(_) if is_any_content => Ok(()),
+            _ => set_aside(attributed(found, &other)),
+        };
         let maps = self.ours.answers(QuestionKind::Map);
         let mut collector = Collector::new(theirs, MAX_JUDGED_STEPS);
         let walked = self.theirs.map(Window::ALL, &mut collector);
         let is_cut = collector.exhausted();
         if let Err(EngineError::NoAnswer) = walked {
             return match maps && is_tiled {
-                true => self.compare_their_statuses(judged.extents, set_aside),
+                true => {
+                    lookup::check(self.theirs, first(judged.extents), |_| true, &mut |mut it| {
+                        // The oracle takes the extents for the expected answer.
+                        std::mem::swap(&mut it.expected, &mut it.actual);
+                        judge_status(it)
+                    })
+                }
                 false => Ok(()),
             };
         }
@@ -101,7 +110,7 @@ impl DiskSides<'_, '_, '_> {
             return set_aside(disagreement(self.other.oracle, "map", kinds, detail));
         }
         if !maps {
-            return self.compare_our_statuses(theirs, set_aside);
+            return lookup::check(self.ours, first(theirs), |_| true, &mut judge_status);
         }
         self.compare_ends(WalkEnd::of(&walked, is_cut), judged.walk).or_else(&mut *set_aside)?;
         if !is_tiled {
@@ -109,7 +118,6 @@ impl DiskSides<'_, '_, '_> {
         }
         merged(theirs, |mapping| mapping, meant);
         merged(judged.extents, |mapping| mapping, found);
-        let other = self.other;
         model::check_outside(std::iter::empty(), meant, found, clipped, &mut |mut found| {
             found.field = map_field(found.field);
             set_aside(attributed(found, &other))
@@ -130,32 +138,6 @@ impl DiskSides<'_, '_, '_> {
             }
             _ => Ok(()),
         }
-    }
-
-    /// Compares the statuses of the other engine with the extents of the engine.
-    fn compare_their_statuses(
-        &mut self,
-        extents: &[Extent],
-        set_aside: &mut SetAside,
-    ) -> OracleResult {
-        let (other, is_any_content) = (self.other, self.is_any_content);
-        lookup::check(self.theirs, first(extents), |_| true, &mut |mut found| {
-            // The oracle takes the extents for the expected answer.
-            std::mem::swap(&mut found.expected, &mut found.actual);
-            judge_status(found, &other, is_any_content, set_aside)
-        })
-    }
-
-    /// Compares the statuses of the engine with the extents of the other engine.
-    fn compare_our_statuses(
-        &mut self,
-        extents: &[Extent],
-        set_aside: &mut SetAside,
-    ) -> OracleResult {
-        let (other, is_any_content) = (self.other, self.is_any_content);
-        lookup::check(self.ours, first(extents), |_| true, &mut |found| {
-            judge_status(found, &other, is_any_content, set_aside)
-        })
     }
 
     /// Compares the bytes of the parts that the plan for `extents` names, and of `more` parts.
@@ -251,27 +233,14 @@ impl DiskSides<'_, '_, '_> {
     }
 }
 
-/// Judges a difference of statuses. An error about a file of any content is none.
-fn judge_status(
-    found: Box<Violation>,
-    other: &Other,
-    is_any_content: bool,
-    set_aside: &mut SetAside,
-) -> OracleResult {
-    match is_any_content && found.error_kind().is_some() {
-        true => Ok(()),
-        false => set_aside(attributed(found, other)),
-    }
+/// Returns the first extents.
+fn first(extents: &[Extent]) -> &[Extent] {
+    extents.get(..MAX_COMPARED_STATUSES).unwrap_or(extents)
 }
 
 /// Returns the answers of both engines, if both answer. The engine is asked only if the other one has answered.
 fn both<T>(theirs: Answer<T>, ours: impl FnOnce() -> Answer<T>) -> Option<(T, T)> {
     Some((theirs.ok()?, ours().ok()?))
-}
-
-/// Returns the first extents.
-fn first(extents: &[Extent]) -> &[Extent] {
-    extents.get(..MAX_COMPARED_STATUSES).unwrap_or(extents)
 }
 
 /// Returns the result of a check in a word.

@@ -72,15 +72,13 @@ impl AccessReport {
         observer: &dyn Observer,
     ) {
         let Some(accesses) = self.end_trace((images, journals), meter, observer) else { return };
+        // The first accesses of a longer trace depend on its order.
+        if accesses.len() == MAX_ACCESSES {
+            return;
+        }
         let mut met = [[false; Event::COUNT]; 2];
-        let mut count = 0;
         for access in accesses {
             met[usize::from(access.is_write)][self.event(images, access) as usize] = true;
-            count += 1;
-        }
-        // The first accesses of a longer trace depend on its order.
-        if count == MAX_ACCESSES {
-            return;
         }
         for (state, met) in [State::FileReads, State::FileWrites].into_iter().zip(met) {
             observer.begin(state);
@@ -117,14 +115,14 @@ impl AccessReport {
 
     /// Ends the trace on `meter`, and takes the files apart. Returns the accesses; `None` if there are none, or if no
     /// observer wants them.
-    fn end_trace<'m>(
+    fn end_trace(
         &mut self,
         (images, journals): (&Images, &[&Journal]),
-        meter: &'m Meter,
+        meter: &Meter,
         observer: &dyn Observer,
-    ) -> Option<impl Iterator<Item = FileAccess> + use<'m>> {
-        let mut accesses = meter.end_trace().peekable();
-        if !observer.observes() || accesses.peek().is_none() {
+    ) -> Option<Vec<FileAccess>> {
+        let accesses = meter.end_trace();
+        if !observer.observes() || accesses.is_empty() {
             return None;
         }
         self.take_apart(images);

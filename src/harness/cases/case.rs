@@ -73,7 +73,7 @@ impl<'c> Case<'c> {
     }
 }
 
-/// The verdicts on one run.
+/// The verdicts on one run. A violation whose finding is new is an error, and ends the run.
 #[derive(Debug, Default)]
 pub(crate) struct Verdicts {
     /// The findings that are known in every run.
@@ -111,9 +111,6 @@ impl Verdicts {
     }
 
     /// Returns the result of an oracle; `None` if it met a known finding.
-    ///
-    /// # Errors
-    /// The violation, if its finding is new.
     pub(crate) fn judge<T>(
         &mut self,
         result: Result<T, Box<Violation>>,
@@ -125,9 +122,6 @@ impl Verdicts {
     }
 
     /// Sets a violation aside.
-    ///
-    /// # Errors
-    /// The violation, if its finding is new.
     pub(crate) fn set_aside(&mut self, violation: Box<Violation>) -> OracleResult {
         if self.known.is_empty() {
             return Err(violation);
@@ -155,9 +149,6 @@ impl Verdicts {
 
     /// Returns the result of an oracle that asks questions of one kind; `None` if the engine has no answers to them, or
     /// if the oracle met a known finding.
-    ///
-    /// # Errors
-    /// The violation, if its finding is new.
     pub(crate) fn judge_answer<T>(
         &mut self,
         result: Result<T, Box<Violation>>,
@@ -170,9 +161,6 @@ impl Verdicts {
 
     /// Returns the result of all oracles on an image: the end of the engine's process, if there is one, or `judged`.
     /// Returns `ended` if that end is a known finding.
-    ///
-    /// # Errors
-    /// The violation, if its finding is new.
     pub(crate) fn judge_end<T>(
         &mut self,
         end: Option<EngineEnd>,

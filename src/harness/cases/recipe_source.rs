@@ -31,9 +31,6 @@ impl RecipeSource {
 
     /// Carries out the recipe, and passes the files to `judge` after each step. If QEMU cannot
     /// work, it ends the run without a verdict.
-    ///
-    /// # Errors
-    /// Returns the violation that `judge` found.
     pub(crate) fn run(
         &mut self,
         observer: &dyn Observer,

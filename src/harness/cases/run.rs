@@ -263,7 +263,7 @@ impl Harness {
     }
 
     /// Returns the accesses of the engine to the files of the last case, as far as they are feedback.
-    pub(crate) fn last_accesses(&self) -> impl Iterator<Item = FileAccess> {
+    pub(crate) fn last_accesses(&self) -> Vec<FileAccess> {
         self.judging.meter.last_trace()
     }
 

@@ -77,9 +77,6 @@ pub(crate) trait JudgeCase {
     fn forget(&mut self) {}
 
     /// Has the engine answer questions about `case`, and judges the answers.
-    ///
-    /// # Errors
-    /// The first violation whose finding is new.
     fn judge(
         &mut self,
         engine: &mut TestedEngine,
@@ -88,9 +85,6 @@ pub(crate) trait JudgeCase {
     ) -> Result<CaseEnd, Box<Violation>>;
 
     /// Has a second opinion judge the engine's answers about the same case, too. By default, no extents are expected.
-    ///
-    /// # Errors
-    /// As for [`JudgeCase::judge`].
     fn compare(
         &mut self,
         opinion: &mut Opinion,

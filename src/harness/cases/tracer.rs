@@ -78,16 +78,15 @@ impl Tracer {
             failure::pass_on(&*panic);
             return None;
         }
-        let mut count = 0;
-        let accesses = target.last_accesses().inspect(|_| count += 1);
-        let ranges = accesses.filter(|it| it.length_bytes > 0).map(|it| {
+        let accesses = target.last_accesses();
+        // The first accesses of a longer trace depend on its order.
+        let is_whole = accesses.len() < MAX_ACCESSES || *feedback == AccessFeedback::Ordered;
+        let ranges = accesses.iter().filter(|it| it.length_bytes > 0).map(|it| {
             let start = it.offset.get();
             let bytes = start..start.saturating_add(it.length_bytes);
             AccessedRange { depth: it.depth, file: it.file, bytes }
         });
         let ranges: Vec<_> = ranges.collect();
-        // The first accesses of a longer trace depend on its order.
-        let is_whole = count < MAX_ACCESSES || *feedback == AccessFeedback::Ordered;
         (is_whole && !ranges.is_empty()).then_some(ranges)
     }
 }

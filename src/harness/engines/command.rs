@@ -17,12 +17,12 @@ use crate::harness::ChainFiles;
 use crate::harness::cases::implementation::Implementation;
 use crate::harness::engine::status::GuestRun;
 use crate::harness::engine::{
-    AccessFeedback, Answer, Engine, EngineEnd, EngineError, EngineQuestion, Facts, OpenDisk,
-    Opened, failure,
+    AccessFeedback, Answer, Engine, EngineEnd, EngineError, EngineQuestion, ErrorKind, Facts,
+    OpenDisk, Opened, failure,
 };
 use crate::harness::files::chain::Chain;
 
-use super::command_lines::{Hello, HelloParser, LineQuestion, Lines, ParsedAnswer};
+use super::command_lines::{Hello, HelloParser, Lines, ParsedAnswer, parse_answer};
 use super::engine_process::{EngineProcess, Silence};
 use super::walker::Walker;
 
@@ -55,109 +55,20 @@ impl EngineCommand {
 impl From<EngineCommand> for Implementation {
     fn from(command: EngineCommand) -> Self {
         Self::new(move |observer| {
-            let (line, hello) = (Rc::clone(&command.line), Rc::clone(&command.hello));
-            let session = Session::new(line, hello, Rc::clone(&command.first));
-            Box::new(CommandEngine { session, shadow: Walker::observed(Rc::clone(observer)) })
+            let shadow = Walker::observed(Rc::clone(observer));
+            Box::new(CommandEngine::new(command.clone(), shadow))
         })
     }
 }
 
-/// The engine of an [`EngineCommand`]. It has a process of its own, and starts another one when that has ended.
+/// The engine of an [`EngineCommand`], which is asked about one image at a time. It has a process of its own, and starts
+/// another one when that has ended.
 #[derive(Debug)]
 struct CommandEngine {
-    session: Session,
+    command: EngineCommand,
+    process: Option<EngineProcess>,
     /// Walks the same images, if its events steer the loop.
     shadow: Walker,
-}
-
-impl Engine for CommandEngine {
-    fn facts(&self) -> Facts {
-        let Hello { name, claims, policy, answers } = self.session.hello();
-        Facts {
-            claims: *claims,
-            policy: *policy,
-            answers: *answers,
-            // The command reads copies of the files, and the harness sees no access.
-            reads: AccessFeedback::None,
-            is_prepared: true,
-            ..Facts::new(name.clone())
-        }
-    }
-
-    fn begin_run(&mut self) {
-        self.shadow.begin_run();
-    }
-
-    fn prepare(&mut self, chain: &Chain, questions: &[EngineQuestion]) {
-        self.shadow.walk_observed(chain);
-        // If the files are too large, the opening says so.
-        match self.session.hold(chain) {
-            Ok(()) => self.session.plan(questions),
-            Err(_) => self.session.begin_image(),
-        }
-    }
-
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
-        self.open_disk(chain, EngineQuestion::Open)
-    }
-
-    fn open_snapshot<'s>(&'s mut self, chain: &'s Chain, index: u32) -> Opened<'s> {
-        self.open_disk(chain, EngineQuestion::OpenSnapshot(index))
-    }
-}
-
-impl CommandEngine {
-    fn open_disk<'s>(&'s mut self, chain: &'s Chain, question: EngineQuestion) -> Opened<'s> {
-        let Self { session, .. } = self;
-        session.hold(chain)?;
-        let size_bytes = session.open(question)?;
-        Ok(Box::new(CommandDisk { session, size_bytes }))
-    }
-}
-
-/// An image that a [`CommandEngine`] has opened.
-struct CommandDisk<'s> {
-    session: &'s mut Session,
-    size_bytes: u64,
-}
-
-impl OpenDisk for CommandDisk<'_> {
-    fn virtual_size_bytes(&self) -> u64 {
-        self.size_bytes
-    }
-
-    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
-        match self.session.ask(EngineQuestion::Read(guest, into.len()))? {
-            ParsedAnswer::Bytes(bytes) => into.copy_from_slice(&bytes),
-            _ => return Err(EngineError::NoAnswer),
-        }
-        Ok(())
-    }
-
-    fn status(&mut self, guest: GuestOffset) -> Answer<GuestRun> {
-        match self.session.ask(EngineQuestion::Status(guest))? {
-            ParsedAnswer::Status(run) => Ok(run),
-            _ => Err(EngineError::NoAnswer),
-        }
-    }
-
-    fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Answer {
-        let ParsedAnswer::Extents(extents) = self.session.ask(EngineQuestion::Map(window))? else {
-            return Err(EngineError::NoAnswer);
-        };
-        let _ = extents.into_iter().try_for_each(|extent| visitor.extent(extent));
-        Ok(())
-    }
-}
-
-/// A command that is asked about one image at a time.
-#[derive(Debug)]
-pub(super) struct Session {
-    line: Rc<str>,
-    hello: Rc<Hello>,
-    /// A process for the first session that asks: many engines only state their claims.
-    first: Rc<RefCell<Option<EngineProcess>>>,
-    process: Option<EngineProcess>,
     /// The files of the image.
     chain: ChainFiles,
     /// The lines that name the files.
@@ -184,11 +95,79 @@ struct DiskQuestions {
     writes: u64,
 }
 
+impl Engine for CommandEngine {
+    fn facts(&self) -> Facts {
+        let Hello { name, claims, policy, answers } = &*self.command.hello;
+        Facts {
+            claims: *claims,
+            policy: *policy,
+            answers: *answers,
+            // The command reads copies of the files, and the harness sees no access.
+            reads: AccessFeedback::None,
+            is_prepared: true,
+            ..Facts::new(name.clone())
+        }
+    }
+
+    fn begin_run(&mut self) {
+        self.shadow.begin_run();
+    }
+
+    fn prepare(&mut self, chain: &Chain, questions: &[EngineQuestion]) {
+        self.shadow.walk_observed(chain);
+        // If the files are too large, the opening says so.
+        self.begin_image();
+        if self.hold(chain).is_ok() {
+            self.plan(questions);
+        }
+    }
+
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
+        self.open_disk(chain, EngineQuestion::Open)
+    }
+
+    fn open_snapshot<'s>(&'s mut self, chain: &'s Chain, index: u32) -> Opened<'s> {
+        self.open_disk(chain, EngineQuestion::OpenSnapshot(index))
+    }
+}
+
+/// An image that a [`CommandEngine`] has opened.
+struct CommandDisk<'s> {
+    engine: &'s mut CommandEngine,
+    size_bytes: u64,
+}
+
+impl OpenDisk for CommandDisk<'_> {
+    fn virtual_size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
+        match self.engine.ask(EngineQuestion::Read(guest, into.len()))? {
+            ParsedAnswer::Bytes(bytes) => into.copy_from_slice(&bytes),
+            _ => return Err(EngineError::NoAnswer),
+        }
+        Ok(())
+    }
+
+    fn status(&mut self, guest: GuestOffset) -> Answer<GuestRun> {
+        match self.engine.ask(EngineQuestion::Status(guest))? {
+            ParsedAnswer::Status(run) => Ok(run),
+            _ => Err(EngineError::NoAnswer),
+        }
+    }
+
+    fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Answer {
+        let ParsedAnswer::Extents(extents) = self.engine.ask(EngineQuestion::Map(window))? else {
+            return Err(EngineError::NoAnswer);
+        };
+        let _ = extents.into_iter().try_for_each(|extent| visitor.extent(extent));
+        Ok(())
+    }
+}
+
 /// Starts a process of the command, and reads its first lines.
-///
-/// # Errors
-/// Returns one line for the user.
-pub(super) fn started(line: &str) -> Result<(EngineProcess, Hello), String> {
+fn started(line: &str) -> Result<(EngineProcess, Hello), String> {
     let failed = |what: String| format!("--engine-command: {line}: {what}");
     let (mut parser, mut hello) = (HelloParser::default(), None);
     let started =
@@ -215,36 +194,16 @@ pub(super) fn started(line: &str) -> Result<(EngineProcess, Hello), String> {
     }
 }
 
-impl Session {
-    /// Takes the process in `first`, or starts one, when it is needed.
-    pub(super) fn new(
-        line: Rc<str>,
-        hello: Rc<Hello>,
-        first: Rc<RefCell<Option<EngineProcess>>>,
-    ) -> Self {
-        let (process, held, files, disks) = Default::default();
-        Self {
-            line,
-            hello,
-            first,
-            process,
-            chain: held,
-            files,
-            disks,
-            is_asked: false,
-            open: 0,
-            has_ended: false,
-        }
+impl CommandEngine {
+    /// Creates an engine without a process.
+    fn new(command: EngineCommand, shadow: Walker) -> Self {
+        let (process, chain, files, disks) = Default::default();
+        let (is_asked, open, has_ended) = Default::default();
+        Self { command, process, shadow, chain, files, disks, is_asked, open, has_ended }
     }
 
-    /// Returns the statement of the command about itself.
-    pub(super) fn hello(&self) -> &Hello {
-        &self.hello
-    }
-
-    /// Forgets the last image, and takes the questions about the next one, whose files are held.
-    pub(super) fn plan(&mut self, questions: &[EngineQuestion]) {
-        self.begin_image();
+    /// Takes the questions about an image whose files are held.
+    fn plan(&mut self, questions: &[EngineQuestion]) {
         let writes = self.writes();
         for question in questions {
             match (question, self.disks.last_mut()) {
@@ -264,7 +223,7 @@ impl Session {
     }
 
     /// Writes the files of `chain`.
-    pub(super) fn hold(&mut self, chain: &Chain) -> Result<(), EngineError> {
+    fn hold(&mut self, chain: &Chain) -> Answer {
         self.chain.write(chain)?;
         let Some(folder) = self.chain.folder() else { return Ok(()) };
         self.files.clear();
@@ -282,8 +241,9 @@ impl Session {
         Ok(())
     }
 
-    /// Opens a disk. Returns its size in bytes.
-    pub(super) fn open(&mut self, question: EngineQuestion) -> Result<u64, EngineError> {
+    /// Opens a disk of `chain`.
+    fn open_disk<'s>(&'s mut self, chain: &Chain, question: EngineQuestion) -> Opened<'s> {
+        self.hold(chain)?;
         let writes = self.writes();
         if !self.is_asked {
             self.is_asked = true;
@@ -301,20 +261,30 @@ impl Session {
             }
         };
         match self.ask(question)? {
-            ParsedAnswer::Opened(size_bytes) => Ok(size_bytes),
+            ParsedAnswer::Opened(size_bytes) => {
+                Ok(Box::new(CommandDisk { engine: self, size_bytes }))
+            }
             _ => Err(EngineError::NoAnswer),
         }
     }
 
     /// Returns the answer about the disk that is open. It is not an error.
-    pub(super) fn ask(&mut self, question: EngineQuestion) -> Result<ParsedAnswer, EngineError> {
+    fn ask(&mut self, question: EngineQuestion) -> Answer<ParsedAnswer> {
         let Some(disk) = self.disks.get_mut(self.open) else { return Err(EngineError::NoAnswer) };
         let answer = match disk.planned(question) {
             Some(answer) => answer,
             None => self.ask_alone(question)?,
         };
         match answer {
-            ParsedAnswer::Error(kind, text) => Err(kind.with_text(self.without_folder(&text))),
+            ParsedAnswer::Error(kind, text) => {
+                let text = self.without_folder(&text);
+                Err(match kind {
+                    ErrorKind::Unsupported => EngineError::unsupported(text),
+                    ErrorKind::Failed => EngineError::Failed(text.into()),
+                    ErrorKind::Io => EngineError::Io(text.into()),
+                    ErrorKind::NoAnswer | ErrorKind::Untyped => EngineError::untyped(text),
+                })
+            }
             answer => Ok(answer),
         }
     }
@@ -326,7 +296,7 @@ impl Session {
     }
 
     /// Asks a question that the harness has not announced.
-    fn ask_alone(&mut self, question: EngineQuestion) -> Result<ParsedAnswer, EngineError> {
+    fn ask_alone(&mut self, question: EngineQuestion) -> Answer<ParsedAnswer> {
         let opening = self.disks.get(self.open).and_then(|disk| disk.questions.first().copied());
         let both: Vec<_> =
             opening.into_iter().filter(|it| *it != question).chain([question]).collect();
@@ -335,7 +305,7 @@ impl Session {
     }
 
     /// Sends all planned questions.
-    fn send(&mut self) -> Result<(), EngineError> {
+    fn send(&mut self) -> Answer {
         let questions: Vec<_> =
             self.disks.iter().flat_map(|disk| disk.questions.iter().copied()).collect();
         if questions.is_empty() {
@@ -349,12 +319,15 @@ impl Session {
     }
 
     /// Sends questions and returns the answers. If the process ends, a new one is asked the same.
-    fn exchange(&mut self, questions: &[EngineQuestion]) -> Result<Vec<ParsedAnswer>, EngineError> {
+    fn exchange(&mut self, questions: &[EngineQuestion]) -> Answer<Vec<ParsedAnswer>> {
         if self.has_ended {
             return Err(EngineError::untyped("the process has ended"));
         }
         let mut batch = self.files.clone();
-        questions.iter().for_each(|question| LineQuestion(*question).write_to(&mut batch));
+        for question in questions {
+            // A string takes everything.
+            let _ = writeln!(batch, "{question}");
+        }
         batch.push_str("end\n");
         let mut is_second = false;
         loop {
@@ -363,7 +336,7 @@ impl Session {
             let exchanged = process.exchange(batch.as_bytes(), &mut |bytes| {
                 let mut at = 0;
                 while let Some(question) = questions.get(answers.len())
-                    && let Some((answer, length)) = LineQuestion(*question).parse(&bytes[at..])?
+                    && let Some((answer, length)) = parse_answer(*question, &bytes[at..])?
                 {
                     answers.push(answer);
                     at += length;
@@ -389,18 +362,19 @@ impl Session {
     }
 
     fn start(&self) -> EngineProcess {
-        if let Some(first) = self.first.borrow_mut().take() {
+        let EngineCommand { line, hello, first } = &self.command;
+        if let Some(first) = first.borrow_mut().take() {
             return first;
         }
-        let (process, hello) = started(&self.line).unwrap_or_else(|line| failure::fail(line));
-        if hello != *self.hello {
+        let (process, again) = started(line).unwrap_or_else(|line| failure::fail(line));
+        if again != **hello {
             self.fail("expected the first lines of its first process, found others");
         }
         process
     }
 
     fn fail(&self, what: &str) -> ! {
-        failure::fail(format!("--engine-command: {}: {what}", self.line))
+        failure::fail(format!("--engine-command: {}: {what}", self.command.line))
     }
 
     fn writes(&self) -> u64 {

@@ -4,23 +4,19 @@
 //! # Arithmetic
 //! A count that has no room in a `usize` is past the limit. A piece that is not there is empty.
 
-use std::fmt::{self, Write};
+use std::fmt;
 
 use crate::disk::extent::{Extent, Mapping, Window};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::harness::engine::claims::{Claims, CostPolicy, EnginePolicy, MemoryPolicy, SizePolicy};
 use crate::harness::engine::questions::{QuestionKind, QuestionKinds};
 use crate::harness::engine::status::{GuestRun, GuestStatus};
-use crate::harness::engine::{EngineError, EngineQuestion};
+use crate::harness::engine::{EngineQuestion, ErrorKind};
 
 /// The longest line of a command.
 const MAX_LINE_BYTES: usize = 64 << 10;
 /// The largest number of extents in an answer: more than a disk of a program has cells.
 const MAX_ANSWER_EXTENTS: usize = 1 << 24;
-
-/// A question as a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LineQuestion(pub(super) EngineQuestion);
 
 /// An answer of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,120 +29,91 @@ pub(super) enum ParsedAnswer {
     Status(GuestRun),
     /// The bytes.
     Bytes(Vec<u8>),
-    /// An error, of this kind and with this text.
-    Error(AnswerError, String),
+    /// An error, of the kind that the first word of its line names, and with this text.
+    Error(ErrorKind, String),
 }
 
-/// The kind of an error, as the first word of its line names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AnswerError {
-    Unsupported,
-    Failed,
-    Io,
-    Untyped,
-}
-
-impl AnswerError {
-    /// Returns the error that the oracles get.
-    pub(super) fn with_text(self, text: String) -> EngineError {
-        match self {
-            Self::Unsupported => EngineError::unsupported(text),
-            Self::Failed => EngineError::Failed(text.into()),
-            Self::Io => EngineError::Io(text.into()),
-            Self::Untyped => EngineError::untyped(text),
-        }
-    }
-}
-
-/// Prints the line, without its end.
-impl fmt::Display for LineQuestion {
+/// Prints the line of the question, without its end.
+impl fmt::Display for EngineQuestion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            EngineQuestion::Open => f.write_str("open"),
-            EngineQuestion::OpenSnapshot(index) => write!(f, "snapshot {index}"),
-            EngineQuestion::Map(Window { start, length_bytes }) => {
+        match *self {
+            Self::Open => f.write_str("open"),
+            Self::OpenSnapshot(index) => write!(f, "snapshot {index}"),
+            Self::Map(Window { start, length_bytes }) => {
                 write!(f, "map {} {length_bytes}", start.get())
             }
-            EngineQuestion::Status(guest) => write!(f, "status {}", guest.get()),
-            EngineQuestion::Read(guest, length) => write!(f, "read {} {length}", guest.get()),
+            Self::Status(guest) => write!(f, "status {}", guest.get()),
+            Self::Read(guest, length) => write!(f, "read {} {length}", guest.get()),
             // No command declares that it answers these.
-            EngineQuestion::Report(kind) => write!(f, "report {kind:?}"),
+            Self::Report(kind) => write!(f, "report {kind:?}"),
         }
     }
 }
 
-impl LineQuestion {
-    /// Appends the line to `batch`.
-    pub(super) fn write_to(&self, batch: &mut String) {
-        // A string takes everything.
-        let _ = writeln!(batch, "{self}");
-    }
+/// Parses the answer at the beginning of `bytes`. Returns it with its length; `None` if its end is not there yet.
+pub(super) fn parse_answer(
+    question: EngineQuestion,
+    bytes: &[u8],
+) -> Result<Option<(ParsedAnswer, usize)>, String> {
+    let mut lines = Lines { bytes, at: 0 };
+    let Some(line) = lines.next_line()? else { return Ok(None) };
+    let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+    let error = match word {
+        "ok" => None,
+        "unsupported" => Some(ErrorKind::Unsupported),
+        "failed" => Some(ErrorKind::Failed),
+        "io" => Some(ErrorKind::Io),
+        "error" => Some(ErrorKind::Untyped),
+        _ => return Err(unexpected(question, "ok, unsupported, failed, io or error", line)),
+    };
+    let answer = match error {
+        Some(kind) => Some(ParsedAnswer::Error(kind, rest.to_string())),
+        None => parse_ok(question, line, rest, &mut lines)?,
+    };
+    Ok(answer.map(|answer| (answer, lines.at)))
+}
 
-    /// Parses the answer at the beginning of `bytes`. Returns it with its length; `None` if its end is not there yet.
-    ///
-    /// # Errors
-    /// The bytes are no answer to this question.
-    pub(super) fn parse(&self, bytes: &[u8]) -> Result<Option<(ParsedAnswer, usize)>, String> {
-        let mut lines = Lines { bytes, at: 0 };
-        let Some(line) = lines.next_line()? else { return Ok(None) };
-        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
-        let error = match word {
-            "ok" => None,
-            "unsupported" => Some(AnswerError::Unsupported),
-            "failed" => Some(AnswerError::Failed),
-            "io" => Some(AnswerError::Io),
-            "error" => Some(AnswerError::Untyped),
-            _ => return Err(self.unexpected("ok, unsupported, failed, io or error", line)),
-        };
-        let answer = match error {
-            Some(kind) => Some(ParsedAnswer::Error(kind, rest.to_string())),
-            None => self.parse_ok(line, rest, &mut lines)?,
-        };
-        Ok(answer.map(|answer| (answer, lines.at)))
-    }
+fn parse_ok(
+    question: EngineQuestion,
+    line: &str,
+    rest: &str,
+    lines: &mut Lines<'_>,
+) -> Result<Option<ParsedAnswer>, String> {
+    let number = |what| rest.parse::<u64>().map_err(|_| unexpected(question, what, line));
+    Ok(match question {
+        EngineQuestion::Open | EngineQuestion::OpenSnapshot(_) => {
+            Some(ParsedAnswer::Opened(number("ok SIZE")?))
+        }
+        EngineQuestion::Status(_) => {
+            let run = run(rest)
+                .ok_or_else(|| unexpected(question, "ok LENGTH STATUS HOST DEPTH", line))?;
+            Some(ParsedAnswer::Status(run))
+        }
+        EngineQuestion::Read(_, length) => match number("ok LENGTH")? == length as u64 {
+            true => lines.take(length).map(|bytes| ParsedAnswer::Bytes(bytes.to_vec())),
+            false => return Err(unexpected(question, &format!("ok {length}"), line)),
+        },
+        EngineQuestion::Map(_) => {
+            let count = usize::try_from(number("ok COUNT")?).unwrap_or(usize::MAX);
+            if count > MAX_ANSWER_EXTENTS {
+                let most = format!("at most {MAX_ANSWER_EXTENTS} extents");
+                return Err(unexpected(question, &most, line));
+            }
+            let mut extents = Vec::new();
+            for _ in 0..count {
+                let Some(line) = lines.next_line()? else { return Ok(None) };
+                let what = "START LENGTH STATUS HOST DEPTH";
+                extents.push(extent(line).ok_or_else(|| unexpected(question, what, line))?);
+            }
+            Some(ParsedAnswer::Extents(extents))
+        }
+        EngineQuestion::Report(_) => return Err(unexpected(question, "no report", line)),
+    })
+}
 
-    fn parse_ok(
-        &self,
-        line: &str,
-        rest: &str,
-        lines: &mut Lines<'_>,
-    ) -> Result<Option<ParsedAnswer>, String> {
-        let number = |what| rest.parse::<u64>().map_err(|_| self.unexpected(what, line));
-        Ok(match self.0 {
-            EngineQuestion::Open | EngineQuestion::OpenSnapshot(_) => {
-                Some(ParsedAnswer::Opened(number("ok SIZE")?))
-            }
-            EngineQuestion::Status(_) => {
-                let run = run(rest)
-                    .ok_or_else(|| self.unexpected("ok LENGTH STATUS HOST DEPTH", line))?;
-                Some(ParsedAnswer::Status(run))
-            }
-            EngineQuestion::Read(_, length) => match number("ok LENGTH")? == length as u64 {
-                true => lines.take(length).map(|bytes| ParsedAnswer::Bytes(bytes.to_vec())),
-                false => return Err(self.unexpected(&format!("ok {length}"), line)),
-            },
-            EngineQuestion::Map(_) => {
-                let count = usize::try_from(number("ok COUNT")?).unwrap_or(usize::MAX);
-                if count > MAX_ANSWER_EXTENTS {
-                    let most = format!("at most {MAX_ANSWER_EXTENTS} extents");
-                    return Err(self.unexpected(&most, line));
-                }
-                let mut extents = Vec::new();
-                for _ in 0..count {
-                    let Some(line) = lines.next_line()? else { return Ok(None) };
-                    let what = "START LENGTH STATUS HOST DEPTH";
-                    extents.push(extent(line).ok_or_else(|| self.unexpected(what, line))?);
-                }
-                Some(ParsedAnswer::Extents(extents))
-            }
-            EngineQuestion::Report(_) => return Err(self.unexpected("no report", line)),
-        })
-    }
-
-    fn unexpected(&self, expected: &str, line: &str) -> String {
-        let shown: String = line.chars().take(200).collect();
-        format!("the answer to '{self}': expected {expected}, found '{shown}'")
-    }
+fn unexpected(question: EngineQuestion, expected: &str, line: &str) -> String {
+    let shown: String = line.chars().take(200).collect();
+    format!("the answer to '{question}': expected {expected}, found '{shown}'")
 }
 
 /// The bytes of a command, taken from the front.
@@ -260,9 +227,6 @@ pub(super) struct HelloParser {
 
 impl HelloParser {
     /// Takes the next line. Returns the statement after the last line.
-    ///
-    /// # Errors
-    /// The line is not what was expected.
     pub(super) fn line(&mut self, line: &str) -> Result<Option<Hello>, String> {
         if !self.is_begun {
             self.is_begun = true;
@@ -334,22 +298,22 @@ mod tests {
 
     use super::*;
 
-    const READ: LineQuestion = LineQuestion(EngineQuestion::Read(GuestOffset::new(512), 4));
+    const READ: EngineQuestion = EngineQuestion::Read(GuestOffset::new(512), 4);
+    const MAP: EngineQuestion = EngineQuestion::Map(Window::ALL);
 
     #[test]
     fn answers_are_taken_when_they_are_whole() {
-        let map = LineQuestion(EngineQuestion::Map(Window::ALL));
         for (question, text) in [
-            (LineQuestion(EngineQuestion::Open), "ok 1024\n"),
-            (LineQuestion(EngineQuestion::OpenSnapshot(1)), "unsupported snapshots\n"),
+            (EngineQuestion::Open, "ok 1024\n"),
+            (EngineQuestion::OpenSnapshot(1), "unsupported snapshots\n"),
             (READ, "ok 4\na\nb\n"),
-            (map, "ok 2\n0 512 data 65536 0\n512 512 hole - 1\n"),
-            (LineQuestion(EngineQuestion::Status(GuestOffset::ZERO)), "ok 512 stored - -\n"),
+            (MAP, "ok 2\n0 512 data 65536 0\n512 512 hole - 1\n"),
+            (EngineQuestion::Status(GuestOffset::ZERO), "ok 512 stored - -\n"),
         ] {
-            let (_, length) = question.parse(text.as_bytes()).unwrap().unwrap();
+            let (_, length) = parse_answer(question, text.as_bytes()).unwrap().unwrap();
             assert_eq!(length, text.len());
             for part in 0..text.len() {
-                assert_eq!(question.parse(&text.as_bytes()[..part]), Ok(None), "{text}");
+                assert_eq!(parse_answer(question, &text.as_bytes()[..part]), Ok(None), "{text}");
             }
         }
     }
@@ -376,28 +340,16 @@ mod tests {
         for (question, bytes, expected) in [
             (READ, "ok 3\n", "the answer to 'read 512 4': expected ok 4, found 'ok 3'"),
             (READ, "yes\n", "expected ok, unsupported, failed, io or error, found 'yes'"),
-            (LineQuestion(EngineQuestion::Open), "ok big\n", "expected ok SIZE, found 'ok big'"),
-            (LineQuestion(EngineQuestion::Open), &long, "expected lines of at most 65536 bytes"),
-            (
-                LineQuestion(EngineQuestion::Map(Window::ALL)),
-                "ok 99999999999\n",
-                "expected at most 16777216 extents",
-            ),
-            (
-                LineQuestion(EngineQuestion::Map(Window::ALL)),
-                "ok 1\n0 x\n",
-                "STATUS HOST DEPTH, found '0 x'",
-            ),
+            (EngineQuestion::Open, "ok big\n", "expected ok SIZE, found 'ok big'"),
+            (EngineQuestion::Open, &long, "expected lines of at most 65536 bytes"),
+            (MAP, "ok 99999999999\n", "expected at most 16777216 extents"),
+            (MAP, "ok 1\n0 x\n", "STATUS HOST DEPTH, found '0 x'"),
         ] {
-            let error = question.parse(bytes.as_bytes()).unwrap_err();
+            let error = parse_answer(question, bytes.as_bytes()).unwrap_err();
             assert!(error.contains(expected), "{error}");
         }
-        assert!(
-            LineQuestion(EngineQuestion::Open)
-                .parse(b"ok \xff\n")
-                .unwrap_err()
-                .contains("found 'ok \\xff'")
-        );
+        let binary = parse_answer(EngineQuestion::Open, b"ok \xff\n").unwrap_err();
+        assert!(binary.contains("found 'ok \\xff'"));
     }
 
     fn parsed(text: &str) -> Result<Option<Hello>, String> {

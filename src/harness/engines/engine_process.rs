@@ -52,8 +52,8 @@ impl EngineProcess {
     }
 
     /// Returns the bytes of standard output that are no part of an answer yet.
-    pub(crate) fn unread(&self) -> &[u8] {
-        self.0.unread()
+    pub(crate) fn unread_text(&self) -> String {
+        String::from_utf8_lossy(self.0.unread()).into_owned()
     }
 
     /// Writes `questions`, and reads until `take` has all answers: see [`PipedProcess::exchange`].
@@ -84,32 +84,25 @@ impl EngineProcess {
     }
 }
 
-/// Runs a command to its end, in a folder if there is one. Returns its end, and all that it has printed to standard
-/// output.
-///
-/// # Errors
-/// Returns one line for the user: the command does not run.
-pub(crate) fn run_to_end(
-    command: &str,
-    folder: Option<&Path>,
-) -> Result<(EngineEnd, Vec<u8>), String> {
-    let mut process = EngineProcess::start(command, folder).map_err(|error| error.to_string())?;
-    match process.exchange(b"", &mut |_| Ok((0, false))) {
-        Ok(()) => Err("it does not end".to_string()),
-        Err(Silence::Failed(what)) => Err(what),
-        Err(Silence::Ended(end)) => Ok((end, process.unread().to_vec())),
-    }
-}
-
-/// The exit codes of a shell that cannot run a command.
-const NOT_RUN: [i32; 2] = [126, 127];
-
-/// The end of a program, and all that it has printed to standard output.
+/// The end of a program, and the bytes that it has printed to standard output.
 #[derive(Clone, Debug)]
 pub(in crate::harness) struct Ran {
     pub(in crate::harness) end: EngineEnd,
     pub(in crate::harness) output: String,
 }
+
+/// Runs a command to its end, in a folder if there is one.
+pub(in crate::harness) fn run_to_end(command: &str, folder: Option<&Path>) -> Result<Ran, String> {
+    let mut process = EngineProcess::start(command, folder).map_err(|error| error.to_string())?;
+    match process.exchange(b"", &mut |_| Ok((0, false))) {
+        Ok(()) => Err("it does not end".to_string()),
+        Err(Silence::Failed(what)) => Err(what),
+        Err(Silence::Ended(end)) => Ok(Ran { end, output: process.unread_text() }),
+    }
+}
+
+/// The exit codes of a shell that cannot run a command.
+const NOT_RUN: [i32; 2] = [126, 127];
 
 /// The commands of a program about the files in a folder.
 #[derive(Clone, Copy, Debug)]
@@ -127,9 +120,6 @@ impl ImageCommands<'_> {
     }
 
     /// Runs the program to its end with these arguments.
-    ///
-    /// # Errors
-    /// Returns one line for the user: the program cannot be run.
     pub(super) fn try_run(&self, arguments: &[&str]) -> Result<Ran, String> {
         let failed = |what: &str| format!("{}: {what}", self.line);
         let mut line = self.line.to_string();
@@ -138,18 +128,15 @@ impl ImageCommands<'_> {
             let _ = write!(line, " '{argument}'");
         }
         let ran = run_to_end(&line, Some(self.folder));
-        let (end, output) = ran.map_err(|what| failed(&what))?;
+        let Ran { end, output } = ran.map_err(|what| failed(&what))?;
         if end.process.code().is_some_and(|code| NOT_RUN.contains(&code)) {
             return Err(failed(&format!("cannot be run: {}", end.detail)));
         }
         let end = EngineEnd { detail: self.without_folder(&end.detail), ..end };
-        Ok(Ran { end, output: String::from_utf8_lossy(&output).into_owned() })
+        Ok(Ran { end, output })
     }
 
     /// Runs the program, which must succeed, and returns its output.
-    ///
-    /// # Errors
-    /// The program reports an error, or its process has ended in another way.
     pub(in crate::harness) fn answer(&self, arguments: &[&str]) -> Answer<String> {
         let Ran { end, output } = self.run(arguments);
         match end.process {

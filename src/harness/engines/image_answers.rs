@@ -127,9 +127,6 @@ impl InfoJson {
 }
 
 /// Asks for the properties of the image at the top of `chain`, and for the names of the files below it.
-///
-/// # Errors
-/// The program reports an error or prints something else, or its process has ended.
 pub(in crate::harness) fn info(commands: &ImageCommands<'_>, chain: &Chain) -> Answer<ImageInfo> {
     let top = InfoJson::ask(commands, chain, 0)?;
     let (mut below, mut name) = (Vec::new(), top.backing_filename);
@@ -152,9 +149,6 @@ pub(in crate::harness) fn info(commands: &ImageCommands<'_>, chain: &Chain) -> A
 
 /// Has the program check the image at the top of `chain`. If its exit code and its numbers differ, the worse of both is
 /// the answer.
-///
-/// # Errors
-/// The check could not be completed, or its process has ended.
 pub(in crate::harness) fn check(
     commands: &ImageCommands<'_>,
     chain: &Chain,
@@ -261,9 +255,6 @@ pub(in crate::harness) struct ConvertedFile {
 
 impl ConvertedFile {
     /// Opens the file at `path`, which a program has written.
-    ///
-    /// # Errors
-    /// There is no such file.
     pub(in crate::harness) fn open(path: PathBuf) -> Answer<Self> {
         let missing = |error| EngineError::untyped(format!("no file was written: {error}"));
         let file = File::open(&path).map_err(missing)?;
@@ -276,9 +267,6 @@ impl ConvertedFile {
     }
 
     /// Fills `into` with the bytes from `guest` on.
-    ///
-    /// # Errors
-    /// The file ends before that.
     pub(in crate::harness) fn read(&self, guest: GuestOffset, into: &mut [u8]) -> Answer {
         Ok(self.file.read_exact_at(into, guest.get())?)
     }

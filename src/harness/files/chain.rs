@@ -19,8 +19,8 @@ use crate::images::files::{FileNames, Images, LayerFile, LayerFiles};
 use crate::programs::CutKind;
 
 use super::meter::{FileAccess, Meter};
+use super::write_log::WriteLog;
 use super::written_file::{WrittenFile, WrittenFiles};
-use super::{TopFile, TopFiles};
 
 /// A chain of images. The first layer holds the files of the image to open; each next layer is the backing file of the
 /// layer before it.
@@ -180,36 +180,32 @@ impl Chain {
     /// Creates the chain of all layers of `images`, for an engine that writes: the image at the top and its data file
     /// are copies that can be written. Their writes are kept if there are cuts. Counts reads on `meter`.
     pub(crate) fn writable(images: &Images, has_cuts: bool, meter: &Arc<Meter>) -> Self {
-        Self::with_top(images, |built| built, has_cuts, meter)
+        Self::with_top(images, |_| {}, has_cuts, meter)
     }
 
     /// Creates the same chain with an empty image at the top.
     pub(crate) fn empty(images: &Images, has_cuts: bool, meter: &Arc<Meter>) -> Self {
-        Self::with_top(images, |_| TopFiles::default(), has_cuts, meter)
+        let remove = |files: &mut LayerFiles| {
+            (files.image, files.data_file) = Default::default();
+        };
+        Self::with_top(images, remove, has_cuts, meter)
     }
 
-    /// Creates the chain of all layers of `images`. At the top are the files that `top` makes of the built ones.
+    /// Creates the chain of all layers of `images`. At the top are copies of the built files, which `change` changes.
     fn with_top(
         images: &Images,
-        top: impl FnOnce(TopFiles) -> TopFiles,
+        change: impl FnOnce(&mut LayerFiles),
         has_cuts: bool,
         meter: &Arc<Meter>,
     ) -> Self {
         let mut chain = Self::metered(images, meter);
         let ChainLayer { image, data_file, .. } = &mut chain.layers[0];
-        // The layer keeps its own bytes no longer: those that can be written are the only copy.
-        let files = Arc::make_mut(&mut image.files);
-        let built = TopFiles {
-            image: std::mem::take(&mut files.image),
-            data_file: std::mem::take(&mut files.data_file),
-        };
-        let written = Arc::new(WrittenFiles::new(top(built), has_cuts));
-        if let Some(data_file) = data_file {
-            data_file.files = Arc::clone(&image.files);
-            let written = WrittenFile::new(Arc::clone(&written), TopFile::DataFile);
-            data_file.bytes = ByteSource::Written(written);
+        let mut files = LayerFiles::clone(&image.files);
+        change(&mut files);
+        let written = Arc::new(WrittenFiles::new(files, has_cuts));
+        for file in [Some(image), data_file.as_mut()].into_iter().flatten() {
+            file.bytes = ByteSource::Written(WrittenFile::new(Arc::clone(&written), file.part));
         }
-        image.bytes = ByteSource::Written(WrittenFile::new(written, TopFile::Image));
         chain
     }
 
@@ -254,12 +250,12 @@ impl Chain {
 
     /// Notes that the guest relies on all that was written so far.
     pub(crate) fn settle(&self) {
-        self.written().into_iter().for_each(WrittenFiles::settle);
+        self.written().into_iter().for_each(|files| files.note(WriteLog::settle));
     }
 
     /// Notes that the image is closed: all that was written is on the disk.
     pub(crate) fn note_closed(&self) {
-        self.written().into_iter().for_each(WrittenFiles::closed);
+        self.written().into_iter().for_each(|files| files.note(WriteLog::clear));
     }
 
     /// Returns the files that can be written, if there are any.
@@ -267,17 +263,13 @@ impl Chain {
         self.image().written().map(|file| &*file.files)
     }
 
-    /// Gives the files at the top the bytes that `files_of` returns, if they can be written.
-    fn with_written(mut self, files_of: impl FnOnce(&WrittenFiles) -> TopFiles) -> Self {
+    /// Gives the chain the files at the top that `files_of` returns, if they can be written.
+    fn with_written(mut self, files_of: impl FnOnce(&WrittenFiles) -> LayerFiles) -> Self {
         let ChainLayer { image, data_file, .. } = &mut self.layers[0];
         let Some(written) = image.written() else { return self };
-        let left = files_of(&written.files);
-        let files = Arc::make_mut(&mut image.files);
-        (files.image, files.data_file) = (left.image, left.data_file);
-        image.bytes = ByteSource::Built;
-        if let Some(data_file) = data_file {
-            data_file.files = Arc::clone(&image.files);
-            data_file.bytes = ByteSource::Built;
+        let left = Arc::new(files_of(&written.files));
+        for file in [Some(image), data_file.as_mut()].into_iter().flatten() {
+            (file.files, file.bytes) = (Arc::clone(&left), ByteSource::Built);
         }
         self
     }
@@ -334,7 +326,7 @@ impl ChainFile {
     /// The file is not open for writing, or an engine has written 256 MiB to the image and its data file.
     pub fn write_at(&self, offset: HostOffset, bytes: &[u8]) -> Result<(), StorageError> {
         let length_bytes = bytes.len() as u64;
-        self.meter.trace(FileAccess { length_bytes, is_write: true, ..self.read_of(offset) });
+        self.meter.note_access(FileAccess { length_bytes, is_write: true, ..self.read_of(offset) });
         self.changeable(offset)?.write_at(offset, bytes)
     }
 

@@ -4,10 +4,10 @@
 use std::fmt;
 use std::io::ErrorKind;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, ThreadId};
 
-use crate::base::limits::MAX_LAYERS;
 use crate::disk::error::StorageError;
 use crate::disk::observer::PrintAccesses;
 use crate::disk::offsets::HostOffset;
@@ -26,9 +26,8 @@ pub struct Meter {
     bytes: AtomicU64,
     fail_at: AtomicU64,
     is_traced: AtomicBool,
-    traced_bytes: AtomicU64,
     refused_writes: AtomicU64,
-    trace: OnceLock<Box<AccessTrace>>,
+    trace: Mutex<AccessTrace>,
     printer: OnceLock<Arc<dyn PrintAccesses>>,
 }
 
@@ -75,8 +74,7 @@ impl Meter {
             let kept = self.printer.get_or_init(|| Arc::clone(&printer));
             debug_assert!(Arc::ptr_eq(kept, &printer), "a meter has one printer");
         }
-        self.trace.get_or_init(|| Box::new(AccessTrace::new())).clear();
-        self.traced_bytes.store(0, Relaxed);
+        self.trace().clear();
         self.is_traced.store(true, Relaxed);
     }
 
@@ -91,40 +89,46 @@ impl Meter {
     }
 
     /// Ends the trace, and returns its accesses; none if no trace has begun, or if several threads made them.
-    pub(crate) fn end_trace(&self) -> impl Iterator<Item = FileAccess> {
-        let was_traced = self.interrupt_trace();
-        let trace = self.trace.get().filter(|_| was_traced);
-        trace.into_iter().flat_map(|trace| trace.accesses())
+    pub(crate) fn end_trace(&self) -> Vec<FileAccess> {
+        match self.interrupt_trace() {
+            true => self.last_trace(),
+            false => Vec::new(),
+        }
     }
 
     /// Returns the accesses of the last trace again; none if there was none, or if several threads made them.
-    pub(crate) fn last_trace(&self) -> impl Iterator<Item = FileAccess> {
-        self.trace.get().into_iter().flat_map(|trace| trace.accesses())
+    pub(crate) fn last_trace(&self) -> Vec<FileAccess> {
+        self.trace().accesses()
     }
 
     /// Reports whether several threads have made the accesses of the trace.
     pub(crate) fn traces_several_threads(&self) -> bool {
-        self.trace.get().is_some_and(|trace| trace.has_several_threads())
+        self.trace().has_several_threads
     }
 
     /// Returns the number of bytes that the reads of the trace have returned.
     pub(crate) fn traced_bytes(&self) -> u64 {
-        self.traced_bytes.load(Relaxed)
+        self.trace().bytes
     }
 
     /// Adds an access to the trace, if one has begun, and prints it, if there is a printer.
     #[inline]
-    pub(crate) fn trace(&self, access: FileAccess) {
+    pub(crate) fn note_access(&self, access: FileAccess) {
         if self.is_traced.load(Relaxed) {
             self.printer.get().into_iter().for_each(|printer| printer.print(&access));
-            self.trace.get().into_iter().for_each(|trace| trace.add(access));
+            self.trace().add(access);
         }
+    }
+
+    fn trace(&self) -> MutexGuard<'_, AccessTrace> {
+        // Nothing panics while it holds the lock.
+        self.trace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a read, and fails if it is the one that must fail.
     #[inline]
     pub(crate) fn count_read(&self, access: FileAccess) -> Result<(), StorageError> {
-        self.trace(access);
+        self.note_access(access);
         let read = self.reads.load(Relaxed);
         // An exchange would cost more than the rest of most reads.
         self.reads.store(read.wrapping_add(1), Relaxed);
@@ -139,9 +143,7 @@ impl Meter {
     pub(crate) fn count_bytes(&self, offset: HostOffset, bytes: usize) {
         self.bytes.store(self.bytes().wrapping_add(bytes as u64), Relaxed);
         if self.is_traced.load(Relaxed) {
-            self.traced_bytes.store(self.traced_bytes().wrapping_add(bytes as u64), Relaxed);
-            let end = offset + bytes as u64;
-            self.trace.get().into_iter().for_each(|trace| trace.end_read(end));
+            self.trace().end_read(offset, bytes as u64);
         }
     }
 }
@@ -154,9 +156,8 @@ impl Default for Meter {
             bytes: AtomicU64::default(),
             fail_at: AtomicU64::new(u64::MAX),
             is_traced: AtomicBool::default(),
-            traced_bytes: AtomicU64::default(),
             refused_writes: AtomicU64::default(),
-            trace: OnceLock::default(),
+            trace: Mutex::default(),
             printer: OnceLock::default(),
         }
     }
@@ -172,7 +173,7 @@ pub struct FileAccess {
     pub depth: usize,
     /// The file of the layer.
     pub file: LayerFile,
-    /// The first byte. Only the low 56 bits count: no file of a program is longer.
+    /// The first byte.
     pub offset: HostOffset,
     /// The number of bytes; 0 if the read failed, or asked only whether bytes are stored.
     pub length_bytes: u64,
@@ -181,110 +182,46 @@ pub struct FileAccess {
 }
 
 /// A trace. Threads of an engine may add accesses at the same time: their order is then no property of the image.
-#[derive(Debug)]
-pub(super) struct AccessTrace {
-    length: AtomicUsize,
-    /// The thread of the accesses: 0 before the first.
-    thread: AtomicU64,
-    accesses: [AtomicU64; MAX_ACCESSES],
-    /// The length of each access in bytes.
-    lengths: [AtomicU64; MAX_ACCESSES],
+#[derive(Debug, Default)]
+struct AccessTrace {
+    accesses: Vec<FileAccess>,
+    /// The last access is not kept, because there were too many before.
+    is_full: bool,
+    /// The thread of the first access.
+    thread: Option<ThreadId>,
+    has_several_threads: bool,
+    /// The bytes that the reads have returned.
+    bytes: u64,
 }
 
-/// The mark of several threads.
-const SEVERAL: u64 = u64::MAX;
-
 impl AccessTrace {
-    pub(super) fn new() -> Self {
-        let [accesses, lengths] = [const { [const { AtomicU64::new(0) }; MAX_ACCESSES] }; 2];
-        Self { length: AtomicUsize::new(0), thread: AtomicU64::new(0), accesses, lengths }
-    }
-
-    /// Forgets all accesses.
-    pub(super) fn clear(&self) {
-        self.length.store(0, Relaxed);
-        self.thread.store(0, Relaxed);
+    /// Forgets all accesses, and keeps the buffer.
+    fn clear(&mut self) {
+        self.accesses.clear();
+        *self = Self { accesses: std::mem::take(&mut self.accesses), ..Self::default() };
     }
 
     /// Adds an access, if there is room. Several threads are noticed in any case.
-    pub(super) fn add(&self, access: FileAccess) {
-        match self.thread.load(Relaxed) {
-            0 => self.thread.store(this_thread(), Relaxed),
-            thread if thread == this_thread() => {}
-            _ => self.thread.store(SEVERAL, Relaxed),
+    fn add(&mut self, access: FileAccess) {
+        let here = thread::current().id();
+        self.has_several_threads |= *self.thread.get_or_insert(here) != here;
+        match self.accesses.len() < MAX_ACCESSES {
+            true => self.accesses.push(access),
+            false => self.is_full = true,
         }
-        let at = self.length.load(Relaxed);
-        let (Some(place), Some(length)) = (self.accesses.get(at), self.lengths.get(at)) else {
-            // Later reads are not the last one of the trace.
-            self.length.store(MAX_ACCESSES + 1, Relaxed);
-            return;
-        };
-        place.store(access.encode(), Relaxed);
-        length.store(access.length_bytes, Relaxed);
-        self.length.store(at + 1, Relaxed);
     }
 
-    /// Notes that the last access, a read, has returned the bytes up to `end`.
-    fn end_read(&self, end: HostOffset) {
-        let last = self.length.load(Relaxed).checked_sub(1);
-        let places = last.and_then(|at| Some((self.accesses.get(at)?, self.lengths.get(at)?)));
-        let Some((access, length)) = places else { return };
-        let start = FileAccess::decode(access.load(Relaxed), 0).offset;
-        length.store(end.distance_from(start).unwrap_or(0), Relaxed);
-    }
-
-    /// Reports whether several threads have made the accesses.
-    pub(super) fn has_several_threads(&self) -> bool {
-        self.thread.load(Relaxed) == SEVERAL
+    /// Notes that the last access, a read, has returned bytes from an offset on.
+    fn end_read(&mut self, offset: HostOffset, bytes: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        if let Some(last) = self.accesses.last_mut().filter(|_| !self.is_full) {
+            last.length_bytes = (offset + bytes).distance_from(last.offset).unwrap_or(0);
+        }
     }
 
     /// Returns the accesses in their order; none if they were made by several threads.
-    pub(super) fn accesses(&self) -> impl Iterator<Item = FileAccess> {
-        let length = if self.has_several_threads() { 0 } else { self.length.load(Relaxed) };
-        let all = self.accesses.iter().zip(&self.lengths).take(length);
-        all.map(|(it, length)| FileAccess::decode(it.load(Relaxed), length.load(Relaxed)))
-    }
-}
-
-/// Returns a number of this thread that no other has while this one lives.
-fn this_thread() -> u64 {
-    thread_local! {
-        static HERE: u8 = const { 0 };
-    }
-    HERE.with(|here| std::ptr::from_ref(here).addr() as u64)
-}
-
-const OFFSET_BITS: u32 = 56;
-const FILE_BITS: u32 = 3;
-const WRITE_BIT: u32 = 63;
-const _: () = assert!(MAX_LAYERS <= 16, "four bits hold a depth");
-
-impl FileAccess {
-    fn encode(self) -> u64 {
-        let file = match self.file {
-            LayerFile::Image => 0,
-            LayerFile::DataFile => 1,
-            LayerFile::Extent(index) => 2 + index as u64,
-        };
-        self.offset.get() & ((1 << OFFSET_BITS) - 1)
-            | file << OFFSET_BITS
-            | (self.depth as u64) << (OFFSET_BITS + FILE_BITS)
-            | u64::from(self.is_write) << WRITE_BIT
-    }
-
-    fn decode(access: u64, length_bytes: u64) -> Self {
-        let file = match access >> OFFSET_BITS & ((1 << FILE_BITS) - 1) {
-            0 => LayerFile::Image,
-            1 => LayerFile::DataFile,
-            extent => LayerFile::Extent(extent as usize - 2),
-        };
-        Self {
-            depth: (access >> (OFFSET_BITS + FILE_BITS) & 15) as usize,
-            file,
-            offset: HostOffset::new(access & ((1 << OFFSET_BITS) - 1)),
-            length_bytes,
-            is_write: access >> WRITE_BIT != 0,
-        }
+    fn accesses(&self) -> Vec<FileAccess> {
+        if self.has_several_threads { Vec::new() } else { self.accesses.clone() }
     }
 }
 
@@ -332,34 +269,18 @@ mod tests {
     }
 
     #[test]
-    fn accesses_come_back_in_their_order() {
-        let trace = AccessTrace::new();
-        let all = [
-            access(0, LayerFile::Image, 0, false),
-            access(3, LayerFile::DataFile, (1 << OFFSET_BITS) - 1, true),
-            access(MAX_LAYERS - 1, LayerFile::Extent(3), 512, false),
-        ];
-        all.iter().for_each(|access| trace.add(*access));
-        assert!(trace.accesses().eq(all));
-        (0..2 * MAX_ACCESSES).for_each(|_| trace.add(all[0]));
-        assert_eq!(trace.accesses().count(), MAX_ACCESSES);
-        trace.clear();
-        assert_eq!(trace.accesses().count(), 0);
-    }
-
-    #[test]
     fn a_read_has_the_bytes_that_it_has_returned() {
-        let trace = AccessTrace::new();
-        let lengths = || trace.accesses().map(|it| it.length_bytes).collect::<Vec<_>>();
-        trace.end_read(HostOffset::new(9));
+        let mut trace = AccessTrace::default();
+        trace.end_read(HostOffset::ZERO, 9);
         trace.add(access(0, LayerFile::Image, 512, false));
-        trace.end_read(HostOffset::new(520));
+        trace.end_read(HostOffset::new(512), 8);
         trace.add(access(1, LayerFile::Extent(1), 512, false));
         trace.add(FileAccess { length_bytes: 7, ..access(0, LayerFile::Image, 512, true) });
-        assert_eq!(lengths(), [8, 0, 7]);
         (0..2 * MAX_ACCESSES).for_each(|_| trace.add(access(0, LayerFile::Image, 0, false)));
-        trace.end_read(HostOffset::new(1));
-        assert!(lengths()[3..].iter().all(|length| *length == 0), "the last read is not kept");
+        trace.end_read(HostOffset::ZERO, 1);
+        let lengths: Vec<_> = trace.accesses().iter().map(|it| it.length_bytes).collect();
+        assert_eq!((lengths.len(), &lengths[..3]), (MAX_ACCESSES, &[8, 0, 7][..]));
+        assert!(lengths[3..].iter().all(|length| *length == 0), "the last read is not kept");
     }
 
     #[test]
@@ -370,18 +291,6 @@ mod tests {
             (access(0, LayerFile::Extent(1), 512, false), "read 0x200 of extent 1"),
         ] {
             assert_eq!(access.to_string(), text);
-        }
-    }
-
-    #[test]
-    fn accesses_of_several_threads_have_no_order() {
-        for earlier in [1, MAX_ACCESSES] {
-            let trace = AccessTrace::new();
-            let add = || trace.add(access(0, LayerFile::Image, 0, false));
-            (0..earlier).for_each(|_| add());
-            assert_eq!(trace.accesses().count(), earlier);
-            std::thread::scope(|scope| scope.spawn(add).join()).unwrap();
-            assert_eq!(trace.accesses().count(), 0);
         }
     }
 }

@@ -17,40 +17,6 @@ use crate::formats::vmdk::head::ImageLayout;
 use crate::formats::vpc::constants::{COOKIE, FOOTER_BYTES};
 use crate::harness::engine::claims::Claims;
 use crate::images::files::LayerFiles;
-use crate::images::files::image::Image;
-
-/// One of the files that an engine writes: the image at the top of a chain and, if it has one, its external data file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TopFile {
-    Image,
-    DataFile,
-}
-
-/// The bytes of the files that an engine writes.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct TopFiles {
-    pub(crate) image: Image,
-    /// Empty if the image has no data file.
-    pub(crate) data_file: Image,
-}
-
-impl TopFiles {
-    /// Returns the bytes of a file.
-    pub(crate) fn get(&self, file: TopFile) -> &Image {
-        match file {
-            TopFile::Image => &self.image,
-            TopFile::DataFile => &self.data_file,
-        }
-    }
-
-    /// Returns the bytes of a file, to change them.
-    pub(crate) fn get_mut(&mut self, file: TopFile) -> &mut Image {
-        match file {
-            TopFile::Image => &mut self.image,
-            TopFile::DataFile => &mut self.data_file,
-        }
-    }
-}
 
 /// Returns the format of a file among those that the engine opens, and the number of files beside it, which have the
 /// same bytes: a VMDK descriptor stands for the file of each extent. A file of any other format is given to the engine

@@ -14,9 +14,9 @@
 
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
-use crate::harness::files::{TopFile, TopFiles};
 use crate::images::content::entropy::Entropy;
 use crate::images::files::image::Image;
+use crate::images::files::{LayerFile, LayerFiles};
 use crate::programs::CutKind;
 
 /// The unit that a disk writes as a whole.
@@ -42,7 +42,7 @@ pub(crate) struct WriteLog {
 /// A change of one of the files.
 #[derive(Clone, Copy, Debug)]
 struct LoggedChange {
-    file: TopFile,
+    file: LayerFile,
     change: FileChange,
 }
 
@@ -84,7 +84,7 @@ impl WriteLog {
     /// Notes a write to a file with the bytes of `image`. It has not happened yet.
     pub(crate) fn note_write(
         &mut self,
-        file: TopFile,
+        file: LayerFile,
         image: &Image,
         offset: HostOffset,
         new: &[u8],
@@ -106,7 +106,7 @@ impl WriteLog {
     }
 
     /// Notes another length of a file with the bytes of `image`, which has the old one still.
-    pub(crate) fn note_length(&mut self, file: TopFile, image: &Image, length_bytes: u64) {
+    pub(crate) fn note_length(&mut self, file: LayerFile, image: &Image, length_bytes: u64) {
         let length_before = image.length_bytes();
         match length_bytes < length_before {
             true => self.forget(file),
@@ -118,7 +118,7 @@ impl WriteLog {
     }
 
     /// Notes a flush of a file. It saves nothing of the other file.
-    pub(crate) fn note_flush(&mut self, file: TopFile) {
+    pub(crate) fn note_flush(&mut self, file: LayerFile) {
         self.changes.push(LoggedChange { file, change: FileChange::Flush });
     }
 
@@ -129,7 +129,7 @@ impl WriteLog {
 
     /// Forgets the changes of one file, which are on the disk. The log can no longer restore an earlier state of this
     /// file, so no later cut goes back behind this moment in either file.
-    fn forget(&mut self, file: TopFile) {
+    fn forget(&mut self, file: LayerFile) {
         let before = self.changes.len();
         self.changes.retain(|logged| logged.file != file);
         self.forgotten += before - self.changes.len();
@@ -154,7 +154,7 @@ impl WriteLog {
 
     /// Returns files that a cut at some moment since the last guest flush could have left. `files` are the current
     /// files. For half of all choices, the moment is now.
-    pub(crate) fn cut(&self, files: &TopFiles, kind: CutKind, choice: u16) -> TopFiles {
+    pub(crate) fn cut(&self, files: &LayerFiles, kind: CutKind, choice: u16) -> LayerFiles {
         let mut entropy = Entropy::new(choice.into());
         let latest = self.changes.len();
         let moments = (latest - self.settled) as u64 + 1;
@@ -169,11 +169,11 @@ impl WriteLog {
     /// `None` if there is no such change.
     pub(crate) fn cut_since(
         &self,
-        files: &TopFiles,
+        files: &LayerFiles,
         changes: usize,
         kind: CutKind,
         choice: u16,
-    ) -> Option<TopFiles> {
+    ) -> Option<LayerFiles> {
         let latest = self.changes.len();
         // If the log has forgotten changes in between, no cut comes before that.
         let first = changes.saturating_sub(self.forgotten).max(self.settled);
@@ -186,25 +186,34 @@ impl WriteLog {
     /// Returns the files that a cut after the first `moment` changes could have left.
     fn left(
         &self,
-        files: &TopFiles,
+        files: &LayerFiles,
         moment: usize,
         kind: CutKind,
         entropy: &mut Entropy,
-    ) -> TopFiles {
+    ) -> LayerFiles {
         let kept = match (kind, entropy.below(4)) {
             (CutKind::Process, _) => Kept::All,
             (CutKind::Power, 0) => Kept::None,
             (CutKind::Power, 1) => Kept::Writes,
             (CutKind::Power, _) => Kept::Sectors,
         };
-        let flushed = FlushedChanges::before(&self.changes[..moment]);
-        let changes = || self.changes.iter().enumerate().filter(|it| flushed.is_behind(*it));
+        // The number of changes before the last flush of a file. Without a flush, the log begins with the state on the
+        // disk.
+        let flushed = |of: LayerFile| {
+            let is_flush =
+                |it: &LoggedChange| it.file == of && matches!(it.change, FileChange::Flush);
+            self.changes[..moment].iter().rposition(is_flush).unwrap_or(0)
+        };
+        let (image, data_file) = (flushed(LayerFile::Image), flushed(LayerFile::DataFile));
+        let first_of = |file| if file == LayerFile::Image { image } else { data_file };
+        let is_behind = |(at, it): &(usize, &LoggedChange)| *at >= first_of(it.file);
+        let changes = || self.changes.iter().enumerate().filter(is_behind);
         let mut left = files.clone();
         for (_, LoggedChange { file, change }) in changes().rev() {
-            self.undo(change, left.get_mut(*file));
+            self.undo(change, left.file_mut(*file));
         }
         for (_, LoggedChange { file, change }) in changes().take_while(|(at, _)| *at < moment) {
-            let image = left.get_mut(*file);
+            let image = left.file_mut(*file);
             image.set_length(image.length_bytes().max(change.end()));
             self.redo(change, kept, entropy, image);
         }
@@ -246,38 +255,7 @@ impl WriteLog {
     }
 }
 
-/// The number of changes before the last flush of each file. Without a flush, the log begins with the state on the
-/// disk.
-#[derive(Clone, Copy, Debug, Default)]
-struct FlushedChanges {
-    image: usize,
-    data_file: usize,
-}
-
-impl FlushedChanges {
-    /// Finds the last flushes in `changes`.
-    fn before(changes: &[LoggedChange]) -> Self {
-        let last = |of: TopFile| {
-            let is_flush = |it: &LoggedChange| it.file == of && it.change.is_flush();
-            changes.iter().rposition(is_flush).unwrap_or(0)
-        };
-        Self { image: last(TopFile::Image), data_file: last(TopFile::DataFile) }
-    }
-
-    /// Reports whether a change with its number comes behind the last flush of its file.
-    fn is_behind(self, (number, logged): (usize, &LoggedChange)) -> bool {
-        match logged.file {
-            TopFile::Image => number >= self.image,
-            TopFile::DataFile => number >= self.data_file,
-        }
-    }
-}
-
 impl FileChange {
-    fn is_flush(&self) -> bool {
-        matches!(self, Self::Flush)
-    }
-
     /// Returns the length that the file has at least after the change.
     fn end(&self) -> u64 {
         match *self {
@@ -298,7 +276,7 @@ mod tests {
 
     /// An image and a data file with their log.
     struct LoggedFiles {
-        files: TopFiles,
+        files: LayerFiles,
         log: WriteLog,
     }
 
@@ -307,28 +285,28 @@ mod tests {
             let mut image = Image::default();
             image.write(HostOffset::ZERO, &[0; SECTORS * 512]);
             image.seal(0);
-            let files = TopFiles { data_file: image.clone(), image };
+            let files = LayerFiles { data_file: image.clone(), image, ..LayerFiles::default() };
             Self { files, log: WriteLog::default() }
         }
 
         /// Fills sectors of the image with a value.
         fn write(&mut self, sectors: std::ops::Range<usize>, value: u8) {
-            self.write_to(TopFile::Image, sectors, value);
+            self.write_to(LayerFile::Image, sectors, value);
         }
 
         /// Fills sectors of a file with a value.
-        fn write_to(&mut self, file: TopFile, sectors: std::ops::Range<usize>, value: u8) {
+        fn write_to(&mut self, file: LayerFile, sectors: std::ops::Range<usize>, value: u8) {
             let offset = HostOffset::new(sectors.start as u64 * 512);
             let bytes = vec![value; sectors.len() * 512];
-            let image = self.files.get_mut(file);
+            let image = self.files.file_mut(file);
             self.log.note_write(file, image, offset, &bytes);
             let end = offset.get() + bytes.len() as u64;
             image.set_length(image.length_bytes().max(end));
             image.overwrite(offset, &bytes);
         }
 
-        fn set_length(&mut self, file: TopFile, length_bytes: u64) {
-            let image = self.files.get_mut(file);
+        fn set_length(&mut self, file: LayerFile, length_bytes: u64) {
+            let image = self.files.file_mut(file);
             self.log.note_length(file, image, length_bytes);
             image.set_length(length_bytes);
         }
@@ -338,7 +316,7 @@ mod tests {
         fn first_sectors_after(&self, kind: CutKind) -> BTreeSet<[u8; 2]> {
             let cuts = (0..4000).map(|choice| {
                 let left = self.log.cut(&self.files, kind, choice);
-                [first_byte(&left, TopFile::Image), first_byte(&left, TopFile::DataFile)]
+                [first_byte(&left, LayerFile::Image), first_byte(&left, LayerFile::DataFile)]
             });
             cuts.collect()
         }
@@ -361,9 +339,9 @@ mod tests {
         }
     }
 
-    fn first_byte(files: &TopFiles, file: TopFile) -> u8 {
+    fn first_byte(files: &LayerFiles, file: LayerFile) -> u8 {
         let mut byte = [0];
-        files.get(file).read_at(HostOffset::ZERO, &mut byte).unwrap();
+        files.file(file).read_at(HostOffset::ZERO, &mut byte).unwrap();
         byte[0]
     }
 
@@ -371,7 +349,7 @@ mod tests {
     fn a_power_cut_loses_any_sectors_that_were_not_flushed() {
         let mut file = LoggedFiles::new();
         file.write(0..2, 1);
-        file.log.note_flush(TopFile::Image);
+        file.log.note_flush(LayerFile::Image);
         file.write(1..3, 2);
         file.write(2..4, 3);
         let mut expected = BTreeSet::new();
@@ -391,7 +369,7 @@ mod tests {
     fn a_power_cut_before_a_flush_loses_what_came_before_it() {
         let mut file = LoggedFiles::new();
         file.write(0..1, 1);
-        file.log.note_flush(TopFile::Image);
+        file.log.note_flush(LayerFile::Image);
         file.write(1..2, 2);
         let expected = [[0, 0], [1, 0], [1, 2]].map(|[one, two]| vec![one, two, 0, 0, 0, 0]);
         assert_eq!(file.after(CutKind::Power), BTreeSet::from(expected));
@@ -440,23 +418,23 @@ mod tests {
     #[test]
     fn the_file_has_the_length_of_the_moment() {
         let mut file = LoggedFiles::new();
-        file.log.note_flush(TopFile::Image);
+        file.log.note_flush(LayerFile::Image);
         file.log.settle();
         file.write(7..8, 1);
         let lengths: BTreeSet<usize> = file.after(CutKind::Power).iter().map(Vec::len).collect();
         assert_eq!(lengths, BTreeSet::from([SECTORS, 8]));
         // To shorten the file is a flush.
-        file.set_length(TopFile::Image, 512);
+        file.set_length(LayerFile::Image, 512);
         assert_eq!(file.after(CutKind::Power), BTreeSet::from([vec![0]]));
     }
 
     #[test]
     fn the_end_of_a_process_is_one_moment_for_both_files() {
         let mut files = LoggedFiles::new();
-        files.write_to(TopFile::DataFile, 0..1, 1);
-        files.write_to(TopFile::Image, 0..1, 2);
-        files.write_to(TopFile::DataFile, 0..1, 3);
-        files.write_to(TopFile::Image, 0..1, 4);
+        files.write_to(LayerFile::DataFile, 0..1, 1);
+        files.write_to(LayerFile::Image, 0..1, 2);
+        files.write_to(LayerFile::DataFile, 0..1, 3);
+        files.write_to(LayerFile::Image, 0..1, 4);
         let expected = BTreeSet::from([[0, 0], [0, 1], [2, 1], [2, 3], [4, 3]]);
         assert_eq!(files.first_sectors_after(CutKind::Process), expected);
     }
@@ -464,11 +442,11 @@ mod tests {
     #[test]
     fn a_flush_of_one_file_keeps_nothing_of_the_other() {
         for (flushed, expected) in
-            [(TopFile::Image, [[1, 0], [1, 2]]), (TopFile::DataFile, [[0, 2], [1, 2]])]
+            [(LayerFile::Image, [[1, 0], [1, 2]]), (LayerFile::DataFile, [[0, 2], [1, 2]])]
         {
             let mut files = LoggedFiles::new();
-            files.write_to(TopFile::Image, 0..1, 1);
-            files.write_to(TopFile::DataFile, 0..1, 2);
+            files.write_to(LayerFile::Image, 0..1, 1);
+            files.write_to(LayerFile::DataFile, 0..1, 2);
             files.log.note_flush(flushed);
             files.log.settle();
             assert_eq!(files.first_sectors_after(CutKind::Power), BTreeSet::from(expected));
@@ -478,20 +456,20 @@ mod tests {
     #[test]
     fn a_shorter_file_keeps_nothing_of_the_other_and_no_earlier_moment() {
         let mut files = LoggedFiles::new();
-        files.write_to(TopFile::DataFile, 0..1, 1);
-        files.write_to(TopFile::Image, 0..1, 2);
+        files.write_to(LayerFile::DataFile, 0..1, 1);
+        files.write_to(LayerFile::Image, 0..1, 2);
         let before = files.log.changes();
-        files.set_length(TopFile::Image, 512);
+        files.set_length(LayerFile::Image, 512);
         assert!(files.log.cut_since(&files.files, before, CutKind::Process, 1).is_none());
         assert_eq!(files.first_sectors_after(CutKind::Process), BTreeSet::from([[2, 1]]));
         assert_eq!(files.first_sectors_after(CutKind::Power), BTreeSet::from([[2, 0], [2, 1]]));
-        files.write_to(TopFile::Image, 0..1, 3);
+        files.write_to(LayerFile::Image, 0..1, 3);
         let expected = BTreeSet::from([[2, 1], [3, 1]]);
         assert_eq!(files.first_sectors_after(CutKind::Process), expected);
         let closing = (0..100).filter_map(|choice| {
             files.log.cut_since(&files.files, before, CutKind::Process, choice)
         });
-        let closing = closing.map(|left| first_byte(&left, TopFile::Image));
+        let closing = closing.map(|left| first_byte(&left, LayerFile::Image));
         assert_eq!(BTreeSet::from_iter(closing), BTreeSet::from([3]));
     }
 }

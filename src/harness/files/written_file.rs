@@ -7,8 +7,8 @@ use crate::disk::error::StorageError;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Data, GRAIN_BYTES, Storage, read_widened};
 use crate::harness::files::write_log::WriteLog;
-use crate::harness::files::{TopFile, TopFiles};
 use crate::images::files::image::Image;
+use crate::images::files::{LayerFile, LayerFiles};
 use crate::programs::CutKind;
 
 /// The longest file, as in QEMU.
@@ -23,7 +23,7 @@ pub(crate) struct WrittenFiles(Mutex<WrittenState>);
 
 #[derive(Debug)]
 struct WrittenState {
-    files: TopFiles,
+    files: LayerFiles,
     /// The number of bytes that were written, and written again.
     written_bytes: u64,
     /// The number of writes and of new lengths so far.
@@ -34,33 +34,23 @@ struct WrittenState {
 
 impl WrittenFiles {
     /// Creates the files. Keeps their writes if there are cuts.
-    pub(crate) fn new(files: TopFiles, has_cuts: bool) -> Self {
+    pub(crate) fn new(files: LayerFiles, has_cuts: bool) -> Self {
         let log = has_cuts.then(WriteLog::default);
         Self(Mutex::new(WrittenState { files, written_bytes: 0, version: 0, log }))
     }
 
     /// Returns a copy of the files as they are now.
-    pub(crate) fn files(&self) -> TopFiles {
+    pub(crate) fn files(&self) -> LayerFiles {
         self.lock().files.clone()
     }
 
     /// Returns the files as they are now, and leaves empty ones.
-    pub(crate) fn take_files(&self) -> TopFiles {
+    pub(crate) fn take_files(&self) -> LayerFiles {
         std::mem::take(&mut self.lock().files)
     }
 
-    /// Notes that the guest relies on all that was written so far.
-    pub(crate) fn settle(&self) {
-        self.note(WriteLog::settle);
-    }
-
-    /// Notes that the image is closed: all that was written is on the disk.
-    pub(crate) fn closed(&self) {
-        self.note(WriteLog::clear);
-    }
-
     /// Returns the files that a cut could have left.
-    pub(crate) fn cut(&self, kind: CutKind, choice: u16) -> TopFiles {
+    pub(crate) fn cut(&self, kind: CutKind, choice: u16) -> LayerFiles {
         let state = self.lock();
         match &state.log {
             Some(log) => log.cut(&state.files, kind, choice),
@@ -80,12 +70,18 @@ impl WrittenFiles {
 
     /// Returns the files that a cut could have left while the changes behind the first `changes` happened, if there are
     /// any.
-    pub(crate) fn cut_since(&self, changes: usize, kind: CutKind, choice: u16) -> Option<TopFiles> {
+    pub(crate) fn cut_since(
+        &self,
+        changes: usize,
+        kind: CutKind,
+        choice: u16,
+    ) -> Option<LayerFiles> {
         let state = self.lock();
         state.log.as_ref()?.cut_since(&state.files, changes, kind, choice)
     }
 
-    fn note(&self, note: impl FnOnce(&mut WriteLog)) {
+    /// Calls `note` with the log, if there is one.
+    pub(crate) fn note(&self, note: impl FnOnce(&mut WriteLog)) {
         if let Some(log) = &mut self.lock().log {
             note(log);
         }
@@ -102,18 +98,18 @@ impl WrittenFiles {
 pub(crate) struct WrittenFile {
     /// Both files.
     pub(crate) files: Arc<WrittenFiles>,
-    file: TopFile,
+    file: LayerFile,
 }
 
 impl WrittenFile {
     /// Creates one of `files`.
-    pub(crate) fn new(files: Arc<WrittenFiles>, file: TopFile) -> Self {
+    pub(crate) fn new(files: Arc<WrittenFiles>, file: LayerFile) -> Self {
         Self { files, file }
     }
 
     /// Calls `read` with the file as it is now.
     pub(crate) fn read<T>(&self, read: impl FnOnce(&Image) -> T) -> T {
-        read(self.files.lock().files.get(self.file))
+        read(self.files.lock().files.file(self.file))
     }
 
     /// Returns data as [`Storage::next_data`] does. The bytes may change, and are copied to `scratch`.
@@ -139,7 +135,7 @@ impl WrittenFile {
             .filter(|end| end.get() <= MAX_WRITTEN_LENGTH_BYTES);
         let mut state = self.files.lock();
         let WrittenState { files, written_bytes, version, log } = &mut *state;
-        let image = files.get_mut(self.file);
+        let image = files.file_mut(self.file);
         // A number of bytes that saturates is too large.
         let all_bytes = written_bytes.saturating_add(bytes.len() as u64);
         let (Some(end), true) = (end, all_bytes <= MAX_BYTES_OF_WRITES) else {
@@ -164,7 +160,7 @@ impl WrittenFile {
         let mut state = self.files.lock();
         let WrittenState { files, version, log, .. } = &mut *state;
         *version += 1;
-        let image = files.get_mut(self.file);
+        let image = files.file_mut(self.file);
         if let Some(log) = log {
             log.note_length(self.file, image, length_bytes);
         }

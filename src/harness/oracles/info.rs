@@ -18,18 +18,12 @@ const UNCHECKED: FeatureSet =
     FeatureSet::of(&[Feature::OutOfDateRefcounts, Feature::Dirty, Feature::Corrupt]);
 
 /// Judges the engine's report about the image at the top of `case`.
-///
-/// # Errors
-/// The oracle found a violation that is not known.
 pub fn check_info(disk: &mut TestedDisk, case: &Case, set_aside: &mut SetAside) -> OracleResult {
     let judged = judge("image", disk.info().map(|info| info_as_meant(&info, case.images)));
     judged.or_else(set_aside)
 }
 
 /// Judges the engine's check of the image at the top of `case`.
-///
-/// # Errors
-/// As for [`check_info`].
 pub fn check_counts(disk: &mut TestedDisk, case: &Case, set_aside: &mut SetAside) -> OracleResult {
     let counts = disk.check().map(|counts| nothing_found(counts, case.features));
     judge("check", counts).map_err(Violation::into_drawn).or_else(set_aside)

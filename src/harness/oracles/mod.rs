@@ -145,10 +145,7 @@ pub type OracleResult = Result<(), Box<Violation>>;
 pub(crate) type SetAside<'v> = dyn FnMut(Box<Violation>) -> OracleResult + 'v;
 
 /// Returns whether an oracle goes on with its next question after a result. It does not if the engine has no answer to
-/// questions of this kind.
-///
-/// # Errors
-/// The violation, if it is not set aside.
+/// questions of this kind, or if the violation is not set aside.
 pub(crate) fn go_on(
     judged: OracleResult,
     set_aside: &mut SetAside,

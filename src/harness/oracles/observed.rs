@@ -73,38 +73,34 @@ pub(super) fn read_places(
     entropy: &mut Entropy,
     observer: &dyn Observer,
 ) {
-    let mut places = 0;
-    each_place(disk.virtual_size_bytes(), (expected, questions), entropy, |start, length_bytes| {
+    let places = places(disk.virtual_size_bytes(), (expected, questions), entropy);
+    for (start, length_bytes) in &places {
         observer.event(State::Check, Event::Read);
-        places += 1;
-        read_any(disk, start, length_bytes, observer);
-    });
+        read_any(disk, *start, *length_bytes, observer);
+    }
     let others = questions.iter().filter(|it| !matches!(it, Question::Read { .. })).count();
-    observer.vital(Vital::Questions, places + others as u64);
+    observer.vital(Vital::Questions, (places.len() + others) as u64);
 }
 
-/// Calls `visit` with the places of [`read_places`] on a disk of `size` bytes, and the number of bytes at each.
-pub(super) fn each_place(
+/// Returns the places of [`read_places`] on a disk of `size` bytes, and the number of bytes at each.
+pub(super) fn places(
     size: u64,
     (expected, questions): (&[Extent], &[Question]),
     entropy: &mut Entropy,
-    mut visit: impl FnMut(GuestOffset, u16),
-) {
+) -> Vec<(GuestOffset, u16)> {
     let stored = expected.iter().filter(|extent| extent.mapping.data).take(MAX_EXPECTED_PLACES);
-    let mut place = |at: u64| visit(GuestOffset::new(at), PLACE_BYTES);
-    place(0);
-    place(size.saturating_sub(PLACE_BYTES.into()));
-    stored.for_each(|extent| place(extent.start.get()));
-    for _ in 0..DRAWN_PLACES {
+    let mut places = vec![0, size.saturating_sub(PLACE_BYTES.into())];
+    places.extend(stored.map(|extent| extent.start.get()));
+    places.extend((0..DRAWN_PLACES).map(|_| {
         // Near the beginning as often as anywhere else: small images have their data there.
         let most = size.max(1) >> entropy.below(u64::BITS.into());
-        place(entropy.below(most.max(1)));
-    }
-    for question in questions {
-        if let Question::Read { start, length_bytes } = *question {
-            visit(start, length_bytes);
-        }
-    }
+        entropy.below(most.max(1))
+    }));
+    let asked = questions.iter().filter_map(|question| match *question {
+        Question::Read { start, length_bytes } => Some((start, length_bytes)),
+        _ => None,
+    });
+    places.into_iter().map(|at| (GuestOffset::new(at), PLACE_BYTES)).chain(asked).collect()
 }
 
 /// Reads a range that may be compressed, or past the end of the disk. The answer may be an error: the read must only

@@ -12,7 +12,8 @@ use crate::images::content::entropy::Entropy;
 use super::bounds::{self, Collector};
 use super::data::inside::{self, Share};
 use super::data::{self, DataBuffers};
-use super::extents::{lookup, model, window};
+use super::extents::window::WholeWalk;
+use super::extents::{lookup, model};
 use super::{Oracle, OracleResult, SetAside, Violation, unexpected_error};
 
 const ORACLE: Oracle = Oracle::drawn("snapshots");
@@ -88,7 +89,8 @@ fn check_disk(
         lookup::check(disk, actual, |one| *one == extent, set_aside)?;
         if walked {
             let some = inside_of(&extent);
-            window::check(disk, some, actual, fuel, other).or_else(&mut *set_aside)?;
+            let whole = WholeWalk::complete(actual);
+            whole.check(disk, some, fuel, other).or_else(&mut *set_aside)?;
         }
     }
     data::edges::check(&mut |at, into| disk.read(at, into), model, |_| true, set_aside)?;

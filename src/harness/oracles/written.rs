@@ -184,9 +184,6 @@ fn check_drawn(
 }
 
 /// Reads a disk around some offsets, in order, and compares its bytes. Windows side by side are one read.
-///
-/// # Errors
-/// As for [`check`].
 pub fn check_edges(
     read: &mut GuestRead,
     disk: &impl ExpectedDisk,

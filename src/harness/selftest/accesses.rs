@@ -149,7 +149,7 @@ impl EngineTrace {
             false => read(engine, &chain),
         };
         let has_several_threads = meter.traces_several_threads();
-        Self { accesses: meter.end_trace().collect(), has_several_threads }
+        Self { accesses: meter.end_trace(), has_several_threads }
     }
 
     /// Reports whether two traces have the same accesses, in any order and any number. The first accesses of a longer

@@ -15,6 +15,7 @@ use crate::harness::files::chain::Chain;
 use crate::harness::model::{Model, Visible};
 use crate::harness::oracles::bounds::Collector;
 use crate::harness::oracles::data::inside;
+use crate::harness::oracles::extents::window::{WholeWalk, rest_behind};
 use crate::harness::oracles::observed;
 use crate::harness::oracles::{self, OracleResult, Violation};
 use crate::images::content::entropy::Entropy;
@@ -121,7 +122,7 @@ impl ReadingJudge {
         plan.extend([EngineQuestion::Open, EngineQuestion::Map(Window::ALL)]);
         if maps && case.in_full && !expected.is_empty() {
             let stop_after = drawn_stop(expected, entropy);
-            let rest = oracles::extents::window::rest_behind(expected, stop_after);
+            let rest = rest_behind(expected, stop_after);
             plan.extend([Window::ALL].into_iter().chain(rest).map(EngineQuestion::Map));
         }
         let statuses = oracles::extents::lookup::edges(expected, known.new_extents());
@@ -215,9 +216,8 @@ impl ReadingJudge {
             whole.clone_from(expected);
         } else if case.in_full && !whole.is_empty() {
             let stop_after = drawn_stop(whole, run.entropy);
-            run.verdicts.judge(oracles::extents::window::check_resumed(
-                disk, stop_after, whole, fuel, other,
-            ))?;
+            let whole = WholeWalk::complete(whole);
+            run.verdicts.judge(whole.check_resumed(disk, stop_after, fuel, other))?;
         }
         let set_aside = &mut |found| run.verdicts.set_aside(found);
         oracles::extents::lookup::check(disk, whole, known.new_extents(), set_aside)?;
@@ -262,7 +262,7 @@ impl ReadingJudge {
             let judged = match *question {
                 Question::Walk(window) if *is_walked => {
                     run.observer.event(State::Check, Event::Walk);
-                    oracles::extents::window::check(disk, window, whole, context.fuel, other)
+                    WholeWalk::complete(whole).check(disk, window, context.fuel, other)
                 }
                 Question::Lookup(guest) if disk.answers(QuestionKind::Status) => {
                     run.observer.event(State::Check, Event::Lookup);

@@ -11,7 +11,7 @@ use crate::formats::qcow2::head::Head;
 use crate::formats::qcow2::header::Header;
 use crate::harness::files::chain::{Chain, ChainFile};
 use crate::harness::oracles::qcow2::bitmaps::{self, ExpectedBitmap, FoundBitmap, OtherBits};
-use crate::harness::oracles::{OracleResult, SetAside};
+use crate::harness::oracles::{OracleResult, SetAside, Violation};
 use crate::programs::{BitmapChange, WriteRequest};
 
 /// A bitmap.
@@ -200,11 +200,7 @@ impl TrackedBitmaps {
         if self.are_dropped || self.all.is_empty() && !self.are_supported {
             return Ok(());
         }
-        let head = Head::read(files.image()).map_err(bitmaps::unreadable)?;
-        let entries = entries(files.image(), &head).map_err(bitmaps::unreadable)?;
-        if entries.len() != self.all.len() {
-            return bitmaps::wrong_count(self.all.len(), entries.len());
-        }
+        let (head, entries) = self.entries(files)?;
         for ((index, entry), bitmap) in (0..).zip(entries).zip(&mut self.all) {
             if bitmap.in_use {
                 continue;
@@ -223,6 +219,16 @@ impl TrackedBitmaps {
         Ok(())
     }
 
+    /// Returns the head of a file, and the entries of its directory: as many as there are bitmaps.
+    fn entries(&self, files: &Chain) -> Result<(Head, Vec<BitmapEntry>), Box<Violation>> {
+        let head = Head::read(files.image()).map_err(bitmaps::unreadable)?;
+        let entries = entries(files.image(), &head).map_err(bitmaps::unreadable)?;
+        match entries.len() == self.all.len() {
+            true => Ok((head, entries)),
+            false => Err(bitmaps::wrong_count(self.all.len(), entries.len())),
+        }
+    }
+
     /// Judges the bitmaps of a file after a cut. Readers ignore the bits of those that are dropped or in use.
     /// `has_survived` reports whether the file has an unflushed change of a guest range. The bits of such a change must
     /// be set, like those of all flushed changes.
@@ -236,11 +242,7 @@ impl TrackedBitmaps {
         if self.all.is_empty() || self.are_unsettled || !has_bitmaps(files) {
             return Ok(());
         }
-        let head = Head::read(files.image()).map_err(bitmaps::unreadable)?;
-        let entries = entries(files.image(), &head).map_err(bitmaps::unreadable)?;
-        if entries.len() != self.all.len() {
-            return bitmaps::wrong_count(self.all.len(), entries.len());
-        }
+        let (head, entries) = self.entries(files)?;
         let lost = unsettled.iter().map(|(range, ())| range);
         let lost: Vec<_> = lost.filter(|range| !has_survived(range)).collect();
         for ((index, entry), bitmap) in (0..).zip(entries).zip(&self.all) {

@@ -220,26 +220,30 @@ impl GuestDisk {
         &'d self,
         built: &'d BuiltDisks,
         size_bytes: u64,
-    ) -> FlushedDisk<'d> {
-        FlushedDisk { disk: self.over(built), size_bytes, replaced: &self.replaced, built }
+    ) -> ChangedDisk<'d> {
+        ChangedDisk { size_bytes, replaced: &self.replaced, ..self.over(built).after_cut() }
     }
 }
 
 /// A disk with changes.
+#[derive(Clone, Copy)]
 pub(super) struct ChangedDisk<'d> {
-    before: &'d Model,
+    built: &'d BuiltDisks,
     guest: &'d DiskState,
+    size_bytes: u64,
     /// The active disk, if this one is a snapshot's.
     active: Option<&'d DiskState>,
-    /// The cluster size of the image.
-    cluster_bytes: u64,
+    /// There was a cut: ranges that have changed since the last flush may have any bytes.
+    is_cut: bool,
+    /// The states that a snapshot has replaced since the last flush. After a cut, each byte may come from one of them.
+    replaced: &'d [DiskState],
 }
 
 impl<'d> ChangedDisk<'d> {
     /// Creates the disk with a state.
     pub(super) fn new(guest: &'d DiskState, built: &'d BuiltDisks) -> Self {
-        let (before, cluster_bytes) = (built.below(guest), built.cluster_bytes());
-        Self { before, guest, active: None, cluster_bytes }
+        let size_bytes = guest.size_bytes;
+        Self { built, guest, size_bytes, active: None, is_cut: false, replaced: &[] }
     }
 
     /// Compares the disk also where requests have changed the active disk: a writer may have changed a cluster that
@@ -248,38 +252,43 @@ impl<'d> ChangedDisk<'d> {
         Self { active: Some(active), ..self }
     }
 
+    /// Returns the disk as it may be after a cut.
+    pub(super) fn after_cut(self) -> Self {
+        Self { is_cut: true, ..self }
+    }
+
+    /// Returns the disk below the changes.
+    fn before(&self) -> &'d Model {
+        self.built.below(self.guest)
+    }
+
     /// Fills `expected` with the bytes of the built disk. Those that the guest has read, if it has, decide whether the
     /// build has stamped inner edges.
     fn expect_unchanged(&self, start: GuestOffset, actual: Option<&[u8]>, expected: &mut [u8]) {
         expected.fill(0);
-        let there = self.before.virtual_size_bytes().saturating_sub(start.get());
+        let there = self.before().virtual_size_bytes().saturating_sub(start.get());
         let there = usize::try_from(there).unwrap_or(usize::MAX).min(expected.len());
         let old = &mut expected[..there];
-        data::expect(self.before, start, old);
+        data::expect(self.before(), start, old);
         if let Some(read) = actual.map(|actual| &actual[..there])
             && old != read
         {
-            data::admit_inner_stamps(self.before, start, old, read);
+            data::admit_inner_stamps(self.before(), start, old, read);
         }
     }
 
     /// Fills `expected` with the bytes of the disk. Those that the guest has read, if it has, decide whether the build
     /// has stamped inner edges.
     fn expect_bytes(&self, start: GuestOffset, actual: Option<&[u8]>, expected: &mut [u8]) {
-        let mut at = 0;
-        while at < expected.len() {
-            let guest = start.get().saturating_add(at as u64);
-            let (change, end) = self.guest.changes.at(guest);
-            let length = usize::try_from(end.saturating_sub(guest)).unwrap_or(usize::MAX);
-            let until = at.saturating_add(length).min(expected.len());
-            let part = &mut expected[at..until];
+        for_each_part(&self.guest.changes, start, expected.len(), |change, guest, there| {
+            let part = &mut expected[there.clone()];
+            let actual = actual.map(|actual| &actual[there]);
             match change {
                 None | Some(GuestChange::Former) => {
-                    let actual = actual.map(|actual| &actual[at..until]);
                     self.expect_unchanged(GuestOffset::new(guest), actual, part);
                 }
                 Some(GuestChange::Unknown) if let Some(actual) = actual => {
-                    part.copy_from_slice(&actual[at..until]);
+                    part.copy_from_slice(actual);
                 }
                 Some(GuestChange::Zeroed | GuestChange::Unknown) => part.fill(0),
                 Some(GuestChange::Written(write)) => written_bytes(*write, guest, part),
@@ -287,14 +296,45 @@ impl<'d> ChangedDisk<'d> {
                     data.fill(guest.saturating_sub(*first), part);
                 }
             }
-            at = until;
+        });
+    }
+
+    /// Admits bytes of the states that a snapshot has replaced.
+    fn admit_replaced(&self, start: GuestOffset, actual: &[u8], expected: &mut [u8]) {
+        let mut other = vec![0; expected.len()];
+        for state in self.replaced {
+            ChangedDisk::new(state, self.built).after_cut().expect(start, actual, &mut other);
+            for ((expected, other), actual) in expected.iter_mut().zip(&other).zip(actual) {
+                if other == actual {
+                    *expected = *actual;
+                }
+            }
         }
+    }
+}
+
+/// Calls `visit` with the value of each part of the guest range that begins at `start`, its guest offset, and its place
+/// in the range.
+fn for_each_part<T: Clone>(
+    ranges: &RangeMap<T>,
+    start: GuestOffset,
+    length: usize,
+    mut visit: impl FnMut(Option<&T>, u64, Range<usize>),
+) {
+    let mut at = 0;
+    while at < length {
+        let guest = start.get().saturating_add(at as u64);
+        let (value, end) = ranges.at(guest);
+        let there = usize::try_from(end.saturating_sub(guest)).unwrap_or(usize::MAX);
+        let end = at.saturating_add(there).min(length);
+        visit(value, guest, at..end);
+        at = end;
     }
 }
 
 impl ExpectedDisk for ChangedDisk<'_> {
     fn size_bytes(&self) -> u64 {
-        self.guest.size_bytes
+        self.size_bytes
     }
 
     fn last_change(&self, guest: u64) -> (LastChange, u64) {
@@ -309,7 +349,7 @@ impl ExpectedDisk for ChangedDisk<'_> {
     }
 
     fn add_edges(&self, edges: &mut Vec<u64>) {
-        edges.extend(self.before.visible().iter().map(|part| part.start));
+        edges.extend(self.before().visible().iter().map(|part| part.start));
         let changed = [Some(self.guest), self.active].into_iter().flatten();
         let changed = changed.flat_map(|state| state.changes.iter());
         edges.extend(changed.flat_map(|(range, _)| [range.start, range.end]));
@@ -317,80 +357,24 @@ impl ExpectedDisk for ChangedDisk<'_> {
 
     /// A cluster that a request has changed is no longer compressed; one of a request that failed may be.
     fn in_compressed(&self, guest: u64) -> Option<InCompressed> {
-        let cluster_bytes = self.cluster_bytes;
+        let cluster_bytes = self.built.cluster_bytes();
         let is_unchanged = || {
             let start = guest / cluster_bytes * cluster_bytes;
             let (change, end) = self.guest.changes.at(start);
             change.is_none() && end - start >= cluster_bytes
         };
-        data::in_compressed(self.before, guest).filter(|_| is_unchanged())
+        data::in_compressed(self.before(), guest).filter(|_| is_unchanged())
     }
 
     fn expect(&self, start: GuestOffset, actual: &[u8], expected: &mut [u8]) {
         self.expect_bytes(start, Some(actual), expected);
-    }
-}
-
-/// A disk after a cut: ranges that have changed since the last flush may have any bytes.
-pub(super) struct FlushedDisk<'d> {
-    disk: ChangedDisk<'d>,
-    size_bytes: u64,
-    /// The states that a snapshot has replaced since the last flush. Each byte may come from one of them.
-    replaced: &'d [DiskState],
-    built: &'d BuiltDisks,
-}
-
-impl<'d> FlushedDisk<'d> {
-    /// Creates the disk as it may be after a cut that has left its size.
-    pub(super) fn new(disk: ChangedDisk<'d>, built: &'d BuiltDisks) -> Self {
-        Self { size_bytes: disk.size_bytes(), disk, replaced: &[], built }
-    }
-
-    /// Admits bytes of the states that a snapshot has replaced.
-    fn admit_replaced(&self, start: GuestOffset, actual: &[u8], expected: &mut [u8]) {
-        let mut other = vec![0; expected.len()];
-        for state in self.replaced {
-            FlushedDisk::new(ChangedDisk::new(state, self.built), self.built)
-                .expect(start, actual, &mut other);
-            let bytes = expected.iter_mut().zip(&other).zip(actual);
-            bytes.filter(|((_, other), actual)| other == actual).for_each(
-                |((expected, _), actual)| {
-                    *expected = *actual;
-                },
-            );
-        }
-    }
-}
-
-impl ExpectedDisk for FlushedDisk<'_> {
-    fn size_bytes(&self) -> u64 {
-        self.size_bytes
-    }
-
-    fn last_change(&self, guest: u64) -> (LastChange, u64) {
-        self.disk.last_change(guest)
-    }
-
-    fn add_edges(&self, edges: &mut Vec<u64>) {
-        self.disk.add_edges(edges);
-    }
-
-    fn in_compressed(&self, guest: u64) -> Option<InCompressed> {
-        self.disk.in_compressed(guest)
-    }
-
-    fn expect(&self, start: GuestOffset, actual: &[u8], expected: &mut [u8]) {
-        self.disk.expect(start, actual, expected);
-        let mut at = 0;
-        while at < expected.len() {
-            let guest = start.get().saturating_add(at as u64);
-            let (unsettled, end) = self.disk.guest.unsettled.at(guest);
-            let length = usize::try_from(end.saturating_sub(guest)).unwrap_or(usize::MAX);
-            let end = at.saturating_add(length).min(expected.len());
-            if unsettled.is_some() {
-                expected[at..end].copy_from_slice(&actual[at..end]);
-            }
-            at = end;
+        if self.is_cut {
+            let unsettled = &self.guest.unsettled;
+            for_each_part(unsettled, start, expected.len(), |unsettled, _, there| {
+                if unsettled.is_some() {
+                    expected[there.clone()].copy_from_slice(&actual[there]);
+                }
+            });
         }
         // An applied snapshot that is not flushed is rare.
         if !self.replaced.is_empty() && expected != actual {

@@ -26,7 +26,7 @@ use crate::images::content::entropy::Entropy;
 use crate::programs::CutKind;
 
 use super::WriterJudge;
-use super::guest::{ChangedDisk, Cut, FlushedDisk};
+use super::guest::{ChangedDisk, Cut};
 use super::state::{BuiltDisks, DiskState, GuestChange};
 use super::steps::FileSteps;
 
@@ -365,13 +365,11 @@ impl SnapshotReader<'_> {
         let read = &mut |at, into: &mut [u8]| disk.read(at, into);
         let beyond = BeyondEdges::Drawn(entropy);
         let disk = ChangedDisk::new(state, built).beside(active);
-        match is_cut {
-            true => {
-                let disk = FlushedDisk::new(disk, built);
-                written::check(read, &disk, Moment::Cut, beyond, bytes, set_aside)
-            }
-            false => written::check(read, &disk, Moment::Closed, beyond, bytes, set_aside),
-        }
+        let (disk, moment) = match is_cut {
+            true => (disk.after_cut(), Moment::Cut),
+            false => (disk, Moment::Closed),
+        };
+        written::check(read, &disk, moment, beyond, bytes, set_aside)
     }
 }
 

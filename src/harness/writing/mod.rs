@@ -26,6 +26,7 @@ use crate::harness::files::chain::Chain;
 use crate::harness::files::meter::Meter;
 use crate::harness::oracles::bounds::Collector;
 use crate::harness::oracles::data::GuestRead;
+use crate::harness::oracles::extents::window::WholeWalk;
 use crate::harness::oracles::qcow2::recount::Recount;
 use crate::harness::oracles::qcow2::refcounts;
 use crate::harness::oracles::written::{self, BeyondEdges, Moment};
@@ -80,9 +81,6 @@ impl WriterJudge {
 
     /// Opens the images of `case` through `engine`, carries out its requests, and judges the result. The image that the
     /// engine writes is a copy. The engine need not answer all requests: `verdicts` records the kinds that it lacks.
-    ///
-    /// # Errors
-    /// The first violation.
     pub(in crate::harness) fn judge_requests(
         &mut self,
         engine: &mut TestedEngine,
@@ -276,9 +274,6 @@ impl WriterJudge {
     }
 
     /// Judges the file that the engine has left, step by step.
-    ///
-    /// # Errors
-    /// The first violation whose finding is new.
     fn closed(
         &mut self,
         chain: &Chain,
@@ -401,7 +396,7 @@ impl WriterJudge {
         // A stream of its own, so that the choices of the other oracles stay as they are.
         let mut own = Entropy::new(entropy.state().rotate_left(16));
         let stop_after = own.below(extents.len() as u64) as usize + 1;
-        oracles::extents::window::check_resumed(disk, stop_after, extents, MAX_WALK_STEPS, again)
+        WholeWalk::complete(extents).check_resumed(disk, stop_after, MAX_WALK_STEPS, again)
     }
 
     /// Judges whether the engine has tried to write to files that are open for reading only.

@@ -215,9 +215,6 @@ fn may_be_unsupported(request: &WriteRequest) -> bool {
 impl WriterJudge {
     /// Returns the files of `case` after all requests, on a copy that `engine` writes. There are no power cuts: the
     /// files that an engine closes do not depend on them.
-    ///
-    /// # Errors
-    /// The engine has not carried out a request; or it has no answer to one.
     pub(in crate::harness) fn carry_out_all(
         &mut self,
         engine: &mut TestedEngine,

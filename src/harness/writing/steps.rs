@@ -24,9 +24,6 @@ impl<'v> FileSteps<'v> {
     }
 
     /// Returns the result of a step; `None` if it met a known finding.
-    ///
-    /// # Errors
-    /// The violation, if its finding is new.
     pub(super) fn judge<T>(
         &mut self,
         found: Result<T, Box<Violation>>,
@@ -39,9 +36,6 @@ impl<'v> FileSteps<'v> {
 
     /// Runs `judge`, which may set several violations aside. Returns true if there was none. A new violation is
     /// attributed twice, which changes nothing.
-    ///
-    /// # Errors
-    /// As for [`FileSteps::judge`].
     pub(super) fn each(
         &mut self,
         judge: impl FnOnce(&mut SetAside) -> OracleResult,

@@ -11,10 +11,9 @@ use crate::formats::qcow2::entry::Layout;
 use crate::formats::qcow2::header::Header;
 use crate::harness::against::differences::Other;
 use crate::harness::against::second_opinion::{JudgedDisk, JudgedImage};
+use crate::harness::engines::engine_process::Ran;
 use crate::harness::files::chain::{Chain, ChainFile, ChainLayer};
 use crate::harness::oracles::{Violation, disagreement};
-
-use super::session::QemuEnd;
 
 /// The text with which qemu-io begins a refusal.
 const REFUSED: &str = "can't open";
@@ -107,16 +106,15 @@ pub(super) fn wrong_allocation(at: u64, is_allocated: bool) -> Box<Violation> {
 
 /// Returns the violation of an end of qemu-io in place of an answer.
 #[expect(clippy::boxed_local, reason = "the error of a question has a box")]
-pub(super) fn ended(end: Box<QemuEnd>) -> Box<Violation> {
+pub(super) fn ended(ran: Box<Ran>) -> Box<Violation> {
     // Addresses and numbers of processes differ from run to run, so only the status is shown.
-    let QemuEnd { end, .. } = *end;
     let detail = "qemu-io ends in place of an answer; 'none' means that it was silent for too long";
-    disagreement(ORACLE, "end", ("an answer", end.process.name()), detail.to_string())
+    disagreement(ORACLE, "end", ("an answer", ran.end.process.name()), detail.to_string())
 }
 
 /// Returns the violation of data that differ, if blkverify has ended qemu-io for that.
-pub(super) fn mismatch(end: &QemuEnd, extents: &[Extent]) -> Option<Box<Violation>> {
-    let (_, report) = end.output.rsplit_once("blkverify: ")?;
+pub(super) fn mismatch(ran: &Ran, extents: &[Extent]) -> Option<Box<Violation>> {
+    let (_, report) = ran.output.rsplit_once("blkverify: ")?;
     let number = |name: &str| {
         let (_, rest) = report.split_once(name)?;
         let digits = rest.split(|one: char| !one.is_ascii_digit()).next()?;

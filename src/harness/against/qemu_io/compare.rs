@@ -19,9 +19,9 @@ use crate::processes::ProcessEnd;
 use super::answers::{
     self, ORACLE, QEMU, RecordAnswer, ended, is_long, mismatch, wrong_allocation,
 };
-use super::files::{ChainInMemory, EngineData};
+use super::files::{DeviceFiles, EngineData};
 use super::maps::{self, AllocationRun, RunsEnd};
-use super::session::{self, QemuIo, fail};
+use super::session::{QemuIo, run_qemu_img};
 
 /// The file with the engine's data is this much longer than its disk, so that QEMU shows the end of a longer one.
 const MARGIN_BYTES: u64 = 1 << 20;
@@ -40,7 +40,7 @@ const MAX_UNREADABLE: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct QemuComparison {
     qemu: QemuIo,
-    files: ChainInMemory,
+    files: DeviceFiles,
     data: Option<EngineData>,
     windows: Vec<Range<u64>>,
     /// The runs of QEMU and of the engine.
@@ -62,11 +62,10 @@ impl QemuComparison {
 
     /// Has `qemu-img check` judge the files that are held, which are those of `chain`.
     pub(super) fn check(&self, chain: &Chain) -> OracleResult {
-        let mut command = "qemu-img check 'json:".to_string();
-        self.files.write_device(chain, &mut command);
-        command.push_str("' 2>&1");
-        let ran = session::run(&command, self.files.folder())
-            .unwrap_or_else(|what| fail(&format!("qemu-img: {what}")));
+        let mut arguments = "check 'json:".to_string();
+        self.files.write_device(chain, &mut arguments);
+        arguments.push_str("' 2>&1");
+        let ran = run_qemu_img(&arguments, self.files.folder());
         match ran.end.process {
             // 3 is the code of leaks.
             ProcessEnd::Exit(0 | 3) => Ok(()),
@@ -138,7 +137,8 @@ impl QemuComparison {
         let misread_end = answers::misread_end(disk.extents, image.chain);
         let is_misread = |extent: &Extent| answers::is_below(extent, image.chain, misread_end);
         differences::plan_windows(size_bytes, disk.extents, is_misread, &mut self.windows);
-        let data = self.data.get_or_insert_with(EngineData::new);
+        let Some(folder) = self.files.folder() else { return Ok(()) };
+        let data = self.data.get_or_insert_with(|| EngineData::new(folder));
         let length_bytes = size_bytes.saturating_add(MARGIN_BYTES);
         if data.read(length_bytes, &self.windows, read).is_err() {
             // A file of this length cannot exist.
@@ -175,7 +175,7 @@ impl QemuComparison {
     /// Opens the image beside the engine's data. Returns the refusal, if QEMU does not open it.
     fn open(&mut self, chain: &Chain) -> Result<Option<String>, Box<Violation>> {
         let Self { qemu, files, data, .. } = self;
-        let path = data.as_ref().map_or("", EngineData::path);
+        let Some(path) = data.as_ref().map(|data| data.path().display()) else { return Ok(None) };
         let opened = qemu.ask(|line| {
             // A string takes everything.
             let _ = write!(

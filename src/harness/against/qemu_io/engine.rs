@@ -20,7 +20,7 @@ use crate::harness::engines::engine_process::ImageCommands;
 use crate::harness::engines::image_answers::{self, NamedSnapshot};
 use crate::harness::files::chain::{Chain, ChainFile, ChainFolder};
 
-use super::qemu_img::{self, SnapshotChange, ToolAnswer, answer_of};
+use super::qemu_img::{self, SnapshotChange};
 use super::recorded::{ImageOptions, RecordedFiles, WriteRecords, data_file_options, unreadable};
 use super::session::{QemuIo, fail};
 
@@ -92,7 +92,7 @@ impl Engine for QemuEngine {
     fn create(&mut self, chain: &Chain, image: &NewImage) -> Answer {
         let path = self.files.write(chain)?;
         self.files.forget();
-        answer_of(qemu_img::create(&path, image))?;
+        qemu_img::create(&path, image)?;
         copy(&path, chain.image())
     }
 }
@@ -213,16 +213,16 @@ impl QemuDisk<'_> {
 
     /// Closes the image, has qemu-img change it, and opens it again. `run` gets the options that name the image. If its
     /// header has no room, the image is not judged.
-    fn change_closed(&mut self, run: impl FnOnce(&ImageOptions) -> ToolAnswer) -> Answer {
+    fn change_closed(&mut self, run: impl FnOnce(&ImageOptions) -> Answer) -> Answer {
         self.reopen_changed(run).map_err(not_given_without_room)
     }
 
-    fn reopen_changed(&mut self, run: impl FnOnce(&ImageOptions) -> ToolAnswer) -> Answer {
+    fn reopen_changed(&mut self, run: impl FnOnce(&ImageOptions) -> Answer) -> Answer {
         let Some(files) = self.written.clone() else { return Err(EngineError::NoAnswer) };
         self.is_open = false;
         self.change(format_args!("close"), "")?;
         let options = files.begin(&mut self.engine.records);
-        let changed = answer_of(run(&options));
+        let changed = run(&options);
         if let Err(EngineError::Ended(_)) = changed {
             return changed;
         }

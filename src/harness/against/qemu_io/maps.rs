@@ -17,8 +17,8 @@ use crate::harness::oracles::{OracleResult, violation};
 use crate::processes::ProcessEnd;
 
 use super::answers::{self, ORACLE, QEMU, RecordAnswer, ended, is_long};
-use super::files::ChainInMemory;
-use super::session::{self, fail};
+use super::files::DeviceFiles;
+use super::session::run_qemu_img;
 
 /// A run of guest bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,9 +49,6 @@ const MESSAGES: [&str; 2] = ["qemu-io: ", CORRUPT];
 const CORRUPT: &str = "qcow2: Image is corrupt";
 
 /// Parses the output of `map` into `runs`.
-///
-/// # Errors
-/// The first line that is not expected.
 pub(super) fn parse_runs(printed: &str, runs: &mut Vec<AllocationRun>) -> Result<RunsEnd, String> {
     runs.clear();
     let (printed, ending) = without_messages(printed)?;
@@ -72,9 +69,6 @@ pub(super) fn parse_runs(printed: &str, runs: &mut Vec<AllocationRun>) -> Result
 }
 
 /// Returns the output of `map` without messages, and the end that they report.
-///
-/// # Errors
-/// The first message that is not expected.
 fn without_messages(printed: &str) -> Result<(Cow<'_, str>, RunsEnd), String> {
     let (mut rest, mut ending) = (Cow::Borrowed(printed), RunsEnd::Complete);
     while let Some(start) = MESSAGES.iter().filter_map(|begin| rest.find(begin)).min() {
@@ -154,14 +148,9 @@ pub(super) fn first_difference(
 /// The number of tables of the part of a disk that is mapped: qemu-img visits each table, also a missing one.
 const MAX_VISITED_TABLES: u64 = 4096;
 
-/// Returns the version of qemu-img.
-pub(super) fn version() -> Result<String, String> {
-    session::printed_version("qemu-img")
-}
-
 /// Compares the map of the image in `files`.
 pub(super) fn compare_whole(
-    files: &ChainInMemory,
+    files: &DeviceFiles,
     image: &JudgedImage,
     disk: &JudgedDisk,
     answered: &mut RecordAnswer<'_>,
@@ -178,11 +167,10 @@ pub(super) fn compare_whole(
     };
     let most = MAX_VISITED_TABLES.checked_shl(span_bits).unwrap_or(u64::MAX);
     let most = most.min(i64::MAX.unsigned_abs() & !0xFFFF);
-    let mut command = format!("qemu-img map --output=json --max-length={most} 'json:");
-    files.write_device(image.chain, &mut command);
-    command.push('\'');
-    let ran = session::run(&command, files.folder())
-        .unwrap_or_else(|what| fail(&format!("qemu-img: {what}")));
+    let mut arguments = format!("map --output=json --max-length={most} 'json:");
+    files.write_device(image.chain, &mut arguments);
+    arguments.push('\'');
+    let ran = run_qemu_img(&arguments, files.folder());
     let (theirs, is_complete) = parse_map(&ran.output);
     let is_clean = ran.end.process == ProcessEnd::Exit(0);
     if !is_clean && ran.end.process != ProcessEnd::Exit(1) {

@@ -59,7 +59,7 @@ impl Qemu {
     /// Returns one line for the user: a program does not start, or qemu-io lacks a driver.
     pub fn start(costly: CostlyComparisons) -> Result<Self, String> {
         let version = session::version()?.into();
-        maps::version()?;
+        printed_version("qemu-img")?;
         Ok(Self { version, costly })
     }
 

@@ -10,70 +10,58 @@ use crate::formats::qcow2::constants::BITMAP_FIXED_BYTES;
 use crate::formats::qcow2::head::Head;
 use crate::formats::qcow2::header::Header;
 use crate::harness::against::differences::SECTOR_BYTES;
-use crate::harness::engine::{
-    Answer, BitmapChange, EngineEnd, EngineError, NewImage, OpenDisk, Opened,
-};
+use crate::harness::engine::{Answer, BitmapChange, EngineError, NewImage, OpenDisk, Opened};
 use crate::harness::engines::engine_process::ImageCommands;
 use crate::harness::engines::image_answers::{ConvertedFile, NamedSnapshot, is_plain, snapshots};
 use crate::harness::files::chain::{Chain, ChainFile};
 use crate::processes::ProcessEnd;
 
 use super::recorded::ImageOptions;
-use super::session::{self, fail};
+use super::session::run_qemu_img;
 
 /// A change of the snapshots of an image.
 #[derive(Clone, Debug)]
-pub(super) enum SnapshotChange {
-    /// Takes one with this name.
-    Take(String),
-    /// Applies that with this id or name.
-    Apply(String),
-    /// Deletes the first one with this name.
-    Delete(String),
+pub(super) struct SnapshotChange {
+    /// The option of qemu-img.
+    flag: &'static str,
+    /// The name of a new snapshot, or the string by which qemu-img finds one.
+    string: String,
 }
 
 impl SnapshotChange {
+    fn new(flag: &'static str, string: &str) -> Self {
+        Self { flag, string: string.to_string() }
+    }
+
     /// Returns the change that applies the snapshot at `index`.
     pub(super) fn apply(snapshots: &[NamedSnapshot], index: usize) -> Answer<Self> {
-        Ok(Self::Apply(NamedSnapshot::string_of(snapshots, index)?.to_string()))
+        Ok(Self::new("-a", NamedSnapshot::string_of(snapshots, index)?))
     }
 
     /// Returns the change that deletes the snapshot at `index`.
     pub(super) fn delete(snapshots: &[NamedSnapshot], index: usize) -> Answer<Self> {
         let snapshot = NamedSnapshot::nth(snapshots, index)?;
         match snapshots.iter().position(|other| other.name == snapshot.name) == Some(index) {
-            true => Ok(Self::Delete(snapshot.name.clone())),
+            true => Ok(Self::new("-d", &snapshot.name)),
             false => Err(EngineError::unsupported("another snapshot has the same name")),
         }
     }
 
     /// Returns the change that takes a snapshot, whose name none of `snapshots` has.
     pub(super) fn take(snapshots: &[NamedSnapshot]) -> Self {
-        Self::Take(new_name(snapshots.iter().map(|other| other.name.as_bytes())))
+        Self::new("-c", &new_name(snapshots.iter().map(|other| other.name.as_bytes())))
     }
 
     /// Changes the image that `options` name.
-    pub(super) fn run(&self, options: &ImageOptions) -> ToolAnswer {
-        let (flag, string) = match self {
-            Self::Take(name) => ("-c", name),
-            Self::Apply(string) => ("-a", string),
-            Self::Delete(name) => ("-d", name),
-        };
+    pub(super) fn run(&self, options: &ImageOptions) -> Answer {
+        let Self { flag, string } = self;
         let options = &options.with_layers_below;
-        run(&format!("qemu-img snapshot -q {flag} '{string}' --image-opts '{options}'"))
+        run(&format!("snapshot -q {flag} '{string}' --image-opts '{options}'"))
     }
 }
 
-/// The answer of qemu-img: the end of its process, if it has not ended by itself.
-pub(super) type ToolAnswer = Result<Answer, Box<EngineEnd>>;
-
-/// Returns the answer of qemu-img, or the end of its process.
-pub(super) fn answer_of(answer: ToolAnswer) -> Answer {
-    answer.unwrap_or_else(|end| Err(EngineError::Ended(end)))
-}
-
 /// Creates an image at `path`.
-pub(super) fn create(path: &Path, image: &NewImage) -> ToolAnswer {
+pub(super) fn create(path: &Path, image: &NewImage) -> Answer {
     let compat = if image.version == 2 { "0.10" } else { "1.1" };
     let mut options = format!(
         "cluster_size={},compat={compat},refcount_bits={}",
@@ -87,17 +75,16 @@ pub(super) fn create(path: &Path, image: &NewImage) -> ToolAnswer {
         options.push_str(",compression_type=zstd");
     }
     let (path, size) = (path.display(), image.size_bytes);
-    run(&format!("qemu-img create -q -f qcow2 -o {options} '{path}' {size}"))
+    run(&format!("create -q -f qcow2 -o {options} '{path}' {size}"))
 }
 
-/// Runs qemu-img to its end.
-pub(super) fn run(command: &str) -> ToolAnswer {
-    let ran = session::run(&format!("{command} 2>&1"), None)
-        .unwrap_or_else(|what| fail(&format!("qemu-img: {what}")));
+/// Runs qemu-img to its end, which must succeed.
+fn run(arguments: &str) -> Answer {
+    let ran = run_qemu_img(&format!("{arguments} 2>&1"), None);
     match ran.end.process {
-        ProcessEnd::Exit(0) => Ok(Ok(())),
-        ProcessEnd::Exit(1) => Ok(Err(EngineError::untyped(ran.output.trim().to_string()))),
-        _ => Err(Box::new(ran.end)),
+        ProcessEnd::Exit(0) => Ok(()),
+        ProcessEnd::Exit(1) => Err(EngineError::untyped(ran.output.trim().to_string())),
+        _ => Err(EngineError::Ended(Box::new(ran.end))),
     }
 }
 
@@ -136,11 +123,7 @@ pub(super) fn bitmap_name(names: &[Vec<u8>], index: usize, change: BitmapChange)
 }
 
 /// Changes a bitmap of the image that `options` name.
-pub(super) fn change_bitmap(
-    name: &str,
-    change: BitmapChange,
-    options: &ImageOptions,
-) -> ToolAnswer {
+pub(super) fn change_bitmap(name: &str, change: BitmapChange, options: &ImageOptions) -> Answer {
     let flags = match change {
         BitmapChange::Add { granularity_bits, is_enabled } => {
             let disabled = if is_enabled { "" } else { " --disable" };
@@ -152,7 +135,7 @@ pub(super) fn change_bitmap(
         BitmapChange::Disable => "--disable".to_string(),
     };
     let options = &options.alone;
-    run(&format!("qemu-img bitmap {flags} --image-opts '{options}' {name}"))
+    run(&format!("bitmap {flags} --image-opts '{options}' {name}"))
 }
 
 /// The largest disk that is copied, in bytes: the copy lies where the files of the image do, which may be memory.
@@ -207,11 +190,7 @@ mod tests {
     }
 
     fn string_of(change: Answer<SnapshotChange>) -> Option<String> {
-        match change.ok()? {
-            SnapshotChange::Take(it) | SnapshotChange::Apply(it) | SnapshotChange::Delete(it) => {
-                Some(it)
-            }
-        }
+        change.ok().map(|change| change.string)
     }
 
     #[test]

@@ -4,8 +4,8 @@
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use crate::harness::engine::{EngineEnd, failure};
-use crate::harness::engines::engine_process::{EngineProcess, Silence, run_to_end};
+use crate::harness::engine::failure;
+use crate::harness::engines::engine_process::{EngineProcess, Ran, Silence, run_to_end};
 
 /// The text that qemu-io prints when it waits for a command.
 const PROMPT: &[u8] = b"qemu-io> ";
@@ -26,15 +26,6 @@ pub(super) struct QemuIo {
     output: String,
 }
 
-/// The end of qemu-io in place of an answer.
-#[derive(Debug)]
-pub(super) struct QemuEnd {
-    /// How the process ended.
-    pub(super) end: EngineEnd,
-    /// The output since the command.
-    pub(super) output: String,
-}
-
 impl QemuIo {
     /// Ends the process. The next command starts another one.
     pub(super) fn restart(&mut self) {
@@ -49,8 +40,9 @@ impl QemuIo {
         }
     }
 
-    /// Sends a command, and returns its output.
-    pub(super) fn ask_for(&mut self, command: fmt::Arguments<'_>) -> Result<&str, Box<QemuEnd>> {
+    /// Sends a command, and returns its output; or the end of qemu-io in place of an answer, with the output since the
+    /// command.
+    pub(super) fn ask_for(&mut self, command: fmt::Arguments<'_>) -> Result<&str, Box<Ran>> {
         // A string takes everything.
         self.ask(|line| {
             let _ = line.write_fmt(command);
@@ -58,7 +50,7 @@ impl QemuIo {
     }
 
     /// Sends the command that `write` adds to a line, and returns its output.
-    pub(super) fn ask(&mut self, write: impl FnOnce(&mut String)) -> Result<&str, Box<QemuEnd>> {
+    pub(super) fn ask(&mut self, write: impl FnOnce(&mut String)) -> Result<&str, Box<Ran>> {
         let mut process = match self.process.take() {
             Some(process) => process,
             None => started(self.folder.as_deref()).unwrap_or_else(|what| fail(&what)),
@@ -76,8 +68,8 @@ impl QemuIo {
             }
             Err(Silence::Failed(what)) => fail(&format!("qemu-io: {what}")),
             Err(Silence::Ended(end)) => {
-                let output = String::from_utf8_lossy(process.unread()).trim().to_string();
-                Err(Box::new(QemuEnd { end, output }))
+                let output = process.unread_text().trim().to_string();
+                Err(Box::new(Ran { end, output }))
             }
         }
     }
@@ -91,8 +83,7 @@ fn started(folder: Option<&Path>) -> Result<EngineProcess, String> {
         Ok(()) => Ok(process),
         Err(Silence::Failed(what)) => Err(format!("qemu-io does not start: {what}")),
         Err(Silence::Ended(end)) => {
-            let output = String::from_utf8_lossy(process.unread());
-            let said = [&output, &*end.detail].join(" ");
+            let said = [process.unread_text(), end.detail].join(" ");
             Err(format!("qemu-io does not start: {}: {}", end.process, said.trim()))
         }
     }
@@ -110,9 +101,6 @@ fn exchange(process: &mut EngineProcess, line: &[u8], output: &mut String) -> Re
 }
 
 /// Starts qemu-io, and returns its version.
-///
-/// # Errors
-/// Returns one line for the user: it does not start, or lacks a driver.
 pub(super) fn version() -> Result<String, String> {
     let mut process = started(None)?;
     let mut output = String::new();
@@ -126,7 +114,7 @@ pub(super) fn version() -> Result<String, String> {
 
 /// Runs `tool --version`, and returns the version that it prints.
 pub(crate) fn printed_version(tool: &str) -> Result<String, String> {
-    let printed = run(&format!("{tool} --version 2>&1"), None)
+    let printed = run_to_end(&format!("{tool} --version 2>&1"), None)
         .map_err(|what| format!("{tool} does not start: {what}"))?;
     let first = printed.output.lines().next().unwrap_or_default();
     let version = first.split_once(" version ").map(|(_, rest)| rest);
@@ -134,13 +122,10 @@ pub(crate) fn printed_version(tool: &str) -> Result<String, String> {
     version.map(str::to_string).ok_or_else(|| format!("{tool} does not start: {first}"))
 }
 
-/// Runs a command to its end, in a folder if there is one, and returns its output and its end.
-///
-/// # Errors
-/// Returns one line for the user: the command does not run.
-pub(super) fn run(command: &str, folder: Option<&Path>) -> Result<QemuEnd, String> {
-    let (end, output) = run_to_end(command, folder)?;
-    Ok(QemuEnd { end, output: String::from_utf8_lossy(&output).into_owned() })
+/// Runs qemu-img to its end, in a folder if there is one.
+pub(super) fn run_qemu_img(arguments: &str, folder: Option<&Path>) -> Ran {
+    let ran = run_to_end(&format!("qemu-img {arguments}"), folder);
+    ran.unwrap_or_else(|what| fail(&format!("qemu-img: {what}")))
 }
 
 /// Ends the run without a verdict: QEMU cannot work, and no image is to blame.

@@ -37,9 +37,6 @@ pub struct HostileBuffers {
 
 /// Judges the engine's answers about a damaged image, and reports their events to the observer. Without the damage, its
 /// disk would be that of the model, with the extents `expected`.
-///
-/// # Errors
-/// The oracle found a violation.
 pub(in crate::harness) fn check(
     engine: &mut TestedEngine,
     (case, model, expected): (&Case, &Model, &[Extent]),

@@ -11,7 +11,7 @@
 //! during reads; nor more than some dozens of places.
 
 use std::fmt::Display;
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 
 use crate::disk::extent::{Extent, Window};
 use crate::disk::offsets::GuestOffset;
@@ -20,7 +20,7 @@ use crate::harness::engine::status::GuestStatus;
 use crate::harness::engine::tested::TestedDisk;
 use crate::harness::model::Model;
 use crate::harness::oracles::bounds::{self, Collector, Fuel};
-use crate::harness::oracles::data::edges::{EdgeRead, each_edge};
+use crate::harness::oracles::data::edges::{EdgeRead, edges};
 use crate::harness::oracles::extents::{self, lookup};
 use crate::harness::oracles::{
     Oracle, OracleResult, POISON, SetAside, Violation, go_on, violation,
@@ -189,7 +189,12 @@ impl<'a> Untouched<'a> {
             }
         }
         let read = &mut |at, into: &mut [u8]| disk.read(at, into);
-        self.each_read(&mut |edge| go_on(edge.check(read, self.model), set_aside)).map(|_| ())
+        for edge in self.reads() {
+            if go_on(edge.check(read, self.model), set_aside)?.is_break() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Adds the questions of [`Untouched::check`] to `plan`.
@@ -197,12 +202,7 @@ impl<'a> Untouched<'a> {
         if !is_walked {
             plan.extend(self.statuses().map(|(guest, _)| EngineQuestion::Status(guest)));
         }
-        // To add a question is no violation.
-        let _: Result<_, ()> = self.each_read(&mut |edge| {
-            let (start, length) = edge.range();
-            plan.push(EngineQuestion::Read(start, length));
-            Ok(ControlFlow::Continue(()))
-        });
+        plan.extend(self.reads().map(EdgeRead::question));
     }
 
     /// Returns the bytes whose status is known, and the extents from there on.
@@ -211,24 +211,14 @@ impl<'a> Untouched<'a> {
         edges.filter(move |(guest, _)| self.is_untouched(guest.get(), 1)).take(MAX_UNTOUCHED_PLACES)
     }
 
-    /// Calls `visit` with the reads whose data are known.
-    fn each_read<E>(
-        self,
-        visit: &mut impl FnMut(EdgeRead<'a>) -> Result<ControlFlow<()>, E>,
-    ) -> Result<ControlFlow<()>, E> {
-        if !self.has_data {
-            return Ok(ControlFlow::Continue(()));
-        }
-        let mut left = MAX_UNTOUCHED_PLACES;
-        each_edge(self.model, |_| true, &mut |edge| {
+    /// Returns the reads whose data are known.
+    fn reads(self) -> impl Iterator<Item = EdgeRead<'a>> {
+        let is_known = move |edge: &EdgeRead| {
             let (start, length) = edge.range();
-            let is_known = !edge.is_compressed() && self.is_untouched(start.get(), length as u64);
-            if left == 0 || !is_known {
-                return Ok(ControlFlow::Continue(()));
-            }
-            left -= 1;
-            visit(edge)
-        })
+            !edge.is_compressed() && self.is_untouched(start.get(), length as u64)
+        };
+        let all = self.has_data.then(|| edges(self.model, |_| true));
+        all.into_iter().flatten().filter(is_known).take(MAX_UNTOUCHED_PLACES)
     }
 
     /// Reports whether no touched range has one of these bytes.

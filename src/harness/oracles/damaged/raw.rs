@@ -18,7 +18,7 @@ use crate::harness::engine::{EngineError, EngineQuestion, ErrorKind};
 use crate::harness::files;
 use crate::harness::files::chain::Chain;
 use crate::harness::oracles::bounds::{self, Collector, Fuel};
-use crate::harness::oracles::extents::window::{self, WholeWalk};
+use crate::harness::oracles::extents::window::WholeWalk;
 use crate::harness::oracles::extents::{self, lookup};
 use crate::harness::oracles::observed;
 use crate::harness::oracles::{OracleResult, Violation, unexpected_error};
@@ -64,9 +64,6 @@ pub struct RawJudge {
 
 impl RawJudge {
     /// Judges the engine's answers about a file, and reports their events and the accesses to the observer.
-    ///
-    /// # Errors
-    /// The oracle found a violation.
     pub(in crate::harness) fn judge(
         &mut self,
         engine: &mut TestedEngine,
@@ -250,7 +247,8 @@ impl Answers<'_> {
         }
         if complete {
             let some = any_window(size, run.entropy);
-            run.verdicts.judge(window::check(&mut disk, some, whole, fuel.steps, other))?;
+            let walk = WholeWalk::complete(whole);
+            run.verdicts.judge(walk.check(&mut disk, some, fuel.steps, other))?;
             ask(&mut disk, questions, (whole, fuel.steps), other, run)?;
         }
         // A stream of its own, so that the choices of the other oracles stay as they are.
@@ -267,9 +265,8 @@ fn plan_unwalked(
     plan: &mut Vec<EngineQuestion>,
 ) {
     let size = expected.last().and_then(Extent::end).map_or(0, |end| end.get());
-    observed::each_place(size, (expected, questions), &mut entropy.clone(), |start, length| {
-        plan.push(EngineQuestion::Read(start, length.into()));
-    });
+    let places = observed::places(size, (expected, questions), &mut entropy.clone()).into_iter();
+    plan.extend(places.map(|(start, length)| EngineQuestion::Read(start, length.into())));
 }
 
 /// Returns a window that begins on a disk.
@@ -314,7 +311,7 @@ fn ask(
         let answered = match *question {
             Question::Walk(window) => {
                 observer.event(State::Check, Event::Walk);
-                window::check(disk, window, whole, steps, other)
+                WholeWalk::complete(whole).check(disk, window, steps, other)
             }
             Question::Lookup(guest) => {
                 observer.event(State::Check, Event::Lookup);

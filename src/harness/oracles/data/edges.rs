@@ -1,9 +1,6 @@
 //! Short reads at the edges of the data: where the parts of a disk begin and end, where compressed clusters begin, and
 //! across the edges between layers. In each deep cluster, two reads are behind its first 64 KiB.
 
-use std::convert::Infallible;
-use std::ops::ControlFlow;
-
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::EngineQuestion;
 use crate::harness::model::{Model, PieceState, Visible};
@@ -43,6 +40,12 @@ impl EdgeRead<'_> {
         }
     }
 
+    /// Returns the question.
+    pub fn question(self) -> EngineQuestion {
+        let (start, length) = self.range();
+        EngineQuestion::Read(start, length)
+    }
+
     /// Reads and compares.
     pub fn check(self, read: &mut GuestRead, model: &Model) -> OracleResult {
         match self {
@@ -52,119 +55,87 @@ impl EdgeRead<'_> {
     }
 }
 
-/// Reads both edges of every part of the disk that `is_new` passes, and the first bytes of every compressed cluster
-/// in it. Also reads across the edges between layers.
+/// Reads at the [`edges`] of the disk.
 pub fn check(
     read: &mut GuestRead,
     model: &Model,
     is_new: impl FnMut(&Visible) -> bool,
     set_aside: &mut SetAside,
 ) -> OracleResult {
-    let judge = &mut |edge: EdgeRead| go_on(edge.check(read, model), set_aside);
-    each_edge(model, is_new, judge).map(|_| ())
+    for edge in edges(model, is_new) {
+        if go_on(edge.check(read, model), set_aside)?.is_break() {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Adds the questions of [`check`] to `plan`.
 pub fn plan(model: &Model, is_new: impl FnMut(&Visible) -> bool, plan: &mut Vec<EngineQuestion>) {
-    let add = &mut |edge: EdgeRead| {
-        let (start, length) = edge.range();
-        plan.push(EngineQuestion::Read(start, length));
-        Ok::<_, Infallible>(ControlFlow::Continue(()))
-    };
-    let Ok(_) = each_edge(model, is_new, add);
+    plan.extend(edges(model, is_new).into_iter().map(EdgeRead::question));
 }
 
-/// Calls `visit` with the reads of [`check`], in order, until it breaks.
-pub fn each_edge<'m, E>(
-    model: &'m Model,
-    mut is_new: impl FnMut(&Visible) -> bool,
-    visit: &mut impl FnMut(EdgeRead<'m>) -> Result<ControlFlow<()>, E>,
-) -> Result<ControlFlow<()>, E> {
+/// Returns the reads at both edges of every part of the disk that `is_new` passes, and at the first bytes of every
+/// compressed cluster in it, and those across the edges between layers.
+pub fn edges(model: &Model, mut is_new: impl FnMut(&Visible) -> bool) -> Vec<EdgeRead<'_>> {
+    let mut edges = Vec::new();
     let mut before: Option<(&Visible, bool)> = None;
     for visible in model.visible() {
         let new = is_new(visible);
-        if new && each_edge_of(visible, visit)?.is_break() {
-            return Ok(ControlFlow::Break(()));
+        if new {
+            add_edges_of(visible, &mut edges);
         }
-        match before {
-            Some((before, new_before))
-                if before.depth != visible.depth
-                    && (new || new_before)
-                    && has_seam(before, visible)
-                    && visit(EdgeRead::Seam(before, visible))?.is_break() =>
-            {
-                return Ok(ControlFlow::Break(()));
-            }
-            _ => {}
+        if let Some((before, new_before)) = before
+            && before.depth != visible.depth
+            && (new || new_before)
+            && has_seam(before, visible)
+        {
+            edges.push(EdgeRead::Seam(before, visible));
         }
         before = Some((visible, new));
     }
-    Ok(ControlFlow::Continue(()))
+    edges
 }
 
-fn each_edge_of<'m, E>(
-    visible: &'m Visible,
-    visit: &mut impl FnMut(EdgeRead<'m>) -> Result<ControlFlow<()>, E>,
-) -> Result<ControlFlow<()>, E> {
+fn add_edges_of<'m>(visible: &'m Visible, edges: &mut Vec<EdgeRead<'m>>) {
     let Visible { start, end, piece, cluster_size, .. } = *visible;
     let stamp_bytes = STAMP_BYTES as u64;
-    let mut edge = |at: u64| {
+    let mut add = |at: u64| {
         // The end of the disk or a layer above can cut a piece, and its stamp with it.
-        let whole = at >= start && at.saturating_add(stamp_bytes) <= end;
-        if whole { visit(EdgeRead::Part(visible, at)) } else { Ok(ControlFlow::Continue(())) }
+        if at >= start && at.saturating_add(stamp_bytes) <= end {
+            edges.push(EdgeRead::Part(visible, at));
+        }
     };
     let last = end.saturating_sub(stamp_bytes);
     match piece.state {
         PieceState::Compressed(..) => {
             let first = start.next_multiple_of(cluster_size.bytes());
-            for cluster in (first..end).step_by(cluster_size.bytes_usize()) {
-                if edge(cluster)?.is_break() {
-                    return Ok(ControlFlow::Break(()));
-                }
-            }
+            (first..end).step_by(cluster_size.bytes_usize()).for_each(&mut add);
             // A layer above may leave visible only the inside of a cluster.
             for (at, cut) in [(start, start > piece.start), (last, end < visible.piece_end)] {
-                if cut && !too_deep(visible, at + stamp_bytes) && edge(at)?.is_break() {
-                    return Ok(ControlFlow::Break(()));
+                if cut && !too_deep(visible, at + stamp_bytes) {
+                    add(at);
                 }
             }
-            Ok(ControlFlow::Continue(()))
         }
         PieceState::Normal(..) | PieceState::ZeroAllocated(_) => {
             // If a layer above covers the start of the piece, the first visible stamp comes later.
             let later = (start > piece.start).then(|| start.next_multiple_of(cluster_size.bytes()));
-            for at in [Some(start), Some(last), later].into_iter().flatten() {
-                if edge(at)?.is_break() {
-                    return Ok(ControlFlow::Break(()));
+            [Some(start), Some(last), later].into_iter().flatten().for_each(&mut add);
+            if let PieceState::Normal(_, write) = piece.state
+                && write.content() == WriteContent::Deep
+            {
+                // Programs have few deep clusters (`limits`).
+                let first = start & !cluster_size.mask();
+                for cluster in (first..end).step_by(cluster_size.bytes_usize()) {
+                    let deep = DeepCluster::new(cluster_size);
+                    let probes = deep.map(|deep| deep.probes(GuestOffset::new(cluster)));
+                    probes.into_iter().flatten().for_each(|inside| add(cluster + inside));
                 }
             }
-            match piece.state {
-                PieceState::Normal(_, write) if write.content() == WriteContent::Deep => {
-                    each_depth_of(visible, &mut edge)
-                }
-                _ => Ok(ControlFlow::Continue(())),
-            }
         }
-        _ => edge(start),
+        _ => add(start),
     }
-}
-
-/// Calls `edge` with the offsets of the reads inside of the deep clusters of a part. Programs have few (`limits`).
-fn each_depth_of<E>(
-    visible: &Visible,
-    edge: &mut impl FnMut(u64) -> Result<ControlFlow<()>, E>,
-) -> Result<ControlFlow<()>, E> {
-    let size = visible.cluster_size;
-    let first = visible.start & !size.mask();
-    for cluster in (first..visible.end).step_by(size.bytes_usize()) {
-        let probes = DeepCluster::new(size).map(|deep| deep.probes(GuestOffset::new(cluster)));
-        for inside in probes.into_iter().flatten() {
-            if edge(cluster + inside)?.is_break() {
-                return Ok(ControlFlow::Break(()));
-            }
-        }
-    }
-    Ok(ControlFlow::Continue(()))
 }
 
 /// Returns the first byte of the read across the beginning of `after`.

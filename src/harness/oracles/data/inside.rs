@@ -9,6 +9,8 @@
 //! # Arithmetic
 //! A part of the model is not empty, and a disk ends before 2^63. A window that begins before a part is cut there.
 
+use smallvec::SmallVec;
+
 use crate::base::limits::MAX_INFLATED_BYTES;
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::EngineQuestion;
@@ -50,75 +52,66 @@ pub fn check(
     buffers: &mut DataBuffers,
     set_aside: &mut SetAside,
 ) -> OracleResult {
-    let mut has_answers = true;
-    each_window(model, share, entropy, &mut |start, length| {
-        if !has_answers {
-            return Ok(());
-        }
+    for (start, length) in windows(model, share, entropy) {
         let judged =
             check_range(&mut |at, into| disk.read(at, into), model, start, length, buffers);
         let judged = match share {
             Share::All => judged,
             Share::Drawn => judged.map_err(Violation::into_drawn),
         };
-        has_answers = go_on(judged, set_aside)?.is_continue();
-        Ok(())
-    })
+        if go_on(judged, set_aside)?.is_break() {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Adds the questions of [`check`] to `plan`.
 pub fn plan(model: &Model, share: Share, entropy: &mut Entropy, plan: &mut Vec<EngineQuestion>) {
-    // To add a question is no violation.
-    let _ = each_window(model, share, entropy, &mut |start, length| {
-        plan.push(EngineQuestion::Read(start, length));
-        Ok(())
-    });
+    let windows = windows(model, share, entropy).into_iter();
+    plan.extend(windows.map(|(start, length)| EngineQuestion::Read(start, length)));
 }
 
-/// Calls `visit` with the first byte and the length of each read of [`check`], in order.
-pub fn each_window(
-    model: &Model,
-    share: Share,
-    entropy: &mut Entropy,
-    visit: &mut VisitWindow,
-) -> OracleResult {
+/// Reads: the first byte and the length of each.
+type Windows = SmallVec<[(GuestOffset, usize); 4]>;
+
+/// Returns the reads of [`check`], in order.
+fn windows(model: &Model, share: Share, entropy: &mut Entropy) -> Windows {
+    let mut windows = Windows::new();
     let size = model.virtual_size_bytes();
     let is_small = size <= MAX_WHOLE_BYTES;
     match share {
-        Share::All if is_small => each_of_whole(model, visit),
+        Share::All if is_small => add_whole(model, &mut windows),
         Share::All => {
-            each_of_clusters(model, visit)?;
-            each_of_other_parts(model, visit)
+            add_clusters(model, &mut windows);
+            add_other_parts(model, &mut windows);
         }
         Share::Drawn if is_small && entropy.below(size / DRAWN_MEAN_BYTES + 1) == 0 => {
-            each_of_whole(model, visit)
+            add_whole(model, &mut windows);
         }
-        Share::Drawn => each_drawn(model, entropy, visit),
+        Share::Drawn => add_drawn(model, entropy, &mut windows),
     }
+    windows
 }
 
-/// Receives the first byte and the length of a read.
-type VisitWindow<'v> = dyn FnMut(GuestOffset, usize) -> OracleResult + 'v;
-
-fn each_of_whole(model: &Model, visit: &mut VisitWindow) -> OracleResult {
+fn add_whole(model: &Model, windows: &mut Windows) {
     let size = model.virtual_size_bytes();
     let mut at = 0;
     while at < size {
         let end = size.min(at + WHOLE_PIECE_BYTES);
         if !model.visible_in(at..end).any(|part| too_deep(&part, part.end)) {
-            window((at, end), visit)?;
+            add(at, end, windows);
         } else {
             for part in model.visible_in(at..end).filter(|part| !too_deep(part, part.end)) {
-                window((part.start, part.end), visit)?;
+                add(part.start, part.end, windows);
             }
         }
         at = end;
     }
-    Ok(())
 }
 
-/// Visits the windows of all clusters of data.
-fn each_of_clusters(model: &Model, visit: &mut VisitWindow) -> OracleResult {
+/// Adds the windows of all clusters of data.
+fn add_clusters(model: &Model, windows: &mut Windows) {
     let parts = model.visible().iter().filter(|part| is_plain(part));
     let clusters = parts.flat_map(|part| {
         (first_cluster(part)..part.end)
@@ -126,43 +119,39 @@ fn each_of_clusters(model: &Model, visit: &mut VisitWindow) -> OracleResult {
             .map(move |at| (part, at))
     });
     for (part, at) in clusters.take(MAX_CLUSTERS) {
-        window_in(part, at.saturating_sub(COMPARED_BYTES / 2), visit)?;
+        add_in(part, at.saturating_sub(COMPARED_BYTES / 2), windows);
         let filled = part.cluster_size.bytes().min(MAX_FILL_BYTES as u64);
-        window_in(part, at + filled / 2, visit)?;
+        add_in(part, at + filled / 2, windows);
         let inner = deep_of(part).into_iter().flat_map(DeepCluster::inner_stamps);
-        for inner in inner {
-            window_in(part, at + inner - COMPARED_BYTES / 2, visit)?;
-        }
+        inner.for_each(|inner| add_in(part, at + inner - COMPARED_BYTES / 2, windows));
     }
-    Ok(())
 }
 
-/// Visits the middle of all parts that have no plain data.
-fn each_of_other_parts(model: &Model, visit: &mut VisitWindow) -> OracleResult {
+/// Adds the middle of all parts that have no plain data.
+fn add_other_parts(model: &Model, windows: &mut Windows) {
     let others = model.visible().iter().filter(|part| !is_plain(part));
     for part in others.take(MAX_CLUSTERS) {
         let (start, length) = readable_part(part, first_cluster(part));
-        window_in(part, start + length / 2, visit)?;
+        add_in(part, start + length / 2, windows);
     }
-    Ok(())
 }
 
-/// Visits a window in a cluster of data, and in some runs one in a part without plain data. Inflating costs more than
+/// Adds a window in a cluster of data, and in some runs one in a part without plain data. Inflating costs more than
 /// other reads, so a compressed cluster comes half as often.
-fn each_drawn(model: &Model, entropy: &mut Entropy, visit: &mut VisitWindow) -> OracleResult {
+fn add_drawn(model: &Model, entropy: &mut Entropy, windows: &mut Windows) {
     let parts = model.visible();
     let first = entropy.below(parts.len() as u64) as usize;
     let (before, behind) = parts.split_at(first);
     let mut cyclic = behind.iter().chain(before);
     if let Some(part) = cyclic.clone().find(|part| is_plain(part)) {
-        window_in(part, drawn_place(part, entropy), visit)?;
+        add_in(part, drawn_place(part, entropy), windows);
     }
     match cyclic.find(|part| !is_plain(part)) {
         Some(part) if entropy.one_in(if is_compressed(part) { 4 } else { 2 }) => {
             let (start, length) = readable_part(part, drawn_cluster(part, entropy));
-            window_in(part, start + entropy.below(length), visit)
+            add_in(part, start + entropy.below(length), windows);
         }
-        _ => Ok(()),
+        _ => {}
     }
 }
 
@@ -226,15 +215,14 @@ fn first_cluster(part: &Visible) -> u64 {
     part.start & !part.cluster_size.mask()
 }
 
-/// Visits the bytes of a window that lie in a part.
-fn window_in(part: &Visible, at: u64, visit: &mut VisitWindow) -> OracleResult {
-    let start = at.max(part.start);
-    window((start, part.end.min(at.saturating_add(COMPARED_BYTES))), visit)
+/// Adds the bytes of a window that lie in a part.
+fn add_in(part: &Visible, at: u64, windows: &mut Windows) {
+    add(at.max(part.start), part.end.min(at.saturating_add(COMPARED_BYTES)), windows);
 }
 
-fn window((start, end): (u64, u64), visit: &mut VisitWindow) -> OracleResult {
-    match usize::try_from(end.saturating_sub(start)) {
-        Ok(length) if length > 0 => visit(GuestOffset::new(start), length),
-        _ => Ok(()),
+/// Adds the bytes from `start` to `end`, if there are any.
+fn add(start: u64, end: u64, windows: &mut Windows) {
+    if start < end {
+        windows.push((GuestOffset::new(start), (end - start) as usize));
     }
 }

@@ -24,34 +24,13 @@ pub struct WholeWalk<'e> {
     pub is_complete: bool,
 }
 
-/// Walks `window`, and compares the extents with `whole`.
-pub fn check(
-    disk: &mut TestedDisk,
-    window: Window,
-    whole: &[Extent],
-    fuel: u64,
-    buffer: &mut Vec<Extent>,
-) -> OracleResult {
-    WholeWalk { extents: whole, is_complete: true }.check(disk, window, fuel, buffer)
-}
+impl<'e> WholeWalk<'e> {
+    /// Returns the walk of a whole disk that came to its end.
+    pub fn complete(extents: &'e [Extent]) -> Self {
+        Self { extents, is_complete: true }
+    }
 
-/// Walks again, stops after `stop_after` extents (at least 1), and resumes at the end of the last one. Both walks
-/// together must equal the whole walk.
-pub fn check_resumed(
-    disk: &mut TestedDisk,
-    stop_after: usize,
-    whole: &[Extent],
-    fuel: u64,
-    buffer: &mut Vec<Extent>,
-) -> OracleResult {
-    WholeWalk { extents: whole, is_complete: true }.check_resumed(disk, stop_after, fuel, buffer)
-}
-
-impl WholeWalk<'_> {
     /// Walks `window` as far as the whole walk came, and compares the extents.
-    ///
-    /// # Errors
-    /// The oracle found a violation.
     pub fn check(
         self,
         disk: &mut TestedDisk,
@@ -67,10 +46,8 @@ impl WholeWalk<'_> {
         compare(&self.extents[first..], buffer, "clip")
     }
 
-    /// Walks again, stops after `stop_after` extents (at least 1), and resumes at the end of the last one.
-    ///
-    /// # Errors
-    /// The oracle found a violation.
+    /// Walks again, stops after `stop_after` extents (at least 1), and resumes at the end of the last one. Both walks
+    /// together must equal the whole walk.
     pub fn check_resumed(
         self,
         disk: &mut TestedDisk,
@@ -247,9 +224,9 @@ mod tests {
     #[test]
     fn any_other_extent_before_or_behind_a_stop_is_found() {
         let whole = whole();
+        let walk = WholeWalk::complete(&whole);
         let resumed = |stop_after: usize, walks: Vec<Vec<Extent>>| {
-            Scripted(walks)
-                .open(|disk| check_resumed(disk, stop_after, &whole, 100, &mut Vec::new()))
+            Scripted(walks).open(|disk| walk.check_resumed(disk, stop_after, 100, &mut Vec::new()))
         };
         for stop_after in 1..=whole.len() {
             let walks = vec![whole[..stop_after].to_vec(), whole[stop_after..].to_vec()];

@@ -100,11 +100,10 @@ pub fn check<S: Storage>(
 }
 
 /// Returns the violation for a directory that does not have as many bitmaps as the requests have left.
-pub fn wrong_count(expected: usize, actual: usize) -> OracleResult {
+pub fn wrong_count(expected: usize, actual: usize) -> Box<Violation> {
     let found = if actual < expected { "fewer" } else { "more" };
-    violation(ORACLE, "directory", ("the bitmaps of the requests", found), || {
-        format!("expected {expected} bitmaps, actual {actual}")
-    })
+    let detail = format!("expected {expected} bitmaps, actual {actual}");
+    disagreement(ORACLE, "directory", ("the bitmaps of the requests", found), detail)
 }
 
 /// Returns the violation for bitmaps that an engine has dropped, or not saved, after a request about bitmaps.
