@@ -82,7 +82,7 @@ impl SecondOpinion for SecondEngine {
         image: &JudgedImage,
         disk: Option<&mut TestedDisk>,
         set_aside: &mut SetAside,
-    ) -> Result<bool, Box<Violation>> {
+    ) -> OracleResult<bool> {
         let claims = &self.engine.facts().claims;
         let claim = match image.chain.layers().iter().all(|layer| claims.knows(layer.format)) {
             true => claims.about(image.features),
@@ -155,10 +155,10 @@ impl SecondEngine {
     fn ended<T>(
         &mut self,
         oracle: &'static str,
-        judged: Result<T, Box<Violation>>,
+        judged: OracleResult<T>,
         ended: T,
         set_aside: &mut SetAside,
-    ) -> Result<T, Box<Violation>> {
+    ) -> OracleResult<T> {
         match self.engine.take_end() {
             None => judged,
             Some(end) => set_aside(process_end(end).attributed_to(oracle)).map(|()| ended),
@@ -178,7 +178,7 @@ impl SecondEngine {
         disk: Option<&mut TestedDisk>,
         may_refuse: bool,
         set_aside: &mut SetAside,
-    ) -> Result<bool, Box<Violation>> {
+    ) -> OracleResult<bool> {
         let allows_near_size = self.allows_near_size() || image.allows_near_size;
         let Self { engine, name, buffers, .. } = self;
         let other = other(IMAGE, name);
@@ -210,7 +210,7 @@ impl SecondEngine {
         image: &JudgedImage,
         index: u32,
         set_aside: &mut SetAside,
-    ) -> Result<bool, Box<Violation>> {
+    ) -> OracleResult<bool> {
         let allows_near_size = self.allows_near_size() || image.allows_near_size;
         let Self { engine: second, name, buffers, extents, .. } = self;
         let other = other(SNAPSHOT, name);

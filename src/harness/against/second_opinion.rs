@@ -20,7 +20,7 @@ use crate::harness::engine::{EngineError, ErrorKind};
 use crate::harness::files::chain::Chain;
 use crate::harness::files::meter::Meter;
 use crate::harness::oracles::bounds::Collector;
-use crate::harness::oracles::{OracleResult, SetAside, Violation};
+use crate::harness::oracles::{OracleResult, SetAside};
 
 /// The highest number of steps of a walk whose extents are compared. A longer walk is compared up to there.
 pub(crate) const MAX_JUDGED_STEPS: u64 = 1 << 18;
@@ -43,7 +43,7 @@ pub trait SecondOpinion: Debug {
         image: &JudgedImage,
         disk: Option<&mut TestedDisk>,
         set_aside: &mut SetAside,
-    ) -> Result<bool, Box<Violation>>;
+    ) -> OracleResult<bool>;
 
     /// Compares the engine's answers about the snapshots of the same image: by default, none.
     ///
@@ -66,7 +66,7 @@ pub trait SecondOpinion: Debug {
     ///
     /// # Errors
     /// A fault of the files, as a violation.
-    fn judge_left(&mut self, files: &Chain) -> Result<bool, Box<Violation>> {
+    fn judge_left(&mut self, files: &Chain) -> OracleResult<bool> {
         let _ = files;
         Ok(true)
     }
@@ -245,7 +245,7 @@ impl Opinion {
         image: JudgedImage,
         expected: Option<&[Extent]>,
         verdicts: &mut Verdicts,
-    ) -> Result<bool, Box<Violation>> {
+    ) -> OracleResult<bool> {
         let Self { second, extents, .. } = self;
         let allows_near_size = engine.facts().policy.size == SizePolicy::Near;
         let image = JudgedImage { allows_near_size, ..image };

@@ -111,10 +111,7 @@ impl Verdicts {
     }
 
     /// Returns the result of an oracle; `None` if it met a known finding.
-    pub(crate) fn judge<T>(
-        &mut self,
-        result: Result<T, Box<Violation>>,
-    ) -> Result<Option<T>, Box<Violation>> {
+    pub(crate) fn judge<T>(&mut self, result: OracleResult<T>) -> OracleResult<Option<T>> {
         match result {
             Ok(held) => Ok(Some(held)),
             Err(violation) => self.set_aside(violation).map(|()| None),
@@ -149,10 +146,7 @@ impl Verdicts {
 
     /// Returns the result of an oracle that asks questions of one kind; `None` if the engine has no answers to them, or
     /// if the oracle met a known finding.
-    pub(crate) fn judge_answer<T>(
-        &mut self,
-        result: Result<T, Box<Violation>>,
-    ) -> Result<Option<T>, Box<Violation>> {
+    pub(crate) fn judge_answer<T>(&mut self, result: OracleResult<T>) -> OracleResult<Option<T>> {
         match result {
             Err(found) if found.error_kind() == Some(ErrorKind::NoAnswer) => Ok(None),
             result => self.judge(result),
@@ -164,9 +158,9 @@ impl Verdicts {
     pub(crate) fn judge_end<T>(
         &mut self,
         end: Option<EngineEnd>,
-        judged: Result<T, Box<Violation>>,
+        judged: OracleResult<T>,
         ended: T,
-    ) -> Result<T, Box<Violation>> {
+    ) -> OracleResult<T> {
         match end {
             None => judged,
             Some(end) => Ok(self.judge(Err(process_end(end)))?.unwrap_or(ended)),

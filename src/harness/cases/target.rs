@@ -12,8 +12,8 @@ use crate::harness::engine::tested::TestedEngine;
 use crate::harness::engine::{AccessFeedback, Facts};
 use crate::harness::files::chain::Chain;
 use crate::harness::files::meter::Meter;
+use crate::harness::oracles::OracleResult;
 use crate::harness::oracles::bounds::TableBytes;
-use crate::harness::oracles::{OracleResult, Violation};
 use crate::images::content::entropy::Entropy;
 use crate::images::limits::Limits;
 
@@ -82,7 +82,7 @@ pub(crate) trait JudgeCase {
         engine: &mut TestedEngine,
         run: &mut CaseRun,
         case: &Case,
-    ) -> Result<CaseEnd, Box<Violation>>;
+    ) -> OracleResult<CaseEnd>;
 
     /// Has a second opinion judge the engine's answers about the same case, too. By default, no extents are expected.
     fn compare(

@@ -139,7 +139,7 @@ impl fmt::Display for Violation {
 }
 
 /// The result of an oracle.
-pub type OracleResult = Result<(), Box<Violation>>;
+pub type OracleResult<T = ()> = Result<T, Box<Violation>>;
 
 /// Takes a violation. If its finding is known, returns `Ok`, and the oracle goes on with the next answer.
 pub(crate) type SetAside<'v> = dyn FnMut(Box<Violation>) -> OracleResult + 'v;
@@ -149,7 +149,7 @@ pub(crate) type SetAside<'v> = dyn FnMut(Box<Violation>) -> OracleResult + 'v;
 pub(crate) fn go_on(
     judged: OracleResult,
     set_aside: &mut SetAside,
-) -> Result<ControlFlow<()>, Box<Violation>> {
+) -> OracleResult<ControlFlow<()>> {
     match judged {
         Ok(()) => Ok(ControlFlow::Continue(())),
         Err(found) if found.error_kind() == Some(ErrorKind::NoAnswer) => Ok(ControlFlow::Break(())),

@@ -218,10 +218,7 @@ impl Asked<'_> {
     }
 
     /// Has the oracles judge the answers to one kind of question.
-    fn judge(
-        &self,
-        create: &dyn Fn() -> Box<dyn Engine>,
-    ) -> Result<SelfTestAnswer, Box<Violation>> {
+    fn judge(&self, create: &dyn Fn() -> Box<dyn Engine>) -> OracleResult<SelfTestAnswer> {
         // The self-test reports each wrong answer: the findings that the engine knows are not set aside.
         let known = self.known.clone();
         let answers = self.facts.answers.and(self.question.kinds());
@@ -244,7 +241,7 @@ impl Asked<'_> {
     }
 
     /// Has an oracle judge a read of the last bytes of the disk.
-    fn judge_end(&self, engine: Box<dyn Engine>) -> Result<SelfTestAnswer, Box<Violation>> {
+    fn judge_end(&self, engine: Box<dyn Engine>) -> OracleResult<SelfTestAnswer> {
         let plain = BuiltImage::new(self.program);
         let mut engine = TestedEngine::new(engine, self.facts.clone());
         engine.note_sizes(&plain.model);
@@ -259,10 +256,7 @@ fn refused(error: &str) -> SelfTestAnswer {
 }
 
 /// Has an oracle judge a read of the last bytes of the disk of `plain`.
-fn judge_end(
-    plain: &BuiltImage,
-    engine: &mut TestedEngine,
-) -> Result<SelfTestAnswer, Box<Violation>> {
+fn judge_end(plain: &BuiltImage, engine: &mut TestedEngine) -> OracleResult<SelfTestAnswer> {
     let opened = engine.open(&plain.chain);
     let mut disk = opened.map_err(|error| oracles::unexpected_error("open", "image", &error))?;
     let size = plain.model.virtual_size_bytes();

@@ -19,7 +19,7 @@ use crate::harness::model::Model;
 use crate::harness::oracles::damaged::raw::RawJudge;
 use crate::harness::oracles::qcow2::recount::Recount;
 use crate::harness::oracles::qcow2::refcounts;
-use crate::harness::oracles::{OracleResult, Violation, damaged};
+use crate::harness::oracles::{OracleResult, damaged};
 use crate::harness::writing::WriterJudge;
 use crate::images::limits::Limits;
 
@@ -162,7 +162,7 @@ impl JudgeCase for RefcountJudge {
         _engine: &mut TestedEngine,
         run: &mut CaseRun,
         case: &Case,
-    ) -> Result<CaseEnd, Box<Violation>> {
+    ) -> OracleResult<CaseEnd> {
         let top = case.images.top();
         let set_aside = &mut |found| run.verdicts.set_aside(found);
         let checked = refcounts::check(&mut self.recount, &top.image, &top.out_of_date, set_aside);
@@ -208,7 +208,7 @@ impl JudgeCase for HostileJudge {
         engine: &mut TestedEngine,
         run: &mut CaseRun,
         case: &Case,
-    ) -> Result<CaseEnd, Box<Violation>> {
+    ) -> OracleResult<CaseEnd> {
         let Self { model, expected, buffers } = self;
         model.replay(case.journals.iter().copied());
         model.extents(expected);
@@ -256,7 +256,7 @@ impl JudgeCase for FileJudge {
         engine: &mut TestedEngine,
         run: &mut CaseRun,
         case: &Case,
-    ) -> Result<CaseEnd, Box<Violation>> {
+    ) -> OracleResult<CaseEnd> {
         let top = case.images.top();
         if top.format == ImageFormat::Qcow2 {
             // The recount must end without a panic. Any result is correct for a file of any content.
@@ -300,7 +300,7 @@ impl JudgeCase for WriterJudge {
         engine: &mut TestedEngine,
         run: &mut CaseRun,
         case: &Case,
-    ) -> Result<CaseEnd, Box<Violation>> {
+    ) -> OracleResult<CaseEnd> {
         if case.images.top().format != ImageFormat::Qcow2 {
             // Only qcow2 images have requests, and a recount of their own.
             return Ok(CaseEnd::Unsupported);

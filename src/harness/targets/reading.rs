@@ -17,7 +17,7 @@ use crate::harness::oracles::bounds::Collector;
 use crate::harness::oracles::data::inside;
 use crate::harness::oracles::extents::window::{WholeWalk, rest_behind};
 use crate::harness::oracles::observed;
-use crate::harness::oracles::{self, OracleResult, Violation};
+use crate::harness::oracles::{self, OracleResult};
 use crate::images::content::entropy::Entropy;
 use crate::programs::Question;
 
@@ -66,7 +66,7 @@ impl JudgeCase for ReadingJudge {
         engine: &mut TestedEngine,
         run: &mut CaseRun,
         case: &Case,
-    ) -> Result<CaseEnd, Box<Violation>> {
+    ) -> OracleResult<CaseEnd> {
         self.model.replay(case.journals.iter().copied());
         self.model.extents(&mut self.expected);
         engine.note_sizes(&self.model);
@@ -198,7 +198,7 @@ impl ReadingJudge {
         engine: &mut TestedEngine,
         run: &mut CaseRun,
         context: &CaseContext,
-    ) -> Result<Option<u64>, Box<Violation>> {
+    ) -> OracleResult<Option<u64>> {
         let CaseContext { case, chain, fuel, feedback, .. } = *context;
         let opened = engine.open(chain);
         let opened = opened.map_err(|error| oracles::unexpected_error("open", "image", &error));
@@ -291,7 +291,7 @@ impl ReadingJudge {
         disk: &mut TestedDisk,
         run: &mut CaseRun,
         context: &CaseContext,
-    ) -> Result<Option<u64>, Box<Violation>> {
+    ) -> OracleResult<Option<u64>> {
         let CaseContext { case, chain, fuel, cost, .. } = *context;
         let (Self { model, expected, whole, clipped, .. }, tables) = (self, run.tables);
         let (size, open_bytes) = (model.virtual_size_bytes(), run.meter.bytes());

@@ -9,7 +9,7 @@ use crate::harness::cases::target::{CaseEnd, CaseRun, Definition, Expectation, I
 use crate::harness::engine::tested::{TestedDisk, TestedEngine};
 use crate::harness::files::chain::Chain;
 use crate::harness::oracles::damaged::raw::RawJudge;
-use crate::harness::oracles::{OracleResult, Violation, violation};
+use crate::harness::oracles::{OracleResult, violation};
 use crate::images::limits::Limits;
 
 /// The constant properties of the target.
@@ -39,7 +39,7 @@ impl JudgeCase for MadeDiskJudge {
         engine: &mut TestedEngine,
         run: &mut CaseRun,
         case: &Case,
-    ) -> Result<CaseEnd, Box<Violation>> {
+    ) -> OracleResult<CaseEnd> {
         let Self { judge, buffer } = self;
         let end = judge.judge(engine, run, case)?;
         if end == CaseEnd::Judged && !case.known.is_empty() {

@@ -11,7 +11,7 @@ use crate::formats::qcow2::head::Head;
 use crate::formats::qcow2::header::Header;
 use crate::harness::files::chain::{Chain, ChainFile};
 use crate::harness::oracles::qcow2::bitmaps::{self, ExpectedBitmap, FoundBitmap, OtherBits};
-use crate::harness::oracles::{OracleResult, SetAside, Violation};
+use crate::harness::oracles::{OracleResult, SetAside};
 use crate::programs::{BitmapChange, WriteRequest};
 
 /// A bitmap.
@@ -220,7 +220,7 @@ impl TrackedBitmaps {
     }
 
     /// Returns the head of a file, and the entries of its directory: as many as there are bitmaps.
-    fn entries(&self, files: &Chain) -> Result<(Head, Vec<BitmapEntry>), Box<Violation>> {
+    fn entries(&self, files: &Chain) -> OracleResult<(Head, Vec<BitmapEntry>)> {
         let head = Head::read(files.image()).map_err(bitmaps::unreadable)?;
         let entries = entries(files.image(), &head).map_err(bitmaps::unreadable)?;
         match entries.len() == self.all.len() {

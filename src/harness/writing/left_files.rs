@@ -227,7 +227,7 @@ impl WriterJudge {
         reader: &mut Walker,
         cut: &Cut,
         steps: &mut FileSteps,
-    ) -> Result<Option<u64>, Box<Violation>> {
+    ) -> OracleResult<Option<u64>> {
         let walked = self.walked(reader, &cut.files, |size_bytes| {
             match cut.guest.may_have_size(size_bytes) {
                 true => Ok(()),
@@ -316,7 +316,7 @@ fn raw_data_file_of(chain: &Chain) -> Option<RawDataFile<'_>> {
 }
 
 /// Returns the number of snapshots that a file has.
-fn count_of(chain: &Chain) -> Result<usize, Box<Violation>> {
+fn count_of(chain: &Chain) -> OracleResult<usize> {
     let header = Header::read(chain.image());
     let header = header.map_err(|error| {
         written::in_snapshot(oracles::unexpected_error("open", "", &EngineError::from(error)))

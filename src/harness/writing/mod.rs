@@ -148,7 +148,7 @@ impl WriterJudge {
         chain: &Chain,
         observer: &dyn Observer,
         verdicts: &mut Verdicts,
-    ) -> Result<bool, Box<oracles::Violation>> {
+    ) -> OracleResult<bool> {
         let mut sessions =
             case.requests.split(|request| *request == WriteRequest::Reopen).peekable();
         while let Some(session) = sessions.next() {
@@ -171,9 +171,9 @@ impl WriterJudge {
         &mut self,
         engine: &mut TestedEngine,
         chain: &Chain,
-        (ended, is_last): (Result<bool, Box<oracles::Violation>>, bool),
+        (ended, is_last): (OracleResult<bool>, bool),
         verdicts: &mut Verdicts,
-    ) -> Result<bool, Box<oracles::Violation>> {
+    ) -> OracleResult<bool> {
         self.check_read_only("layer below", verdicts)?;
         // The cuts before an error have left their files all the same, even if the error is known.
         self.judge_cuts(engine, verdicts)?;
@@ -205,7 +205,7 @@ impl WriterJudge {
         requests: &[WriteRequest],
         observer: &dyn Observer,
         verdicts: &mut Verdicts,
-    ) -> Result<bool, Box<oracles::Violation>> {
+    ) -> OracleResult<bool> {
         // Bitmaps are in use while an image is open.
         let is_compared = requests.is_empty() && !self.guest.bitmaps.were_there();
         let before = is_compared.then(|| (chain.written_version(), chain.as_written()));
@@ -274,11 +274,7 @@ impl WriterJudge {
     }
 
     /// Judges the file that the engine has left, step by step.
-    fn closed(
-        &mut self,
-        chain: &Chain,
-        verdicts: &mut Verdicts,
-    ) -> Result<ClosedFile, Box<oracles::Violation>> {
+    fn closed(&mut self, chain: &Chain, verdicts: &mut Verdicts) -> OracleResult<ClosedFile> {
         let mut steps = FileSteps::new(verdicts, written::in_file);
         let are_dropped = self.guest.bitmaps.note_dropped(chain);
         steps.judge(self.guest.bitmaps.check_kept())?;
@@ -315,7 +311,7 @@ impl WriterJudge {
         reader: &mut Walker,
         chain: &Chain,
         steps: &mut FileSteps,
-    ) -> Result<Option<bool>, Box<oracles::Violation>> {
+    ) -> OracleResult<Option<bool>> {
         let expected_bytes = self.guest.size_bytes();
         let walked = self.walked(reader, chain, |size_bytes| {
             oracles::extents::model::check_size(expected_bytes, size_bytes)
@@ -338,7 +334,7 @@ impl WriterJudge {
         reader: &'d mut Walker,
         chain: &'d Chain,
         check_size: impl FnOnce(u64) -> OracleResult,
-    ) -> Result<Box<dyn OpenDisk + 'd>, Box<oracles::Violation>> {
+    ) -> OracleResult<Box<dyn OpenDisk + 'd>> {
         let refused = |error| oracles::unexpected_error("written", "image", &error);
         let mut disk = reader.open(chain).map_err(refused)?;
         let size_bytes = disk.virtual_size_bytes();

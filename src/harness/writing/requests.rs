@@ -13,7 +13,7 @@ use crate::harness::engine::tested::{TestedDisk, TestedEngine};
 use crate::harness::engine::{Answer, EngineError, Request};
 use crate::harness::files::chain::Chain;
 use crate::harness::oracles::written::{self, Moment};
-use crate::harness::oracles::{self, OracleResult, SetAside, Violation, observed};
+use crate::harness::oracles::{self, OracleResult, SetAside, observed};
 use crate::programs::{NewImage, WriteRequest};
 
 use super::WriterJudge;
@@ -149,7 +149,7 @@ impl WriterJudge {
         has_cuts: bool,
         observer: &dyn Observer,
         verdicts: &mut Verdicts,
-    ) -> Result<Option<Chain>, Box<Violation>> {
+    ) -> OracleResult<Option<Chain>> {
         let Some(wanted) = &case.new_image else { return Ok(None) };
         let chain = Chain::empty(case.images, has_cuts, &self.meter);
         match engine.create(&chain, wanted) {
@@ -186,7 +186,7 @@ impl WriterJudge {
         files: &Chain,
         wanted: &NewImage,
         verdicts: &mut Verdicts,
-    ) -> Result<bool, Box<Violation>> {
+    ) -> OracleResult<bool> {
         // With another geometry, the other oracles would find the same in their words.
         let mut steps = FileSteps::new(verdicts, written::in_file);
         let has_geometry = steps.each(|set_aside| check_geometry(files, wanted, set_aside))?;

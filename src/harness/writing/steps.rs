@@ -24,10 +24,7 @@ impl<'v> FileSteps<'v> {
     }
 
     /// Returns the result of a step; `None` if it met a known finding.
-    pub(super) fn judge<T>(
-        &mut self,
-        found: Result<T, Box<Violation>>,
-    ) -> Result<Option<T>, Box<Violation>> {
+    pub(super) fn judge<T>(&mut self, found: OracleResult<T>) -> OracleResult<Option<T>> {
         match found {
             Ok(held) => Ok(Some(held)),
             Err(found) => self.set_aside(found).map(|()| None),
@@ -39,7 +36,7 @@ impl<'v> FileSteps<'v> {
     pub(super) fn each(
         &mut self,
         judge: impl FnOnce(&mut SetAside) -> OracleResult,
-    ) -> Result<bool, Box<Violation>> {
+    ) -> OracleResult<bool> {
         let mut has_held = true;
         let judged = judge(&mut |found| {
             has_held = false;

@@ -4,7 +4,6 @@
 //! `qemu-img check` does not check: leaks, which our recount judges; layers below; files so long that QEMU counts their
 //! clusters for seconds.
 
-use std::fmt::Write as _;
 use std::ops::Range;
 
 use crate::disk::extent::Extent;
@@ -13,7 +12,7 @@ use crate::harness::against::differences::{self, SECTOR_BYTES};
 use crate::harness::against::second_opinion::{JudgedDisk, JudgedImage, ReadDisk, WalkEnd};
 use crate::harness::engine::EngineError;
 use crate::harness::files::chain::Chain;
-use crate::harness::oracles::{OracleResult, Violation, disagreement, violation};
+use crate::harness::oracles::{OracleResult, disagreement, violation};
 use crate::processes::ProcessEnd;
 
 use super::answers::{
@@ -62,9 +61,7 @@ impl QemuComparison {
 
     /// Has `qemu-img check` judge the files that are held, which are those of `chain`.
     pub(super) fn check(&self, chain: &Chain) -> OracleResult {
-        let mut arguments = "check 'json:".to_string();
-        self.files.write_device(chain, &mut arguments);
-        arguments.push_str("' 2>&1");
+        let arguments = format!("check 'json:{}' 2>&1", self.files.device(chain));
         let ran = run_qemu_img(&arguments, self.files.folder());
         match ran.end.process {
             // 3 is the code of leaks.
@@ -113,16 +110,11 @@ impl QemuComparison {
             // QEMU may open it, and would follow the names in it.
             return Ok(());
         }
-        let Self { qemu, files, .. } = self;
-        let opened = qemu.ask(|line| {
-            line.push_str("open -r json:");
-            files.write_device(chain, line);
-        });
-        if let Some(refusal) = answers::refusal(opened.map_err(ended)?) {
+        if let Some(refusal) = answers::refusal(self.open_alone(chain)?) {
             answered(answers::class(refusal));
             return Ok(());
         }
-        ask(qemu, "close")?;
+        ask(&mut self.qemu, "close")?;
         Err(QEMU.opens_alone(&error.to_string()))
     }
 
@@ -172,20 +164,20 @@ impl QemuComparison {
         self.compare_unreadable(image.chain, answered)
     }
 
+    /// Opens the image. Returns the output.
+    fn open_alone(&mut self, chain: &Chain) -> OracleResult<&str> {
+        self.qemu.ask(format_args!("open -r json:{}", self.files.device(chain))).map_err(ended)
+    }
+
     /// Opens the image beside the engine's data. Returns the refusal, if QEMU does not open it.
-    fn open(&mut self, chain: &Chain) -> Result<Option<String>, Box<Violation>> {
+    fn open(&mut self, chain: &Chain) -> OracleResult<Option<String>> {
         let Self { qemu, files, data, .. } = self;
         let Some(path) = data.as_ref().map(|data| data.path().display()) else { return Ok(None) };
-        let opened = qemu.ask(|line| {
-            // A string takes everything.
-            let _ = write!(
-                line,
-                "open -r json:{{\"driver\":\"blkverify\",\"test\":{{\"driver\":\"raw\",\
-                 \"file\":{{\"driver\":\"file\",\"locking\":\"off\",\"filename\":\"{path}\"}}}},\"raw\":"
-            );
-            files.write_device(chain, line);
-            line.push('}');
-        });
+        let opened = qemu.ask(format_args!(
+            "open -r json:{{\"driver\":\"blkverify\",\"test\":{{\"driver\":\"raw\",\"file\":{{\"driver\":\"file\",\
+             \"locking\":\"off\",\"filename\":\"{path}\"}}}},\"raw\":{}}}",
+            files.device(chain)
+        ));
         Ok(answers::refusal(opened.map_err(ended)?).map(str::to_string))
     }
 
@@ -196,7 +188,7 @@ impl QemuComparison {
         disk: &JudgedDisk,
         size_bytes: u64,
         answered: &mut RecordAnswer<'_>,
-    ) -> Result<RunsEnd, Box<Violation>> {
+    ) -> OracleResult<RunsEnd> {
         // Some of QEMU's drivers report no blocks: they say that all of the disk is allocated.
         let is_all_allocated = image.chain.format().facts().is_all_data_for_qemu;
         if is_long(image) {
@@ -242,7 +234,7 @@ impl QemuComparison {
         extents: &[Extent],
         size_bytes: u64,
         is_all_allocated: bool,
-    ) -> Result<RunsEnd, Box<Violation>> {
+    ) -> OracleResult<RunsEnd> {
         let qemu = &mut self.qemu;
         let last = size_bytes.saturating_sub(SECTOR_BYTES);
         let (_, there) = sum(qemu, last, 2 * SECTOR_BYTES)?.unwrap_or((0, SECTOR_BYTES));
@@ -280,7 +272,7 @@ impl QemuComparison {
         for part in parts.filter(|part| part.is_readable) {
             for start in part.range.clone().step_by(VERIFIED_BYTES as usize) {
                 let length = VERIFIED_BYTES.min(part.range.end - start);
-                let asked = qemu.ask_for(format_args!("read -q {start} {length}"));
+                let asked = qemu.ask(format_args!("read -q {start} {length}"));
                 let printed = match asked {
                     Ok(printed) => printed,
                     Err(end) => return Err(mismatch(&end, extents).unwrap_or_else(|| ended(end))),
@@ -300,17 +292,14 @@ impl QemuComparison {
         chain: &Chain,
         answered: &mut RecordAnswer<'_>,
     ) -> OracleResult {
-        let Self { qemu, files, data, .. } = self;
-        let parts = data.iter().flat_map(EngineData::parts);
-        for part in parts.filter(|part| !part.is_readable).take(MAX_UNREADABLE) {
-            let opened = qemu.ask(|line| {
-                line.push_str("open -r json:");
-                files.write_device(chain, line);
-            });
-            opened.map_err(ended)?;
-            let Range { start, end } = part.range;
+        let parts = self.data.iter().flat_map(EngineData::parts);
+        let unreadable = parts.filter(|part| !part.is_readable).take(MAX_UNREADABLE);
+        let unreadable: Vec<_> = unreadable.map(|part| part.range.clone()).collect();
+        for Range { start, end } in unreadable {
+            self.open_alone(chain)?;
+            let qemu = &mut self.qemu;
             let length = end - start;
-            let asked = qemu.ask_for(format_args!("read -q {start} {length}"));
+            let asked = qemu.ask(format_args!("read -q {start} {length}"));
             if asked.map_err(ended)?.is_empty() {
                 return Err(QEMU.reads_alone(start, length));
             }
@@ -322,14 +311,14 @@ impl QemuComparison {
 }
 
 /// Asks a command without operands.
-fn ask<'q>(qemu: &'q mut QemuIo, command: &str) -> Result<&'q str, Box<Violation>> {
-    qemu.ask_for(format_args!("{command}")).map_err(ended)
+fn ask<'q>(qemu: &'q mut QemuIo, command: &str) -> OracleResult<&'q str> {
+    qemu.ask(format_args!("{command}")).map_err(ended)
 }
 
 /// Asks for the number of allocated bytes in a range, and for the number of bytes that lie on the disk. Returns `None`
 /// if the image does not answer.
-fn sum(qemu: &mut QemuIo, start: u64, length: u64) -> Result<Option<(u64, u64)>, Box<Violation>> {
-    let asked = qemu.ask_for(format_args!("alloc {start} {length}"));
+fn sum(qemu: &mut QemuIo, start: u64, length: u64) -> OracleResult<Option<(u64, u64)>> {
+    let asked = qemu.ask(format_args!("alloc {start} {length}"));
     Ok(maps::parse_sum(asked.map_err(ended)?))
 }
 

@@ -21,7 +21,7 @@ use crate::harness::engines::image_answers::{self, NamedSnapshot};
 use crate::harness::files::chain::{Chain, ChainFile, ChainFolder};
 
 use super::qemu_img::{self, SnapshotChange};
-use super::recorded::{ImageOptions, RecordedFiles, WriteRecords, data_file_options, unreadable};
+use super::recorded::{ImageOptions, RecordedFiles, data_file_options, unreadable};
 use super::session::{QemuIo, fail};
 
 /// The number of bytes in a line of a dump.
@@ -36,7 +36,6 @@ const MAX_CUT_OFF_CLUSTERS: u64 = 1 << 16;
 pub struct QemuEngine {
     io: QemuIo,
     files: ChainFiles,
-    records: WriteRecords,
 }
 
 /// A clone has a process and files of its own.
@@ -79,8 +78,8 @@ impl Engine for QemuEngine {
         let header = Header::read(chain.image())?;
         // QEMU writes to the file from now on.
         self.files.forget();
-        let files = RecordedFiles::new(chain, path);
-        self.open_recorded(&files).map_err(not_given_without_room)?;
+        let mut files = RecordedFiles::new(chain, path);
+        self.open_recorded(&mut files).map_err(not_given_without_room)?;
         self.opened(&header, Some(files), None)
     }
 
@@ -151,10 +150,10 @@ impl QemuEngine {
     }
 
     /// Opens an image for writing, with empty records.
-    fn open_recorded(&mut self, files: &RecordedFiles) -> Answer {
+    fn open_recorded(&mut self, files: &mut RecordedFiles) -> Answer {
         // Without `-n`, qemu-io flushes after each write. It also bypasses the cache of the system, which
         // `cache.direct=off` undoes.
-        let options = files.begin(&mut self.records).with_layers_below;
+        let options = files.begin().with_layers_below;
         self.open_with(format_args!("-n -o cache.direct=off,{options}"))
     }
 
@@ -179,7 +178,7 @@ impl QemuEngine {
 
     /// Sends a command, and returns its output.
     fn ask(&mut self, command: fmt::Arguments<'_>) -> Answer<&str> {
-        match self.io.ask_for(command) {
+        match self.io.ask(command) {
             Ok(output) => Ok(output),
             Err(ended) => Err(EngineError::Ended(Box::new(ended.end))),
         }
@@ -218,16 +217,15 @@ impl QemuDisk<'_> {
     }
 
     fn reopen_changed(&mut self, run: impl FnOnce(&ImageOptions) -> Answer) -> Answer {
-        let Some(files) = self.written.clone() else { return Err(EngineError::NoAnswer) };
         self.is_open = false;
         self.change(format_args!("close"), "")?;
-        let options = files.begin(&mut self.engine.records);
-        let changed = run(&options);
+        let Some(files) = &mut self.written else { return Err(EngineError::NoAnswer) };
+        let changed = run(&files.begin());
         if let Err(EngineError::Ended(_)) = changed {
             return changed;
         }
-        self.repeat()?;
-        self.engine.open_recorded(&files)?;
+        files.repeat()?;
+        self.engine.open_recorded(files)?;
         self.is_open = true;
         self.size_bytes = Header::read(files.image())?.virtual_size_bytes();
         changed
@@ -257,10 +255,7 @@ impl QemuDisk<'_> {
     }
 
     fn repeat(&mut self) -> Answer {
-        match &self.written {
-            Some(files) => files.repeat(&mut self.engine.records),
-            None => Ok(()),
-        }
+        self.written.as_mut().map_or(Ok(()), RecordedFiles::repeat)
     }
 }
 

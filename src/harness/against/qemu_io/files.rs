@@ -42,11 +42,12 @@ impl DeviceFiles {
         self.files.folder().map(ChainFolder::path)
     }
 
-    /// Adds the chain to `line`, as a block device of QEMU: an object of JSON without spaces. It names every file, so
+    /// Returns the chain as a block device of QEMU: an object of JSON without spaces. It names every file, so
     /// that QEMU follows no name in an image, except for the names of VMDK extents, which no option can replace, and
     /// for names in damaged images.
-    pub(super) fn write_device(&self, chain: &Chain, line: &mut String) {
-        let Some(folder) = self.folder() else { return };
+    pub(super) fn device(&self, chain: &Chain) -> String {
+        let mut line = String::new();
+        let Some(folder) = self.folder() else { return line };
         let layers = if self.names_all { &chain.layers()[..1] } else { chain.layers() };
         for (depth, layer) in layers.iter().enumerate() {
             let separator = if depth == 0 { "" } else { ",\"backing\":" };
@@ -71,6 +72,7 @@ impl DeviceFiles {
             line.push_str(",\"backing\":null");
         }
         layers.iter().for_each(|_| line.push('}'));
+        line
     }
 }
 

@@ -13,6 +13,7 @@ use crate::disk::extent::Extent;
 use crate::disk::observer::SecondAnswer;
 use crate::harness::against::second_opinion::{JudgedDisk, JudgedImage, WalkEnd};
 use crate::harness::engines::image_answers::{parse_map, without_holes};
+use crate::harness::oracles::extents::model;
 use crate::harness::oracles::{OracleResult, violation};
 use crate::processes::ProcessEnd;
 
@@ -167,9 +168,8 @@ pub(super) fn compare_whole(
     };
     let most = MAX_VISITED_TABLES.checked_shl(span_bits).unwrap_or(u64::MAX);
     let most = most.min(i64::MAX.unsigned_abs() & !0xFFFF);
-    let mut arguments = format!("map --output=json --max-length={most} 'json:");
-    files.write_device(image.chain, &mut arguments);
-    arguments.push('\'');
+    let device = files.device(image.chain);
+    let arguments = format!("map --output=json --max-length={most} 'json:{device}'");
     let ran = run_qemu_img(&arguments, files.folder());
     let (theirs, is_complete) = parse_map(&ran.output);
     let is_clean = ran.end.process == ProcessEnd::Exit(0);
@@ -179,7 +179,8 @@ pub(super) fn compare_whole(
     if !is_clean && answers::is_named(&ran.end.detail, image) {
         return Ok(());
     }
-    let ours = clipped(disk.extents, most);
+    let mut ours = Vec::new();
+    model::clip(disk.extents, &(0..most), &mut ours);
     let is_whole = is_clean && is_complete;
     match (is_whole, disk.walk) {
         (false, WalkEnd::Complete) if !image.is_any_content => {
@@ -209,16 +210,6 @@ pub(super) fn compare_whole(
         });
     }
     Ok(())
-}
-
-/// Returns the extents before the guest offset `end`.
-fn clipped(extents: &[Extent], end: u64) -> Vec<Extent> {
-    let before = extents.iter().take_while(|extent| extent.start.get() < end);
-    let clip = |extent: &Extent| {
-        let length_bytes = extent.length_bytes.min(end - extent.start.get());
-        Extent { length_bytes, ..*extent }
-    };
-    before.map(clip).collect()
 }
 
 #[cfg(test)]

@@ -124,7 +124,7 @@ impl SecondOpinion for QemuJudge {
         image: &JudgedImage,
         disk: Option<&mut TestedDisk>,
         set_aside: &mut SetAside,
-    ) -> Result<bool, Box<Violation>> {
+    ) -> OracleResult<bool> {
         let mut disk = disk;
         let read: &mut ReadDisk<'_> = &mut |at, into| match &mut disk {
             Some(disk) => disk.read(at, into),
@@ -163,7 +163,7 @@ impl SecondOpinion for QemuJudge {
         }
     }
 
-    fn judge_left(&mut self, files: &Chain) -> Result<bool, Box<Violation>> {
+    fn judge_left(&mut self, files: &Chain) -> OracleResult<bool> {
         if !self.compares_maps
             || answers::is_long_to_check(files)
             || !self.comparison.hold(files, false)

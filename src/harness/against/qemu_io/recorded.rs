@@ -18,15 +18,8 @@ use crate::harness::files::chain::{Chain, ChainFile};
 
 use super::session::fail;
 
-/// The records of the writes to both files, reused from image to image.
-#[derive(Debug, Default)]
-pub(super) struct WriteRecords {
-    image: Option<WriteRecord>,
-    data_file: Option<WriteRecord>,
-}
-
 /// The files of an image that is open for writing.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct RecordedFiles {
     image: RecordedFile,
     data_file: Option<RecordedFile>,
@@ -43,22 +36,22 @@ pub(super) struct ImageOptions {
     pub(super) with_layers_below: String,
 }
 
-/// A file of the chain, and its copy on disk.
-#[derive(Clone, Debug)]
+/// A file of the chain, its copy on disk, and the record of the writes to the copy.
+#[derive(Debug)]
 struct RecordedFile {
     file: ChainFile,
     path: PathBuf,
+    record: WriteRecord,
 }
 
 impl RecordedFiles {
     /// Creates the files at the top of `chain`, whose image lies at `path`.
     pub(super) fn new(chain: &Chain, path: PathBuf) -> Self {
-        let data_file = chain.data_file().map(|file| RecordedFile {
-            file: file.clone(),
-            path: path.with_file_name(file.name()),
-        });
+        let data_file = chain
+            .data_file()
+            .map(|file| RecordedFile::new(file, path.with_file_name(file.name()), "data-writes"));
         let below = data_file_options(chain, &path, 1);
-        Self { image: RecordedFile { file: chain.image().clone(), path }, data_file, below }
+        Self { image: RecordedFile::new(chain.image(), path, "writes"), data_file, below }
     }
 
     /// Returns the image.
@@ -72,43 +65,44 @@ impl RecordedFiles {
     }
 
     /// Begins empty records. Returns the options by which QEMU opens the image and records its writes.
-    pub(super) fn begin(&self, records: &mut WriteRecords) -> ImageOptions {
-        let image = begin(&mut records.image, &self.beside("writes"));
-        let mut alone = format!("driver=qcow2,{}", self.image.options("file", image));
-        if let Some(file) = &self.data_file {
-            let record = begin(&mut records.data_file, &self.beside("data-writes"));
+    pub(super) fn begin(&mut self) -> ImageOptions {
+        let mut alone = format!("driver=qcow2,{}", self.image.begin("file"));
+        if let Some(file) = &mut self.data_file {
             // A string takes everything.
-            let _ = write!(alone, ",{}", file.options("data-file", record));
+            let _ = write!(alone, ",{}", file.begin("data-file"));
         }
         ImageOptions { with_layers_below: format!("{alone}{}", self.below), alone }
     }
 
     /// Repeats the new writes of QEMU. The record does not show how the writes to one file follow those to the other
     /// within a command. The data come first here: QEMU writes entries when it has written the data that they name.
-    pub(super) fn repeat(&self, records: &mut WriteRecords) -> Answer {
-        if let (Some(file), Some(record)) = (&self.data_file, &mut records.data_file) {
-            file.repeat(record)?;
-        }
-        match &mut records.image {
-            Some(record) => self.image.repeat(record),
-            None => Ok(()),
-        }
+    pub(super) fn repeat(&mut self) -> Answer {
+        self.data_file.as_mut().map_or(Ok(()), RecordedFile::repeat)?;
+        self.image.repeat()
     }
 }
 
 impl RecordedFile {
-    /// Returns the options of a child of QEMU's node, with the name `child`.
-    fn options(&self, child: &str, record: &WriteRecord) -> String {
+    /// Creates an empty record with this name beside the copy at `path`.
+    fn new(file: &ChainFile, path: PathBuf, record: &str) -> Self {
+        let record = WriteRecord::create(path.with_file_name(record))
+            .unwrap_or_else(|error| unreadable(&error));
+        Self { file: file.clone(), path, record }
+    }
+
+    /// Begins an empty record. Returns the options of a child of QEMU's node, with the name `child`.
+    fn begin(&mut self, child: &str) -> String {
+        self.record.begin().unwrap_or_else(|error| unreadable(&error));
         format!(
             "{child}.driver=blklogwrites,{child}.file.driver=file,{child}.file.filename={},\
              {child}.log.driver=file,{child}.log.filename={},{child}.log-sector-size={SECTOR_BYTES}",
             self.path.display(),
-            record.path().display()
+            self.record.path.display()
         )
     }
 
-    fn repeat(&self, record: &mut WriteRecord) -> Answer {
-        record.repeat(&self.file)?;
+    fn repeat(&mut self) -> Answer {
+        self.record.repeat(&self.file)?;
         // QEMU records no change of the length.
         let length_bytes = self.path.metadata().unwrap_or_else(|error| unreadable(&error)).len();
         if length_bytes != self.file.length_bytes() {
@@ -116,15 +110,6 @@ impl RecordedFile {
         }
         Ok(())
     }
-}
-
-/// Begins an empty record at `path`.
-fn begin<'r>(record: &'r mut Option<WriteRecord>, path: &Path) -> &'r WriteRecord {
-    let begun: io::Result<WriteRecord> = match record.take() {
-        Some(mut record) => record.begin().map(|()| record),
-        None => WriteRecord::create(path),
-    };
-    record.insert(begun.unwrap_or_else(|error| unreadable(&error)))
 }
 
 /// Returns the options that name the data files of `chain`, whose image lies at `path`, from the layer at `depth` on.
@@ -168,20 +153,14 @@ struct WriteEntry {
 
 impl WriteRecord {
     /// Creates an empty record at `path`.
-    pub(super) fn create(path: &Path) -> io::Result<Self> {
-        let path = path.to_path_buf();
+    fn create(path: PathBuf) -> io::Result<Self> {
         let file =
             File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
         Ok(Self { path, file, position: SECTOR_BYTES, bytes: Vec::new() })
     }
 
-    /// Returns the path of the record.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Empties the record, for another file.
-    pub(super) fn begin(&mut self) -> io::Result<()> {
+    /// Empties the record.
+    fn begin(&mut self) -> io::Result<()> {
         self.position = SECTOR_BYTES;
         self.file.set_len(0)
     }
@@ -191,7 +170,7 @@ impl WriteRecord {
     ///
     /// # Errors
     /// The file takes no more. A record that cannot be read ends the run without a verdict.
-    pub(super) fn repeat(&mut self, file: &ChainFile) -> Result<(), StorageError> {
+    fn repeat(&mut self, file: &ChainFile) -> Result<(), StorageError> {
         while let Some(entry) = self.next().unwrap_or_else(|error| unreadable(&error)) {
             let from = self.position.saturating_add(SECTOR_BYTES);
             self.position = from;

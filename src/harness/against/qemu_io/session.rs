@@ -42,23 +42,15 @@ impl QemuIo {
 
     /// Sends a command, and returns its output; or the end of qemu-io in place of an answer, with the output since the
     /// command.
-    pub(super) fn ask_for(&mut self, command: fmt::Arguments<'_>) -> Result<&str, Box<Ran>> {
-        // A string takes everything.
-        self.ask(|line| {
-            let _ = line.write_fmt(command);
-        })
-    }
-
-    /// Sends the command that `write` adds to a line, and returns its output.
-    pub(super) fn ask(&mut self, write: impl FnOnce(&mut String)) -> Result<&str, Box<Ran>> {
+    pub(super) fn ask(&mut self, command: fmt::Arguments<'_>) -> Result<&str, Box<Ran>> {
         let mut process = match self.process.take() {
             Some(process) => process,
             None => started(self.folder.as_deref()).unwrap_or_else(|what| fail(&what)),
         };
         let Self { line, output, .. } = self;
         line.clear();
-        write(line);
-        line.push('\n');
+        // A string takes everything.
+        let _ = writeln!(line, "{command}");
         output.clear();
         let exchanged = exchange(&mut process, line.as_bytes(), output);
         match exchanged {

@@ -42,7 +42,7 @@ pub(in crate::harness) fn check(
     (case, model, expected): (&Case, &Model, &[Extent]),
     run: &mut CaseRun,
     buffers: &mut HostileBuffers,
-) -> Result<CaseEnd, Box<Violation>> {
+) -> OracleResult<CaseEnd> {
     let HostileBuffers { whole, other, clipped, refusals } = buffers;
     let chain = Chain::damaged(case.images, case.damage, run.meter);
     let table_bytes = case.images.written_bytes();
@@ -58,8 +58,8 @@ pub(in crate::harness) fn check(
         true => (None, Ok(())),
         false => {
             let mut walks = RefusedWalks { fuel, extents: other, tiled: Ok(()) };
-            let places = Refusals { refusals, damage: case.damage, expected };
-            (places.judge(engine, &chain, &mut walks, run)?, walks.tiled)
+            let places = (&refusals[..], case.damage, expected);
+            (judge_refusals(engine, &chain, places, &mut walks, run)?, walks.tiled)
         }
     };
     let outcome = if let Some(outcome) = refused {
@@ -134,7 +134,7 @@ impl Answers<'_> {
         engine: &mut TestedEngine,
         run: &mut CaseRun,
         measured: &MeasuredChain<'_>,
-    ) -> Result<CaseEnd, Box<Violation>> {
+    ) -> OracleResult<CaseEnd> {
         let Self { whole, expected, questions, fuel, .. } = self;
         let MeasuredChain { chain, span_bits } = *measured;
         chain.rearm();
@@ -158,32 +158,22 @@ impl Answers<'_> {
     }
 }
 
-/// The places of a damaged image at which every reader must refuse.
-struct Refusals<'a> {
-    refusals: &'a [Refusal],
-    damage: &'a Damage,
-    /// The extents of the disk without the damage.
-    expected: &'a [Extent],
-}
-
-impl Refusals<'_> {
-    /// Judges the answers at these places. Returns the result of the run if there is nothing else to judge: the engine
-    /// does not open the image, or QEMU does not.
-    fn judge(
-        &self,
-        engine: &mut TestedEngine,
-        chain: &Chain,
-        walks: &mut RefusedWalks,
-        run: &mut CaseRun,
-    ) -> Result<Option<CaseEnd>, Box<Violation>> {
-        let Self { refusals, damage, expected } = *self;
-        let Some(mut disk) = observed::opened(engine.open(chain), run.observer) else {
-            return Ok(Some(CaseEnd::Refused));
-        };
-        for place in refusals {
-            let held = parts::check_refused(&mut disk, place, damage, expected, walks);
-            run.verdicts.judge(held)?;
-        }
-        Ok(refusals.iter().any(Refusal::is_of_image).then_some(CaseEnd::Failed))
+/// Judges the answers at the places of a damaged image at which every reader must refuse. Returns the result of the run if
+/// there is nothing else to judge: the engine does not open the image, or QEMU does not. Without the damage, the disk has
+/// the extents `expected`.
+fn judge_refusals(
+    engine: &mut TestedEngine,
+    chain: &Chain,
+    (refusals, damage, expected): (&[Refusal], &Damage, &[Extent]),
+    walks: &mut RefusedWalks,
+    run: &mut CaseRun,
+) -> OracleResult<Option<CaseEnd>> {
+    let Some(mut disk) = observed::opened(engine.open(chain), run.observer) else {
+        return Ok(Some(CaseEnd::Refused));
+    };
+    for place in refusals {
+        let held = parts::check_refused(&mut disk, place, damage, expected, walks);
+        run.verdicts.judge(held)?;
     }
+    Ok(refusals.iter().any(Refusal::is_of_image).then_some(CaseEnd::Failed))
 }

@@ -21,7 +21,7 @@ use crate::harness::oracles::bounds::{self, Collector, Fuel};
 use crate::harness::oracles::extents::window::WholeWalk;
 use crate::harness::oracles::extents::{self, lookup};
 use crate::harness::oracles::observed;
-use crate::harness::oracles::{OracleResult, Violation, unexpected_error};
+use crate::harness::oracles::{OracleResult, unexpected_error};
 use crate::images::content::entropy::Entropy;
 use crate::images::damage::BrokenRule;
 use crate::images::format::list::drawer;
@@ -69,7 +69,7 @@ impl RawJudge {
         engine: &mut TestedEngine,
         run: &mut CaseRun,
         case: &Case,
-    ) -> Result<CaseEnd, Box<Violation>> {
+    ) -> OracleResult<CaseEnd> {
         let feedback = engine.facts().reads;
         run.begin_accesses(feedback);
         let judged = self.judge_answers(engine, run, case);
@@ -82,7 +82,7 @@ impl RawJudge {
         engine: &mut TestedEngine,
         run: &mut CaseRun,
         case: &Case,
-    ) -> Result<CaseEnd, Box<Violation>> {
+    ) -> OracleResult<CaseEnd> {
         let Self { whole, other } = self;
         let files = case.images.top();
         let chain = Chain::metered(case.images, run.meter);
@@ -175,7 +175,7 @@ impl Answers<'_> {
         run: &mut CaseRun,
         chain: &Chain,
         rule: BrokenRule,
-    ) -> Result<CaseEnd, Box<Violation>> {
+    ) -> OracleResult<CaseEnd> {
         engine.prepare(chain, |plan| plan.extend([EngineQuestion::Open, WHOLE]));
         let Some(mut disk) = observed::opened(engine.open(chain), run.observer) else {
             return Ok(CaseEnd::Refused);
@@ -194,7 +194,7 @@ impl Answers<'_> {
         engine: &mut TestedEngine,
         run: &mut CaseRun,
         measured: &MeasuredChain<'_>,
-    ) -> Result<CaseEnd, Box<Violation>> {
+    ) -> OracleResult<CaseEnd> {
         let Self { whole, other, expected, questions, fuel, .. } = self;
         let Self { may_fail_to_read, may_split_grains, untouched, .. } = self;
         let maps = engine.may_answer(QuestionKind::Map);
@@ -305,7 +305,7 @@ fn ask(
     (whole, steps): (&[Extent], u64),
     other: &mut Vec<Extent>,
     run: &mut CaseRun,
-) -> Result<(), Box<Violation>> {
+) -> OracleResult {
     let observer = run.observer;
     for question in questions {
         let answered = match *question {
@@ -335,7 +335,7 @@ pub(super) fn judged_walk(
     whole: &mut Vec<Extent>,
     fuel: Fuel,
     run: &mut CaseRun,
-) -> Result<(CaseEnd, WalkReach), Box<Violation>> {
+) -> OracleResult<(CaseEnd, WalkReach)> {
     let walked = run.verdicts.judge_answer(walk(disk, whole, fuel, run.observer))?;
     Ok(walked.unwrap_or_else(|| {
         whole.clear();
@@ -350,7 +350,7 @@ pub(super) fn walk(
     whole: &mut Vec<Extent>,
     fuel: Fuel,
     observer: &dyn Observer,
-) -> Result<(CaseEnd, WalkReach), Box<Violation>> {
+) -> OracleResult<(CaseEnd, WalkReach)> {
     observer.event(State::Check, Event::Walk);
     let size = disk.virtual_size_bytes();
     let mut collector = Collector::new(whole, fuel.steps).stopping_after(MAX_EXTENTS);

@@ -18,7 +18,7 @@ use std::ops::Range;
 
 use crate::disk::extent::{Extent, Mapping, MappingStatus};
 
-use super::{OracleResult, SetAside, Violation, violation};
+use super::{OracleResult, SetAside, violation};
 
 const PARTITION: &str = "partition";
 
@@ -36,7 +36,7 @@ pub fn check_partition(extents: &[Extent], range: &Range<u64>) -> OracleResult {
 }
 
 /// Checks the extents of a walk that was stopped: they tile the beginning of `range`. Returns their end.
-pub fn check_prefix(extents: &[Extent], range: &Range<u64>) -> Result<u64, Box<Violation>> {
+pub fn check_prefix(extents: &[Extent], range: &Range<u64>) -> OracleResult<u64> {
     let mut at = range.start;
     for (index, extent) in extents.iter().enumerate() {
         let detail = || format!("extent {index}: {extent}, expected to start at {at}");

@@ -99,7 +99,7 @@ impl<'e> WholeWalk<'e> {
         disk: &mut TestedDisk,
         window: Window,
         mut collector: Collector,
-    ) -> Result<bool, Box<Violation>> {
+    ) -> OracleResult<bool> {
         match disk.map(window, &mut collector) {
             Ok(()) => Ok(false),
             Err(error) if self.is_complete || error.kind() == ErrorKind::NoAnswer => {

@@ -63,7 +63,7 @@ fn lies_in(clusters: Range<u64>, ranges: &[Range<u64>]) -> bool {
 pub fn clusters_of_bitmaps<S: Storage + ?Sized>(
     recount: &mut Recount,
     storage: &S,
-) -> Result<Vec<Range<u64>>, Box<Violation>> {
+) -> OracleResult<Vec<Range<u64>>> {
     recounted(recount, storage)?;
     let of_bitmaps =
         |role| matches!(role, Some(Role::BitmapDirectory | Role::BitmapTable | Role::BitmapData));
@@ -75,7 +75,7 @@ pub fn clusters_of_bitmaps<S: Storage + ?Sized>(
 fn recounted<'r, S: Storage + ?Sized>(
     recount: &'r mut Recount,
     storage: &S,
-) -> Result<&'r [RefcountReport], Box<Violation>> {
+) -> OracleResult<&'r [RefcountReport]> {
     let unreadable = ("readable", "an error");
     let recounted = recount.recount(storage);
     recounted.map_err(|error| disagreement(ORACLE, "image", unreadable, error.to_string()))
