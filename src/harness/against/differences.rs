@@ -78,7 +78,6 @@ impl Other<'_> {
         disagreement(self.oracle, "data", kinds, detail)
     }
 
-    /// Returns the violation of a byte that is another one.
     pub(in crate::harness) fn other_byte(&self, at: u64, extents: &[Extent]) -> Box<Violation> {
         let name = self.name;
         let detail =

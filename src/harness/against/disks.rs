@@ -6,26 +6,23 @@
 
 use std::ops::Range;
 
-use crate::disk::extent::{Extent, Window};
+use crate::disk::extent::Extent;
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::questions::QuestionKind;
 use crate::harness::engine::tested::TestedDisk;
 use crate::harness::engine::{Answer, CheckCounts, EngineError, ErrorKind, ImageInfo};
-use crate::harness::oracles::bounds::Collector;
 use crate::harness::oracles::extents::{self, lookup, model};
 use crate::harness::oracles::{
-    OracleResult, SetAside, Violation, disagreement, disagreement_with, violation,
+    OracleResult, POISON, SetAside, Violation, disagreement, disagreement_with, violation,
 };
 
 use super::differences::{self, Other, SECTOR_BYTES, map_field, merged};
-use super::second_opinion::{JudgedDisk, MAX_JUDGED_STEPS, WalkEnd};
+use super::second_opinion::{JudgedDisk, WalkEnd, walked};
 
 /// The number of bytes that are read at once.
 const READ_CHUNK_BYTES: usize = 64 << 10;
 /// The number of extents whose statuses are compared.
 const MAX_COMPARED_STATUSES: usize = 64;
-/// The buffers for reads have this byte, so that bytes that an engine leaves alone are seen.
-const POISON: u8 = 0xA5;
 
 /// The buffers for the answers, reused from disk to disk.
 #[derive(Debug, Default)]
@@ -62,7 +59,6 @@ impl DiskSides<'_, '_, '_> {
         self.compare_reports(set_aside)
     }
 
-    /// Compares the sizes.
     pub(super) fn compare_sizes(&self, set_aside: &mut SetAside) -> OracleResult {
         let (theirs, ours) = (self.theirs.virtual_size_bytes(), self.ours.virtual_size_bytes());
         if self.allows_near_size && theirs.abs_diff(ours) < SECTOR_BYTES {
@@ -89,9 +85,7 @@ impl DiskSides<'_, '_, '_> {
             _ => set_aside(attributed(found, &other)),
         };
         let maps = self.ours.answers(QuestionKind::Map);
-        let mut collector = Collector::new(theirs, MAX_JUDGED_STEPS);
-        let walked = self.theirs.map(Window::ALL, &mut collector);
-        let is_cut = collector.exhausted();
+        let (walked, is_cut) = walked(self.theirs, theirs);
         if let Err(EngineError::NoAnswer) = walked {
             return match maps && is_tiled {
                 true => {
@@ -181,7 +175,6 @@ impl DiskSides<'_, '_, '_> {
         Ok(())
     }
 
-    /// Compares the bytes from `start` on.
     fn compare_bytes(
         &self,
         start: u64,
@@ -233,7 +226,6 @@ impl DiskSides<'_, '_, '_> {
     }
 }
 
-/// Returns the first extents.
 fn first(extents: &[Extent]) -> &[Extent] {
     extents.get(..MAX_COMPARED_STATUSES).unwrap_or(extents)
 }

@@ -8,7 +8,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::disk::extent::{Extent, Window};
+use crate::disk::extent::Extent;
 use crate::disk::image_format::ImageFormat;
 use crate::formats::qcow2::header::Header;
 use crate::harness::cases::case::Case;
@@ -18,13 +18,12 @@ use crate::harness::engine::questions::{QuestionKind, QuestionKinds};
 use crate::harness::engine::tested::{TestedDisk, TestedEngine};
 use crate::harness::engine::{EngineError, ErrorKind};
 use crate::harness::files::chain::Chain;
-use crate::harness::oracles::bounds::Collector;
 use crate::harness::oracles::{OracleResult, SetAside, Violation, disagreement_with, process_end};
 use crate::harness::writing::WriterJudge;
 
 use super::differences::Other;
 use super::disks::{DiskBuffers, DiskSides};
-use super::second_opinion::{JudgedDisk, JudgedImage, MAX_JUDGED_STEPS, SecondOpinion, WalkEnd};
+use super::second_opinion::{JudgedDisk, JudgedImage, SecondOpinion, WalkEnd, walked};
 
 /// The beginning of the fingerprints of an image.
 const IMAGE: &str = "against";
@@ -141,7 +140,6 @@ impl SecondOpinion for SecondEngine {
 }
 
 impl SecondEngine {
-    /// Creates an engine of `implementation`.
     pub(crate) fn new(implementation: &Implementation) -> Self {
         // The events of the other implementation are no feedback.
         let engine = implementation.tested(&no_observer());
@@ -271,13 +269,6 @@ impl SecondEngine {
 /// Returns the other engine, as findings of `oracle` name it.
 fn other<'n>(oracle: &'static str, name: &'n str) -> Other<'n> {
     Other { oracle, whose: "the other's", name }
-}
-
-/// Walks a disk. Returns the result, and whether the harness has stopped the walk.
-fn walked(disk: &mut TestedDisk, extents: &mut Vec<Extent>) -> (Result<(), EngineError>, bool) {
-    let mut collector = Collector::new(extents, MAX_JUDGED_STEPS);
-    let walked = disk.map(Window::ALL, &mut collector);
-    (walked, collector.exhausted())
 }
 
 /// Returns the parts of the disk around the edges of the requests.

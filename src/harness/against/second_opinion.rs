@@ -5,7 +5,6 @@
 //! Does not judge images whose bytes change during reads, nor an image with a feature that a side does not support.
 
 use std::fmt::Debug;
-use std::sync::Arc;
 
 use crate::disk::extent::{Extent, Window};
 use crate::disk::offsets::GuestOffset;
@@ -16,14 +15,13 @@ use crate::harness::cases::case::{Case, Verdicts};
 use crate::harness::engine::claims::SizePolicy;
 use crate::harness::engine::questions::QuestionKinds;
 use crate::harness::engine::tested::{TestedDisk, TestedEngine};
-use crate::harness::engine::{EngineError, ErrorKind};
+use crate::harness::engine::{Answer, EngineError, ErrorKind};
 use crate::harness::files::chain::Chain;
-use crate::harness::files::meter::Meter;
 use crate::harness::oracles::bounds::Collector;
 use crate::harness::oracles::{OracleResult, SetAside};
 
 /// The highest number of steps of a walk whose extents are compared. A longer walk is compared up to there.
-pub(crate) const MAX_JUDGED_STEPS: u64 = 1 << 18;
+const MAX_JUDGED_STEPS: u64 = 1 << 18;
 
 /// An implementation that judges the images of a run, after the oracles.
 pub trait SecondOpinion: Debug {
@@ -156,14 +154,12 @@ pub enum WalkEnd<'a> {
 pub(crate) struct Opinion {
     second: Box<dyn SecondOpinion>,
     extents: Vec<Extent>,
-    meter: Arc<Meter>,
     images: ComparedImages,
 }
 
 impl Opinion {
     pub(crate) fn new(second: Box<dyn SecondOpinion>) -> Self {
-        let (extents, meter, images) = Default::default();
-        Self { second, extents, meter, images }
+        Self { second, extents: Vec::new(), images: ComparedImages::default() }
     }
 
     /// Begins a run of the input with this checksum.
@@ -190,9 +186,7 @@ impl Opinion {
             self.images.not_compared += 1;
             return Ok(());
         }
-        Meter::renew(&mut self.meter);
-        self.meter.restart(u64::MAX);
-        let chain = &Chain::metered(case.images, &self.meter);
+        let chain = &Chain::new(case.images);
         let image = match case.journals.is_empty() {
             true => smaller(image_of(case, chain), cluster_bits(chain)),
             false => image_of(case, chain),
@@ -255,12 +249,12 @@ impl Opinion {
             Err(error) if matches!(error.kind(), ErrorKind::NoAnswer | ErrorKind::Unsupported) => {
                 return Ok(false);
             }
-            Err(error) => return second.judge(&image.with(Err(error)), None, set_aside),
+            Err(error) => {
+                return second.judge(&JudgedImage { disk: Err(error), ..image }, None, set_aside);
+            }
         };
         let size_bytes = disk.virtual_size_bytes();
-        let mut collector = Collector::new(extents, MAX_JUDGED_STEPS);
-        let walked = disk.map(Window::ALL, &mut collector);
-        let is_cut = collector.exhausted();
+        let (walked, is_cut) = walked(&mut disk, extents);
         let walk = match &walked {
             Err(EngineError::NoAnswer) => {
                 extents.clear();
@@ -269,24 +263,13 @@ impl Opinion {
             }
             walked => WalkEnd::of(walked, is_cut),
         };
-        let judged = image.with(Ok(JudgedDisk { size_bytes, extents, walk }));
+        let judged = JudgedImage { disk: Ok(JudgedDisk { size_bytes, extents, walk }), ..image };
         let is_compared = second.judge(&judged, Some(&mut disk), set_aside)?;
         drop(disk);
         if is_compared {
             second.judge_snapshots(engine, &judged, set_aside)?;
         }
         Ok(is_compared)
-    }
-}
-
-impl<'a> JudgedImage<'a> {
-    /// Returns the same image with another disk.
-    fn with<'b>(&self, disk: Result<JudgedDisk<'b>, EngineError>) -> JudgedImage<'b>
-    where
-        'a: 'b,
-    {
-        let image: &JudgedImage<'b> = self;
-        JudgedImage { disk, ..*image }
     }
 }
 
@@ -299,6 +282,13 @@ impl<'a> WalkEnd<'a> {
             Err(error) => Self::Failed(error),
         }
     }
+}
+
+/// Walks a disk. Returns the result, and whether the harness has stopped the walk.
+pub(super) fn walked(disk: &mut TestedDisk, extents: &mut Vec<Extent>) -> (Answer, bool) {
+    let mut collector = Collector::new(extents, MAX_JUDGED_STEPS);
+    let walked = disk.map(Window::ALL, &mut collector);
+    (walked, collector.exhausted())
 }
 
 /// Returns the image of a case before any side has opened it. `chain` has its files.

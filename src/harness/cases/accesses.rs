@@ -87,7 +87,6 @@ impl AccessReport {
         }
     }
 
-    /// Reports each access in its order.
     fn report_ordered(
         &mut self,
         (images, journals): (&Images, &[&Journal]),
@@ -158,7 +157,6 @@ impl AccessReport {
         });
     }
 
-    /// Returns the event of an access.
     fn event(&self, images: &Images, access: FileAccess) -> Event {
         let offset = access.offset.get();
         let place = (access.depth, access.file);

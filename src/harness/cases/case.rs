@@ -92,7 +92,6 @@ impl Verdicts {
         Self { known, ..Self::default() }
     }
 
-    /// Begins a run.
     pub(crate) fn begin_run(&mut self) {
         self.met.clear();
         self.commands.clear();
@@ -118,7 +117,6 @@ impl Verdicts {
         }
     }
 
-    /// Sets a violation aside.
     pub(crate) fn set_aside(&mut self, violation: Box<Violation>) -> OracleResult {
         if self.known.is_empty() {
             return Err(violation);

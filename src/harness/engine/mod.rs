@@ -337,7 +337,6 @@ pub enum EngineQuestion {
 }
 
 impl EngineQuestion {
-    /// Returns the kind.
     pub(super) const fn kind(&self) -> QuestionKind {
         match self {
             Self::Open => QuestionKind::Open,
@@ -352,7 +351,6 @@ impl EngineQuestion {
 }
 
 impl Request<'_> {
-    /// Returns the kind.
     pub(super) const fn kind(&self) -> QuestionKind {
         match self {
             Self::Write { .. } => QuestionKind::Writing,

@@ -37,7 +37,6 @@ pub struct TestedEngine {
 #[derive(Debug, Default)]
 struct DiskSizes {
     active: Option<u64>,
-    /// The size of each snapshot's disk.
     snapshots: SmallVec<[u64; 8]>,
 }
 
@@ -63,12 +62,10 @@ impl TestedEngine {
         self.notes.asked.has(kind)
     }
 
-    /// Returns the facts.
     pub(crate) fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    /// Begins a run.
     pub(crate) fn begin_run(&mut self) {
         self.engine.begin_run();
         self.notes.unanswered.take();
@@ -111,7 +108,6 @@ impl TestedEngine {
         TestedDisk::new(engine.open(chain), notes, QuestionKind::Open, sizes.active)
     }
 
-    /// Opens a snapshot: [`Engine::open_snapshot`].
     pub(crate) fn open_snapshot<'s>(
         &'s mut self,
         chain: &'s Chain,
@@ -129,7 +125,6 @@ impl TestedEngine {
         TestedDisk::new(engine.open_to_write(chain), notes, QuestionKind::Writing, None)
     }
 
-    /// Has the engine create an image: [`Engine::create`].
     pub(crate) fn create(&mut self, chain: &Chain, image: &NewImage) -> Answer {
         self.notes.note_request(QuestionKind::Create, self.engine.create(chain, image))
     }

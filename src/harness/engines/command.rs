@@ -241,7 +241,6 @@ impl CommandEngine {
         Ok(())
     }
 
-    /// Opens a disk of `chain`.
     fn open_disk<'s>(&'s mut self, chain: &Chain, question: EngineQuestion) -> Opened<'s> {
         self.hold(chain)?;
         let writes = self.writes();

@@ -18,7 +18,6 @@ const MAX_LINE_BYTES: usize = 64 << 10;
 /// The largest number of extents in an answer: more than a disk of a program has cells.
 const MAX_ANSWER_EXTENTS: usize = 1 << 24;
 
-/// An answer of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ParsedAnswer {
     /// The size of the disk in bytes.
@@ -211,7 +210,6 @@ pub(super) struct Hello {
     pub(super) name: String,
     pub(super) claims: Claims,
     pub(super) policy: EnginePolicy,
-    /// The questions that the command answers.
     pub(super) answers: QuestionKinds,
 }
 

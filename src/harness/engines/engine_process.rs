@@ -91,7 +91,6 @@ pub(in crate::harness) struct Ran {
     pub(in crate::harness) output: String,
 }
 
-/// Runs a command to its end, in a folder if there is one.
 pub(in crate::harness) fn run_to_end(command: &str, folder: Option<&Path>) -> Result<Ran, String> {
     let mut process = EngineProcess::start(command, folder).map_err(|error| error.to_string())?;
     match process.exchange(b"", &mut |_| Ok((0, false))) {

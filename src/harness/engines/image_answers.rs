@@ -261,7 +261,6 @@ impl ConvertedFile {
         Ok(Self { path, file })
     }
 
-    /// Returns the length in bytes.
     pub(in crate::harness) fn length_bytes(&self) -> Answer<u64> {
         Ok(self.file.metadata()?.len())
     }

@@ -95,7 +95,6 @@ impl From<ImageProgram> for Implementation {
     }
 }
 
-/// The engine of an [`ImageProgram`].
 struct ProgramEngine {
     program: ImageProgram,
     files: ChainFiles,

@@ -259,15 +259,14 @@ const QUESTION_BYTES: u64 = 64;
 
 /// A storage whose reads fail when a number of bytes has been read.
 #[derive(Debug)]
-pub(crate) struct BoundedReads<'s, S: Storage + ?Sized> {
+struct BoundedReads<'s, S: Storage + ?Sized> {
     storage: &'s S,
     left_bytes: Cell<u64>,
     is_exhausted: Cell<bool>,
 }
 
 impl<'s, S: Storage + ?Sized> BoundedReads<'s, S> {
-    /// Creates a storage of which `most_bytes` can be read.
-    pub(crate) fn new(storage: &'s S, most_bytes: u64) -> Self {
+    fn new(storage: &'s S, most_bytes: u64) -> Self {
         Self { storage, left_bytes: Cell::new(most_bytes), is_exhausted: Cell::new(false) }
     }
 
@@ -327,7 +326,6 @@ mod tests {
     use crate::formats::qcow2::constants::header;
     use crate::harness::{Harness, Walker};
     use crate::images::files::image::Image;
-    use crate::programs::text;
     use crate::programs::text::assemble;
     use crate::walkers::{Disk, lookup};
 
@@ -340,7 +338,7 @@ mod tests {
                        write at=start+0 clusters=1\n\
                        snapshot\n\
                        write at=start+0 clusters=1\n";
-        let program = text::assemble(program).unwrap();
+        let program = assemble(program).unwrap();
         let mut harness = Harness::new(Walker::default());
         let image = harness.build(&program.encode());
         let disk = Disk::open(&[Layer::alone(image)]).unwrap();
@@ -388,19 +386,5 @@ mod tests {
         let l2 = image.number(l1, 8).to_be_bytes();
         image.overwrite(l1, &l2.repeat(L1_ENTRIES));
         assert!(matches!(checked(image), Err(EngineError::NoAnswer)));
-    }
-
-    #[test]
-    fn reads_fail_behind_the_bound() {
-        let bytes = [7; 256];
-        let bounded = BoundedReads::new(&bytes[..], 300);
-        let read = |length: usize| bounded.read_at(HostOffset::ZERO, &mut vec![0; length]).is_ok();
-        assert!(read(128) && !bounded.is_exhausted());
-        let mut scratch = [0; 32];
-        let (from, until) = (HostOffset::ZERO, HostOffset::new(32));
-        assert!(bounded.next_data(from, until, &mut scratch).unwrap().is_some());
-        assert!(!read(0) && bounded.is_exhausted());
-        assert!(bounded.next_data(from, until, &mut scratch).is_err());
-        assert!(bounded.stored(from, until).is_err());
     }
 }

@@ -39,14 +39,12 @@ pub(crate) struct WriteLog {
     forgotten: usize,
 }
 
-/// A change of one of the files.
 #[derive(Clone, Copy, Debug)]
 struct LoggedChange {
     file: LayerFile,
     change: FileChange,
 }
 
-/// A change of a file.
 #[derive(Clone, Copy, Debug)]
 enum FileChange {
     /// A write.

@@ -102,7 +102,6 @@ pub(crate) struct WrittenFile {
 }
 
 impl WrittenFile {
-    /// Creates one of `files`.
     pub(crate) fn new(files: Arc<WrittenFiles>, file: LayerFile) -> Self {
         Self { files, file }
     }

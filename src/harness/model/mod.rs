@@ -39,7 +39,6 @@ struct ModelLayer {
     /// The smallest unit of mapping in bytes.
     cell_bytes: u64,
     size_bytes: u64,
-    /// The format of the layer.
     format: ImageFormat,
     /// The image is a raw file with holes.
     has_holes: bool,

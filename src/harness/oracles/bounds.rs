@@ -128,7 +128,6 @@ impl MemoryMeter {
 /// The bound on the steps of a walk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fuel {
-    /// The number of steps.
     pub(super) steps: u64,
     /// A walk that takes more steps is a violation. If false, the oracle stops it and goes on.
     pub(super) enough: bool,

@@ -23,7 +23,7 @@ use crate::processes::panic_message;
 use super::engine::{EngineEnd, EngineError, ErrorKind};
 
 /// The oracles fill the buffers that they pass to an engine with this byte, and so see bytes that it left alone.
-const POISON: u8 = 0xA5;
+pub(crate) const POISON: u8 = 0xA5;
 
 /// An oracle, as its violations name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

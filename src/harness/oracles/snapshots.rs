@@ -103,7 +103,6 @@ fn chosen_extent(extents: &[Extent], index: usize) -> Option<Extent> {
     extents.get(index % extents.len().max(1)).copied()
 }
 
-/// Returns a window inside of an extent.
 fn inside_of(extent: &Extent) -> Window {
     let start = extent.start + extent.length_bytes / 2;
     Window { start, length_bytes: extent.length_bytes }

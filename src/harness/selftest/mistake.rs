@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::Storage;
-use crate::harness::engine::questions::{QuestionKind, QuestionKinds};
+use crate::harness::engine::questions::QuestionKind;
 use crate::harness::engine::{Engine, OpenDisk};
 use crate::harness::files::chain::Chain;
 use crate::harness::model::{Model, PieceState, Visible};
@@ -46,30 +46,15 @@ impl SelfTestQuestion {
         }
     }
 
-    /// Returns the kind of the question in the interface; `None` if every engine answers it.
-    pub(super) const fn kind(self) -> Option<QuestionKind> {
+    /// Returns the kinds of questions that reach the engine, the judged one last. All questions about a snapshot are one.
+    pub(super) const fn kinds(self) -> &'static [QuestionKind] {
+        use QuestionKind::{Map, Open, Read, Snapshots, Status};
         match self {
-            Self::Size => None,
-            Self::Data | Self::End => Some(QuestionKind::Read),
-            Self::Status => Some(QuestionKind::Status),
-            Self::Map => Some(QuestionKind::Map),
-            Self::Snapshot => Some(QuestionKind::Snapshots),
-        }
-    }
-}
-
-impl SelfTestQuestion {
-    /// Returns the kinds of questions that reach the engine. All questions about a snapshot are one.
-    pub(super) const fn kinds(self) -> QuestionKinds {
-        let open = QuestionKinds::of(&[QuestionKind::Open]);
-        match (self, self.kind()) {
-            (Self::Snapshot, _) => open
-                .with(QuestionKind::Read)
-                .with(QuestionKind::Status)
-                .with(QuestionKind::Map)
-                .with(QuestionKind::Snapshots),
-            (_, Some(kind)) => open.with(kind),
-            (_, None) => open,
+            Self::Size => &[Open],
+            Self::Data | Self::End => &[Open, Read],
+            Self::Status => &[Open, Status],
+            Self::Map => &[Open, Map],
+            Self::Snapshot => &[Open, Read, Status, Map, Snapshots],
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::disk::offsets::GuestOffset;
 use crate::harness::cases::implementation::no_observer;
 use crate::harness::engine::claims::{Claim, Claims};
 use crate::harness::engine::known::{KnownFinding, KnownFindings};
+use crate::harness::engine::questions::QuestionKinds;
 use crate::harness::engine::tested::TestedEngine;
 use crate::harness::engine::{Engine, ErrorKind, Facts, failure};
 use crate::harness::oracles::{self, OracleResult, Violation};
@@ -221,7 +222,8 @@ impl Asked<'_> {
     fn judge(&self, create: &dyn Fn() -> Box<dyn Engine>) -> OracleResult<SelfTestAnswer> {
         // The self-test reports each wrong answer: the findings that the engine knows are not set aside.
         let known = self.known.clone();
-        let answers = self.facts.answers.and(self.question.kinds());
+        let kinds = self.question.kinds();
+        let answers = self.facts.answers.and(QuestionKinds::of(kinds));
         let facts = Facts { known, answers, ..self.facts.clone() };
         let engine = TestedEngine::new(create(), facts);
         let mut harness = Harness::of(TargetKind::MapExtents, engine, no_observer());
@@ -233,8 +235,7 @@ impl Asked<'_> {
             // An engine that opens the image has refused to answer about it.
             return Ok(refused(&error.unwrap_or_default()));
         }
-        let is_unanswered = |kind| outcome.unanswered.has(kind);
-        Ok(match self.question.kind().is_some_and(is_unanswered) {
+        Ok(match kinds.last().is_some_and(|kind| outcome.unanswered.has(*kind)) {
             true => SelfTestAnswer::NoAnswer,
             false => SelfTestAnswer::Right,
         })

@@ -174,7 +174,6 @@ impl ReadingJudge {
         run.verdicts.judge(judged).map(|_| ())
     }
 
-    /// Judges one of the snapshots, if there is one.
     fn judge_snapshot(
         &mut self,
         engine: &mut TestedEngine,

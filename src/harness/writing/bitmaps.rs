@@ -14,7 +14,6 @@ use crate::harness::oracles::qcow2::bitmaps::{self, ExpectedBitmap, FoundBitmap,
 use crate::harness::oracles::{OracleResult, SetAside};
 use crate::programs::{BitmapChange, WriteRequest};
 
-/// A bitmap.
 #[derive(Clone, Debug)]
 struct TrackedBitmap {
     /// Its number in requests.
@@ -65,7 +64,6 @@ impl TrackedBitmap {
         }
     }
 
-    /// Changes the bitmap.
     fn apply(&mut self, change: BitmapChange) {
         match change {
             BitmapChange::Clear => {
@@ -266,7 +264,7 @@ fn expected<'e>(
     built: &'e Option<(Chain, Head)>,
     bitmap: &TrackedBitmap,
     changed: &'e RangeMap<()>,
-) -> ExpectedBitmap<'e, ChainFile> {
+) -> ExpectedBitmap<'e> {
     let before = built.as_ref().zip(bitmap.built);
     let before = before.map(|((chain, head), (index, entry))| FoundBitmap {
         file: chain.image(),

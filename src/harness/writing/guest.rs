@@ -27,10 +27,8 @@ const PATTERN_BLOCK_BYTES: usize = 64;
 /// The difference between the words of a block.
 const WORD_STEP: u64 = 0xD6E8_FEB8_6659_FD93;
 
-/// The disk of a guest.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GuestDisk {
-    /// The disk as it is now.
     now: DiskState,
     /// The cluster size of the image.
     cluster_bytes: u64,
@@ -67,7 +65,6 @@ impl GuestDisk {
         self.sizes.push(self.now.size_bytes);
     }
 
-    /// Returns the size of the disk in bytes.
     pub(super) fn size_bytes(&self) -> u64 {
         self.now.size_bytes
     }
@@ -205,7 +202,6 @@ impl GuestDisk {
         self.replaced.push(std::mem::replace(&mut self.now, now));
     }
 
-    /// Returns the state of the disk.
     pub(super) fn state(&self) -> &DiskState {
         &self.now
     }
@@ -225,7 +221,6 @@ impl GuestDisk {
     }
 }
 
-/// A disk with changes.
 #[derive(Clone, Copy)]
 pub(super) struct ChangedDisk<'d> {
     built: &'d BuiltDisks,
@@ -240,7 +235,6 @@ pub(super) struct ChangedDisk<'d> {
 }
 
 impl<'d> ChangedDisk<'d> {
-    /// Creates the disk with a state.
     pub(super) fn new(guest: &'d DiskState, built: &'d BuiltDisks) -> Self {
         let size_bytes = guest.size_bytes;
         Self { built, guest, size_bytes, active: None, is_cut: false, replaced: &[] }

@@ -182,7 +182,6 @@ impl WriterJudge {
         Ok(())
     }
 
-    /// Judges the file of a cut, step by step.
     fn judge_cut(
         &mut self,
         engine: &mut TestedEngine,
@@ -273,7 +272,6 @@ impl WriterJudge {
     }
 }
 
-/// Returns the clusters that have bytes of a range.
 fn whole_clusters(range: &Range<u64>, cluster_bytes: u64) -> Range<u64> {
     let end = range.end.div_ceil(cluster_bytes).saturating_mul(cluster_bytes);
     range.start / cluster_bytes * cluster_bytes..end
@@ -330,7 +328,6 @@ struct SnapshotReader<'r> {
     reader: &'r mut Walker,
     chain: &'r Chain,
     built: &'r BuiltDisks,
-    /// The active disk.
     active: &'r DiskState,
     bytes: &'r mut WrittenBuffers,
     entropy: &'r mut Entropy,

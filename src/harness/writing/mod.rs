@@ -90,9 +90,7 @@ impl WriterJudge {
         let (observer, verdicts) = (run.observer, &mut *run.verdicts);
         self.meter = Arc::clone(run.meter);
         self.cuts.clear();
-        self.built.replay(case.journals.iter().copied());
-        let has_bitmaps = case.features.meets(FeatureSet::of(&[Feature::Bitmaps]));
-        self.guest.begin(&self.built, has_bitmaps.then(|| Chain::new(case.images)));
+        self.begin(case);
         let has_cuts = case.requests.iter().any(WriteRequest::is_cut);
         self.meter.take_refused_writes();
         let created = self.create(engine, case, has_cuts, observer, verdicts)?;
@@ -136,6 +134,13 @@ impl WriterJudge {
         // The file of a cut in which there was a new finding comes first.
         self.written.get_or_insert_with(|| of_known_finding.unwrap_or(written));
         judged
+    }
+
+    /// Begins with the disk of a case, before its requests.
+    fn begin(&mut self, case: &Case) {
+        self.built.replay(case.journals.iter().copied());
+        let has_bitmaps = case.features.meets(FeatureSet::of(&[Feature::Bitmaps]));
+        self.guest.begin(&self.built, has_bitmaps.then(|| Chain::new(case.images)));
     }
 
     /// Carries out all requests. A session ends where the engine closes the image; the file is judged after each

@@ -2,8 +2,6 @@
 //! Then passes the requests of the program to the open disk, and reads the disk around what they changed. Another
 //! engine may carry them out, too, without a verdict.
 
-#[cfg(feature = "fuzzer")]
-use crate::base::features::{Feature, FeatureSet};
 use crate::disk::observer::{Event, Observer, State};
 use crate::formats::qcow2::geometry::{Compression, Version};
 use crate::formats::qcow2::header::Header;
@@ -220,9 +218,7 @@ impl WriterJudge {
         engine: &mut TestedEngine,
         case: &Case,
     ) -> Answer<Chain> {
-        self.built.replay(case.journals.iter().copied());
-        let has_bitmaps = case.features.meets(FeatureSet::of(&[Feature::Bitmaps]));
-        self.guest.begin(&self.built, has_bitmaps.then(|| Chain::new(case.images)));
+        self.begin(case);
         let chain = match &case.new_image {
             Some(wanted) => {
                 let chain = Chain::empty(case.images, false, &self.meter);

@@ -31,7 +31,6 @@ pub(super) enum GuestChange {
 /// The state of a disk at some moment: a disk that the program has built, with changes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DiskState {
-    /// The size of the disk in bytes.
     pub(super) size_bytes: u64,
     /// The disk below the changes, by its number in [`BuiltDisks`].
     pub(super) built: usize,
@@ -112,7 +111,6 @@ impl BuiltDisks {
         &self.models[0]
     }
 
-    /// Returns the disks of all snapshots.
     pub(super) fn snapshots(&self) -> &[Model] {
         &self.models[1..self.live]
     }

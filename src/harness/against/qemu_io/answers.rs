@@ -57,7 +57,6 @@ pub(super) fn refusal(printed: &str) -> Option<&str> {
     Some(refusal.trim_start_matches(": ").trim())
 }
 
-/// Returns the class of a refusal.
 pub(super) fn class(refusal: &str) -> SecondAnswer {
     let found = REFUSAL_CLASSES.iter().find(|(words, _)| refusal.contains(words));
     found.map_or(SecondAnswer::RefusedOtherwise, |(_, class)| *class)

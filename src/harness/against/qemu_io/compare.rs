@@ -18,9 +18,8 @@ use crate::processes::ProcessEnd;
 use super::answers::{
     self, ORACLE, QEMU, RecordAnswer, ended, is_long, mismatch, wrong_allocation,
 };
-use super::files::{DeviceFiles, EngineData};
 use super::maps::{self, AllocationRun, RunsEnd};
-use super::session::{QemuIo, run_qemu_img};
+use super::session::{DeviceFiles, EngineData, QemuIo, run_qemu_img};
 
 /// The file with the engine's data is this much longer than its disk, so that QEMU shows the end of a longer one.
 const MARGIN_BYTES: u64 = 1 << 20;

@@ -18,8 +18,7 @@ use crate::harness::oracles::{OracleResult, violation};
 use crate::processes::ProcessEnd;
 
 use super::answers::{self, ORACLE, QEMU, RecordAnswer, ended, is_long};
-use super::files::DeviceFiles;
-use super::session::run_qemu_img;
+use super::session::{DeviceFiles, run_qemu_img};
 
 /// A run of guest bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,7 +148,6 @@ pub(super) fn first_difference(
 /// The number of tables of the part of a disk that is mapped: qemu-img visits each table, also a missing one.
 const MAX_VISITED_TABLES: u64 = 4096;
 
-/// Compares the map of the image in `files`.
 pub(super) fn compare_whole(
     files: &DeviceFiles,
     image: &JudgedImage,

@@ -11,7 +11,6 @@
 pub(crate) mod answers;
 mod compare;
 mod engine;
-mod files;
 mod maps;
 mod qemu_img;
 mod recorded;

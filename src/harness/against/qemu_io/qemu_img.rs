@@ -38,7 +38,6 @@ impl SnapshotChange {
         Ok(Self::new("-a", NamedSnapshot::string_of(snapshots, index)?))
     }
 
-    /// Returns the change that deletes the snapshot at `index`.
     pub(super) fn delete(snapshots: &[NamedSnapshot], index: usize) -> Answer<Self> {
         let snapshot = NamedSnapshot::nth(snapshots, index)?;
         match snapshots.iter().position(|other| other.name == snapshot.name) == Some(index) {
@@ -60,7 +59,6 @@ impl SnapshotChange {
     }
 }
 
-/// Creates an image at `path`.
 pub(super) fn create(path: &Path, image: &NewImage) -> Answer {
     let compat = if image.version == 2 { "0.10" } else { "1.1" };
     let mut options = format!(
@@ -122,7 +120,6 @@ pub(super) fn bitmap_name(names: &[Vec<u8>], index: usize, change: BitmapChange)
     Ok(String::from_utf8_lossy(name).into_owned())
 }
 
-/// Changes a bitmap of the image that `options` name.
 pub(super) fn change_bitmap(name: &str, change: BitmapChange, options: &ImageOptions) -> Answer {
     let flags = match change {
         BitmapChange::Add { granularity_bits, is_enabled } => {

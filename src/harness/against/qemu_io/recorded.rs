@@ -32,7 +32,6 @@ pub(super) struct RecordedFiles {
 pub(super) struct ImageOptions {
     /// For commands that open no layer below: they refuse options about one.
     pub(super) alone: String,
-    /// For all others.
     pub(super) with_layers_below: String,
 }
 
@@ -54,7 +53,6 @@ impl RecordedFiles {
         Self { image: RecordedFile::new(chain.image(), path, "writes"), data_file, below }
     }
 
-    /// Returns the image.
     pub(super) fn image(&self) -> &ChainFile {
         &self.image.file
     }
@@ -144,7 +142,6 @@ struct WriteRecord {
     bytes: Vec<u8>,
 }
 
-/// An entry of the record.
 struct WriteEntry {
     first_sector: u64,
     sectors: u64,
@@ -199,7 +196,6 @@ impl WriteRecord {
         self.file.read_exact_at(&mut self.bytes, from)
     }
 
-    /// Returns the next entry, if there is one.
     fn next(&self) -> io::Result<Option<WriteEntry>> {
         if self.position.saturating_add(SECTOR_BYTES) > self.file.metadata()?.len() {
             return Ok(None);

@@ -1,11 +1,25 @@
 //! A long-running qemu-io: one command at a time, and its output up to the next prompt. If QEMU cannot work, the run
-//! ends without a verdict.
+//! ends without a verdict. QEMU opens the files of a chain in a folder, and beside them one with the data that the engine
+//! reads, which its driver blkverify compares with the image. The files are reused from image to image.
+//!
+//! # Arithmetic
+//! An offset that is held at 2^64 - 1 lies past the end of every file.
 
 use std::fmt::{self, Write as _};
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::harness::engine::failure;
+use crate::disk::offsets::GuestOffset;
+use crate::harness::ChainFiles;
+use crate::harness::against::second_opinion::ReadDisk;
+use crate::harness::engine::{ErrorKind, failure};
 use crate::harness::engines::engine_process::{EngineProcess, Ran, Silence, run_to_end};
+use crate::harness::files::chain::{Chain, ChainFolder};
+
+use super::answers::has_many_snapshots;
 
 /// The text that qemu-io prints when it waits for a command.
 const PROMPT: &[u8] = b"qemu-io> ";
@@ -123,4 +137,154 @@ pub(super) fn run_qemu_img(arguments: &str, folder: Option<&Path>) -> Ran {
 /// Ends the run without a verdict: QEMU cannot work, and no image is to blame.
 pub(super) fn fail(what: &str) -> ! {
     failure::fail(format!("qemu: {what}"))
+}
+
+/// The files of one chain at a time.
+#[derive(Debug, Default)]
+pub(super) struct DeviceFiles {
+    files: ChainFiles,
+    /// QEMU follows the names of lower layers and data files, too.
+    names_all: bool,
+}
+
+impl DeviceFiles {
+    /// Takes the files of `chain`. Returns false if they are too large, or an image has too many snapshots. If
+    /// `is_damaged`, an image may no longer name the files below it, or other formats for them, so QEMU follows the
+    /// names.
+    pub(super) fn hold(&mut self, chain: &Chain, is_damaged: bool) -> bool {
+        self.names_all = is_damaged && chain.has_other_files();
+        !chain.layers().iter().any(has_many_snapshots) && self.files.write(chain).is_ok()
+    }
+
+    /// Returns the folder of the files, if there was a chain.
+    pub(super) fn folder(&self) -> Option<&Path> {
+        self.files.folder().map(ChainFolder::path)
+    }
+
+    /// Returns the chain as a block device of QEMU: an object of JSON without spaces. It names every file, so
+    /// that QEMU follows no name in an image, except for the names of VMDK extents, which no option can replace, and
+    /// for names in damaged images.
+    pub(super) fn device(&self, chain: &Chain) -> String {
+        let mut line = String::new();
+        let Some(folder) = self.folder() else { return line };
+        let layers = if self.names_all { &chain.layers()[..1] } else { chain.layers() };
+        for (depth, layer) in layers.iter().enumerate() {
+            let separator = if depth == 0 { "" } else { ",\"backing\":" };
+            // A string takes everything.
+            let _ = write!(line, "{separator}{{\"driver\":\"{}\"", layer.format.name());
+            let mut file = |key: &str, name: &str| {
+                let path = folder.join(name);
+                let _ = write!(
+                    line,
+                    ",\"{key}\":{{\"driver\":\"file\",\"locking\":\"off\",\"filename\":\"{}\"}}",
+                    path.display()
+                );
+            };
+            file("file", layer.name());
+            if let Some(data_file) = layer.data_file.as_ref().filter(|_| !self.names_all) {
+                file("data-file", data_file.name());
+            }
+        }
+        if !self.names_all
+            && layers.last().is_some_and(|last| last.format.facts().has_backing_files)
+        {
+            line.push_str(",\"backing\":null");
+        }
+        layers.iter().for_each(|_| line.push('}'));
+        line
+    }
+}
+
+/// The number of bytes that the engine reads at once.
+const READ_CHUNK_BYTES: usize = 64 << 10;
+/// The unit in which bytes that are all zeros stay a hole of the file.
+const PIECE_OF_ZEROS_BYTES: usize = 4096;
+
+/// A part of the disk that the engine reads, or does not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ReadPart {
+    /// The guest bytes.
+    pub(super) range: Range<u64>,
+    /// The engine reads all of them. If false, it reads some or none.
+    pub(super) is_readable: bool,
+}
+
+/// The data of a disk, in a file.
+#[derive(Debug)]
+pub(super) struct EngineData {
+    path: PathBuf,
+    file: File,
+    chunk: Vec<u8>,
+    parts: Vec<ReadPart>,
+}
+
+impl EngineData {
+    /// Creates the file in a folder. If the system refuses it, no image is to blame.
+    pub(super) fn new(folder: &Path) -> Self {
+        let path = folder.join("engine-data");
+        let file = File::create(&path)
+            .unwrap_or_else(|error| fail(&format!("{}: {error}", path.display())));
+        Self { path, file, chunk: vec![0; READ_CHUNK_BYTES], parts: Vec::new() }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the parts of the disk, in order.
+    pub(super) fn parts(&self) -> &[ReadPart] {
+        &self.parts
+    }
+
+    /// Reads the `windows` of a disk, and puts their bytes into the file, at their place on the disk. The file gets
+    /// `length_bytes`.
+    pub(super) fn read(
+        &mut self,
+        length_bytes: u64,
+        windows: &[Range<u64>],
+        read: &mut ReadDisk<'_>,
+    ) -> io::Result<()> {
+        let Self { file, chunk, parts, .. } = self;
+        // All of it is a hole.
+        file.set_len(0)?;
+        file.set_len(length_bytes)?;
+        parts.clear();
+        for window in windows {
+            for start in window.clone().step_by(READ_CHUNK_BYTES) {
+                let end = window.end.min(start.saturating_add(READ_CHUNK_BYTES as u64));
+                let length = usize::try_from(end - start).unwrap_or(READ_CHUNK_BYTES);
+                let bytes = &mut chunk[..length];
+                let is_readable = match read(GuestOffset::new(start), bytes) {
+                    Ok(()) => true,
+                    Err(error) if error.kind() == ErrorKind::NoAnswer => {
+                        parts.clear();
+                        return Ok(());
+                    }
+                    Err(_) => false,
+                };
+                match parts.last_mut() {
+                    Some(last) if is_readable && last.is_readable && last.range.end == start => {
+                        last.range.end = end;
+                    }
+                    _ => parts.push(ReadPart { range: start..end, is_readable }),
+                }
+                if is_readable {
+                    write_pages(file, bytes, start)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes the pages that are not all zeros.
+fn write_pages(file: &File, bytes: &[u8], start: u64) -> io::Result<()> {
+    let mut at = start;
+    for page in bytes.chunks(PIECE_OF_ZEROS_BYTES) {
+        if page.iter().fold(0, |any, byte| any | byte) != 0 {
+            file.write_all_at(page, at)?;
+        }
+        at += page.len() as u64;
+    }
+    Ok(())
 }

@@ -110,7 +110,6 @@ fn add_whole(model: &Model, windows: &mut Windows) {
     }
 }
 
-/// Adds the windows of all clusters of data.
 fn add_clusters(model: &Model, windows: &mut Windows) {
     let parts = model.visible().iter().filter(|part| is_plain(part));
     let clusters = parts.flat_map(|part| {
@@ -205,7 +204,6 @@ fn is_plain(part: &Visible) -> bool {
     matches!(part.piece.state, PieceState::Normal(..))
 }
 
-/// Reports whether a part has compressed data.
 fn is_compressed(part: &Visible) -> bool {
     matches!(part.piece.state, PieceState::Compressed(..))
 }

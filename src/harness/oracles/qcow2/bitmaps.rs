@@ -13,11 +13,11 @@ use std::collections::BTreeSet;
 use std::ops::{ControlFlow, Range};
 
 use crate::base::ranges::RangeMap;
-use crate::disk::storage::Storage;
 use crate::formats::error::MapError;
 use crate::formats::qcow2::bitmap::{BitmapEntry, bits_for, read_bits};
 use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::table::HostTable;
+use crate::harness::files::chain::ChainFile;
 use crate::harness::oracles::{OracleResult, Violation, disagreement, violation};
 
 const ORACLE: &str = "bitmaps";
@@ -31,9 +31,9 @@ const MAX_BIT_CLUSTERS: usize = 64;
 
 /// A bitmap of a file, with its index in the directory.
 #[derive(Clone, Copy, Debug)]
-pub struct FoundBitmap<'f, S> {
+pub struct FoundBitmap<'f> {
     /// The file.
-    pub file: &'f S,
+    pub file: &'f ChainFile,
     /// Its header.
     pub header: &'f Header,
     /// The index in the directory.
@@ -44,13 +44,13 @@ pub struct FoundBitmap<'f, S> {
 
 /// A bitmap as it must be.
 #[derive(Debug)]
-pub struct ExpectedBitmap<'e, S> {
+pub struct ExpectedBitmap<'e> {
     /// log2 of the guest bytes per bit.
     pub granularity_bits: u8,
     /// Changes of the disk set bits.
     pub is_enabled: bool,
     /// The bitmap before all requests; `None` if it had no ones, or was cleared.
-    pub before: Option<FoundBitmap<'e, S>>,
+    pub before: Option<FoundBitmap<'e>>,
     /// The smallest size of the disk since then. Older bits behind it are gone.
     pub kept_bytes: u64,
     /// The disk has changed its size since then: the bits from the end of its smallest size on may be any. QEMU sets
@@ -70,11 +70,7 @@ pub enum OtherBits {
 }
 
 /// Compares a bitmap that is not in use with the expected one.
-pub fn check<S: Storage>(
-    found: &FoundBitmap<'_, S>,
-    expected: &ExpectedBitmap<'_, S>,
-    others: OtherBits,
-) -> OracleResult {
+pub fn check(found: &FoundBitmap, expected: &ExpectedBitmap, others: OtherBits) -> OracleResult {
     let size_bytes = found.header.virtual_size_bytes();
     if let Some(what) = found.entry.fault(&found.header.geometry, size_bytes) {
         let detail = || format!("bitmap {}: {what}", found.index);
@@ -117,10 +113,7 @@ pub fn unreadable(error: MapError) -> Box<Violation> {
 }
 
 /// Returns the offsets of the pieces to compare, in bytes of the bitmap.
-fn pieces<S: Storage>(
-    found: &FoundBitmap<'_, S>,
-    expected: &ExpectedBitmap<'_, S>,
-) -> Result<BTreeSet<u64>, MapError> {
+fn pieces(found: &FoundBitmap, expected: &ExpectedBitmap) -> Result<BTreeSet<u64>, MapError> {
     let granularity_bits = u32::from(found.entry.granularity_bits);
     let bits = bits_for(found.header.virtual_size_bytes(), found.entry.granularity_bits);
     let bytes = bits.div_ceil(8);
@@ -157,7 +150,6 @@ struct BitBuffers {
     actual: Vec<u8>,
     /// The bits that are left of the bitmap before.
     before: Vec<u8>,
-    /// The bits of changes.
     changed: Vec<u8>,
     /// The bits of all clusters with a change.
     allowed: Vec<u8>,
@@ -165,11 +157,11 @@ struct BitBuffers {
 
 impl BitBuffers {
     /// Reads the piece at a byte of the bitmap.
-    fn fill<S: Storage>(
+    fn fill(
         &mut self,
         piece: u64,
-        found: &FoundBitmap<'_, S>,
-        expected: &ExpectedBitmap<'_, S>,
+        found: &FoundBitmap,
+        expected: &ExpectedBitmap,
     ) -> Result<(), MapError> {
         let granularity_bits = found.entry.granularity_bits;
         let (size_bytes, cluster_size) =
@@ -203,13 +195,7 @@ impl BitBuffers {
         Ok(())
     }
 
-    /// Compares the bits of the piece.
-    fn compare<S>(
-        &self,
-        piece: u64,
-        found: &FoundBitmap<'_, S>,
-        others: OtherBits,
-    ) -> OracleResult {
+    fn compare(&self, piece: u64, found: &FoundBitmap, others: OtherBits) -> OracleResult {
         let Self { actual, before, changed, allowed } = self;
         for (at, byte) in actual.iter().enumerate() {
             let (before, changed) = (before[at], changed[at]);
@@ -249,7 +235,6 @@ fn set(bytes: &mut [u8], piece: u64, granularity_bits: u8, guest: &Range<u64>) {
     }
 }
 
-/// Clears the bits of `bytes` from this one on.
 fn clear_from(bytes: &mut [u8], bit: u64) {
     for (start, byte) in (0..).step_by(8).zip(bytes) {
         let kept = bit.saturating_sub(start).min(8);

@@ -25,6 +25,7 @@ use crate::formats::qcow2::head::{Field, Head, HeaderExtension, each_extension};
 use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::{bitmap, snapshot};
 use crate::harness::oracles::{OracleResult, violation};
+use crate::images::files::image::Image;
 use crate::images::files::{BitmapDeclaration, Declarations, StringOwner};
 
 const ORACLE: &str = "declarations";
@@ -50,7 +51,6 @@ pub struct DeclarationReader {
     ids: Strings,
     /// The names of its bitmaps.
     names: Strings,
-    /// The names of its snapshots.
     snapshot_names: Strings,
     /// The body of a header extension.
     body: Vec<u8>,
@@ -60,12 +60,7 @@ pub struct DeclarationReader {
 
 impl DeclarationReader {
     /// Compares the declarations of the image in `storage`, which begins with `head`, with those that were meant.
-    pub fn check<S: Storage + ?Sized>(
-        &mut self,
-        head: &Head,
-        storage: &S,
-        meant: &Declarations,
-    ) -> OracleResult {
+    pub fn check(&mut self, head: &Head, storage: &Image, meant: &Declarations) -> OracleResult {
         if let Err(error) = self.read(head, storage) {
             return violation(ORACLE, "image", ("readable", "an error"), || error.to_string());
         }
@@ -104,10 +99,10 @@ impl DeclarationReader {
     }
 
     /// Returns the first string that differs from the one that the program gives, with its owner.
-    fn wrong_string<S: Storage + ?Sized>(
+    fn wrong_string(
         &mut self,
         head: &Head,
-        storage: &S,
+        storage: &Image,
         meant: &Declarations,
     ) -> Option<(StringOwner, &[u8])> {
         let Self { ids, names, snapshot_names, body, .. } = self;
@@ -127,7 +122,7 @@ impl DeclarationReader {
         })
     }
 
-    fn read<S: Storage + ?Sized>(&mut self, head: &Head, storage: &S) -> Result<(), MapError> {
+    fn read(&mut self, head: &Head, storage: &Image) -> Result<(), MapError> {
         let Self { declared, ids, names, snapshot_names, bits_past_the_end, .. } = self;
         *bits_past_the_end = false;
         declared.clear();
@@ -158,9 +153,9 @@ impl DeclarationReader {
         }
     }
 
-    fn read_bitmaps<S: Storage + ?Sized>(
+    fn read_bitmaps(
         &mut self,
-        storage: &S,
+        storage: &Image,
         header: &Header,
         extension: &BitmapsExtension,
     ) -> Result<(), MapError> {
@@ -187,9 +182,9 @@ impl Strings {
         self.ranges.clear();
     }
 
-    fn read<S: Storage + ?Sized>(
+    fn read(
         &mut self,
-        storage: &S,
+        storage: &Image,
         at: HostOffset,
         length_bytes: u16,
     ) -> Result<(), StorageError> {
@@ -217,8 +212,8 @@ impl Strings {
 }
 
 /// Reads the body of the first header extension of a type. Reads nothing if there is none.
-fn read_extension<S: Storage + ?Sized>(
-    storage: &S,
+fn read_extension(
+    storage: &Image,
     header: &Header,
     wanted: u32,
     into: &mut Vec<u8>,
@@ -248,8 +243,8 @@ pub(super) fn read_field<S: Storage + ?Sized>(
 }
 
 /// Reports whether a bitmap has a bit past the end of the disk, in the first [`TAIL_BYTES`] of its last cluster.
-fn has_bits_past_the_end<S: Storage + ?Sized>(
-    storage: &S,
+fn has_bits_past_the_end(
+    storage: &Image,
     entry: &BitmapEntry,
     header: &Header,
 ) -> Result<bool, MapError> {

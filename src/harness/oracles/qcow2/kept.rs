@@ -10,7 +10,6 @@
 use std::fmt::Debug;
 
 use crate::disk::error::StorageError;
-use crate::disk::storage::Storage;
 use crate::formats::error::MapError;
 use crate::formats::qcow2::constants::{
     COMPATIBLE_LAZY_REFCOUNTS, INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY,
@@ -19,6 +18,7 @@ use crate::formats::qcow2::head::{Field, Head};
 use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::snapshot;
 use crate::harness::engine::EngineError;
+use crate::harness::files::chain::ChainFile;
 use crate::harness::oracles::{
     OracleResult, SetAside, Violation, disagreement, unexpected_error, violation,
 };
@@ -50,9 +50,9 @@ struct SnapshotFacts {
 
 /// Compares an image that an engine has written with the image before. `kept` are the snapshots that are still there:
 /// the index of each in the table now, and before.
-pub fn check<S: Storage + ?Sized>(
-    before: &S,
-    after: &S,
+pub fn check(
+    before: &ChainFile,
+    after: &ChainFile,
     kept: impl Iterator<Item = (usize, usize)>,
     set_aside: &mut SetAside,
 ) -> OracleResult {
@@ -78,9 +78,9 @@ pub fn check<S: Storage + ?Sized>(
 }
 
 /// Checks the header's bits of a closed image. `before` is the image before; a new image has none.
-pub fn check_bits<S: Storage + ?Sized>(
-    before: Option<&S>,
-    after: &S,
+pub fn check_bits(
+    before: Option<&ChainFile>,
+    after: &ChainFile,
     set_aside: &mut SetAside,
 ) -> OracleResult {
     let old = before.map(Header::read).transpose().map_err(unreadable)?;
@@ -111,7 +111,7 @@ fn unreadable(error: impl Into<MapError>) -> Box<Violation> {
 }
 
 impl HeaderNames {
-    fn read<S: Storage + ?Sized>(head: &Head, file: &S) -> Result<Self, StorageError> {
+    fn read(head: &Head, file: &ChainFile) -> Result<Self, StorageError> {
         Ok(Self {
             backing_file: field(file, head.backing_name)?,
             backing_format: field(file, head.backing_format)?,
@@ -136,7 +136,6 @@ fn check_snapshot(
     check_fields(&fields, before, after, set_aside)
 }
 
-/// Checks that each field is kept.
 fn check_fields<T: Debug>(
     fields: &[(&'static str, bool)],
     before: &T,
@@ -151,7 +150,7 @@ fn check_fields<T: Debug>(
 }
 
 /// Returns the facts about all snapshots, in the order of their table.
-fn snapshots<S: Storage + ?Sized>(file: &S, head: &Head) -> Result<Vec<SnapshotFacts>, MapError> {
+fn snapshots(file: &ChainFile, head: &Head) -> Result<Vec<SnapshotFacts>, MapError> {
     let mut all = Vec::new();
     snapshot::each_entry(file, &head.header, |_, at, entry| {
         let extra = snapshot::extra_of(file, at, entry)?;
@@ -173,7 +172,7 @@ fn snapshots<S: Storage + ?Sized>(file: &S, head: &Head) -> Result<Vec<SnapshotF
 }
 
 /// Returns the bytes of a field of the file; none if there is no such field.
-fn field<S: Storage + ?Sized>(file: &S, field: Option<Field>) -> Result<Vec<u8>, StorageError> {
+fn field(file: &ChainFile, field: Option<Field>) -> Result<Vec<u8>, StorageError> {
     let mut bytes = Vec::new();
     read_field(file, field, &mut bytes)?;
     Ok(bytes)

@@ -155,7 +155,6 @@ fn check_all(
     Ok(())
 }
 
-/// Returns the violation for a report, one of `all`.
 fn violation_of(report: &RefcountReport, all: usize) -> Box<Violation> {
     let kinds = match report.finding {
         RefcountFault::Leak if report.references == 0 => ("free", "counted"),
