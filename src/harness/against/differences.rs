@@ -13,18 +13,18 @@ use crate::harness::oracles::{
 
 /// The other implementation, as findings name it.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::harness) struct Other<'n> {
+pub(crate) struct Other<'n> {
     /// The first word of the fingerprints.
-    pub(in crate::harness) oracle: &'static str,
+    pub(crate) oracle: &'static str,
     /// The word for a value of the implementation in fingerprints.
-    pub(in crate::harness) whose: &'static str,
+    pub(crate) whose: &'static str,
     /// The name in details.
-    pub(in crate::harness) name: &'n str,
+    pub(crate) name: &'n str,
 }
 
 impl Other<'_> {
     /// Compares the sizes of a disk in bytes.
-    pub(in crate::harness) fn check_size(&self, theirs: u64, ours: u64) -> OracleResult {
+    pub(crate) fn check_size(&self, theirs: u64, ours: u64) -> OracleResult {
         if theirs == ours {
             return Ok(());
         }
@@ -35,27 +35,27 @@ impl Other<'_> {
     }
 
     /// Returns the violation of an image that only the other implementation opens. `error` is that of the engine.
-    pub(in crate::harness) fn opens_alone(&self, error: &str) -> Box<Violation> {
+    pub(crate) fn opens_alone(&self, error: &str) -> Box<Violation> {
         let detail =
             format!("{} opens the image, and the implementation does not: {error}", self.name);
         disagreement_with(error, self.oracle, "open", ("opened", "refused"), detail)
     }
 
     /// Returns the violation of an image that only the engine opens.
-    pub(in crate::harness) fn refuses_alone(&self, error: &str) -> Box<Violation> {
+    pub(crate) fn refuses_alone(&self, error: &str) -> Box<Violation> {
         let detail =
             format!("the implementation opens the image, and {} does not: {error}", self.name);
         disagreement_with(error, self.oracle, "open", ("refused", "opened"), detail)
     }
 
     /// Returns the violation of a walk that ends with an error of the engine alone.
-    pub(in crate::harness) fn walks_alone(&self, error: &str) -> Box<Violation> {
+    pub(crate) fn walks_alone(&self, error: &str) -> Box<Violation> {
         let detail = format!("{} maps all of the disk, and the walk ends: {error}", self.name);
         disagreement_with(error, self.oracle, "walk", ("an answer", "an error"), detail)
     }
 
     /// Returns the violation of data that only the other implementation reads.
-    pub(in crate::harness) fn reads_alone(&self, start: u64, length_bytes: u64) -> Box<Violation> {
+    pub(crate) fn reads_alone(&self, start: u64, length_bytes: u64) -> Box<Violation> {
         let detail = format!(
             "guest offset {start:#x}: {} reads {length_bytes} bytes, and the implementation does not",
             self.name
@@ -64,12 +64,7 @@ impl Other<'_> {
     }
 
     /// Returns the violation of data that only the engine reads.
-    pub(in crate::harness) fn unread(
-        &self,
-        start: u64,
-        extents: &[Extent],
-        error: &str,
-    ) -> Box<Violation> {
+    pub(crate) fn unread(&self, start: u64, extents: &[Extent], error: &str) -> Box<Violation> {
         let kinds = ("an error", kind_at(extents, start));
         let (name, error) = (self.name, error.trim());
         let detail = format!(
@@ -78,7 +73,7 @@ impl Other<'_> {
         disagreement(self.oracle, "data", kinds, detail)
     }
 
-    pub(in crate::harness) fn other_byte(&self, at: u64, extents: &[Extent]) -> Box<Violation> {
+    pub(crate) fn other_byte(&self, at: u64, extents: &[Extent]) -> Box<Violation> {
         let name = self.name;
         let detail =
             format!("guest offset {at:#x}: the implementation reads another byte than {name}");
@@ -86,11 +81,7 @@ impl Other<'_> {
     }
 
     /// Returns the violation of two extents that begin at the same byte and differ.
-    pub(in crate::harness) fn other_extent(
-        &self,
-        theirs: &Extent,
-        ours: &Extent,
-    ) -> Box<Violation> {
+    pub(crate) fn other_extent(&self, theirs: &Extent, ours: &Extent) -> Box<Violation> {
         let field = differing_field(&theirs.mapping, &ours.mapping).unwrap_or("length");
         let detail = format!("{}: {theirs}; the implementation: {ours}", self.name);
         let kinds = (theirs.mapping.kind(), ours.mapping.kind());
@@ -99,7 +90,7 @@ impl Other<'_> {
 }
 
 /// Returns the name of a field of a map in fingerprints.
-pub(in crate::harness) fn map_field(field: &'static str) -> &'static str {
+pub(crate) fn map_field(field: &'static str) -> &'static str {
     match field {
         "kind" => "map: kind",
         "depth" => "map: depth",
@@ -118,7 +109,7 @@ fn kind_at(extents: &[Extent], at: u64) -> &'static str {
 }
 
 /// Returns extents with the mappings that `mapping_of` makes of theirs, and those that continue each other as one.
-pub(in crate::harness) fn merged(
+pub(crate) fn merged(
     extents: &[Extent],
     mapping_of: impl Fn(Mapping) -> Mapping,
     merged: &mut Vec<Extent>,
@@ -137,7 +128,7 @@ pub(in crate::harness) fn merged(
 }
 
 /// QEMU counts the bytes of a disk in sectors.
-pub(in crate::harness) const SECTOR_BYTES: u64 = 512;
+pub(crate) const SECTOR_BYTES: u64 = 512;
 /// The number of bytes of a disk that are compared, in addition to edges.
 const MAX_COMPARED_BYTES: u64 = 4 << 20;
 /// A hole up to this length is compared whole: one read costs less than two.
@@ -147,7 +138,7 @@ const MAX_WINDOWS: usize = 64;
 
 /// Puts the parts of a disk of `size_bytes` into `windows`, without the extents that `is_left_out` names. They are
 /// sorted and whole sectors, up to the end of the disk.
-pub(in crate::harness) fn plan_windows(
+pub(crate) fn plan_windows(
     size_bytes: u64,
     extents: &[Extent],
     is_left_out: impl Fn(&Extent) -> bool,

@@ -1,7 +1,7 @@
 //! Any engine against any engine: a second one answers about the same image, and the answers are compared.
 
 #[cfg(feature = "fuzzer")]
-pub(in crate::harness) mod differences;
+pub(crate) mod differences;
 #[cfg(feature = "fuzzer")]
 mod disks;
 #[cfg(feature = "fuzzer")]

@@ -13,6 +13,7 @@ use crate::disk::image_format::ImageFormat;
 use crate::formats::qcow2::header::Header;
 use crate::harness::cases::case::Case;
 use crate::harness::cases::implementation::{Implementation, no_observer};
+use crate::harness::cases::target::JudgeCase;
 use crate::harness::engine::claims::{Claim, SizePolicy};
 use crate::harness::engine::questions::{QuestionKind, QuestionKinds};
 use crate::harness::engine::tested::{TestedDisk, TestedEngine};

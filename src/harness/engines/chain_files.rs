@@ -1,8 +1,10 @@
 //! The files of a chain in a temporary folder, for an engine that opens paths.
 
 use std::collections::BTreeSet;
+use std::fs;
+#[cfg(feature = "cli")]
+use std::io;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use tempfile::TempDir;
 
@@ -37,9 +39,9 @@ impl ChainFiles {
             Some(files) => files,
             none => {
                 // No image is to blame.
-                let files = temporary_folder()
+                let dir = TempDir::with_prefix_in(prefix(std::process::id()), place())
                     .unwrap_or_else(|error| failure::fail(format!("a temporary folder: {error}")));
-                none.insert(files)
+                none.insert((ChainFolder::new(dir.path(), MAX_STORED_BYTES), dir))
             }
         };
         Ok(chain.write_to(folder)?)
@@ -88,11 +90,6 @@ fn prefix(process: u32) -> String {
 #[cfg(feature = "cli")]
 pub(crate) fn folder_on_disk() -> io::Result<TempDir> {
     TempDir::with_prefix(prefix(std::process::id()))
-}
-
-fn temporary_folder() -> io::Result<(ChainFolder, TempDir)> {
-    let dir = TempDir::with_prefix_in(prefix(std::process::id()), place())?;
-    Ok((ChainFolder::new(dir.path(), MAX_STORED_BYTES), dir))
 }
 
 #[cfg(test)]

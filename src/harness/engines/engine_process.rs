@@ -86,12 +86,12 @@ impl EngineProcess {
 
 /// The end of a program, and the bytes that it has printed to standard output.
 #[derive(Clone, Debug)]
-pub(in crate::harness) struct Ran {
-    pub(in crate::harness) end: EngineEnd,
-    pub(in crate::harness) output: String,
+pub(crate) struct Ran {
+    pub(crate) end: EngineEnd,
+    pub(crate) output: String,
 }
 
-pub(in crate::harness) fn run_to_end(command: &str, folder: Option<&Path>) -> Result<Ran, String> {
+pub(crate) fn run_to_end(command: &str, folder: Option<&Path>) -> Result<Ran, String> {
     let mut process = EngineProcess::start(command, folder).map_err(|error| error.to_string())?;
     match process.exchange(b"", &mut |_| Ok((0, false))) {
         Ok(()) => Err("it does not end".to_string()),
@@ -105,16 +105,16 @@ const NOT_RUN: [i32; 2] = [126, 127];
 
 /// The commands of a program about the files in a folder.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::harness) struct ImageCommands<'p> {
+pub(crate) struct ImageCommands<'p> {
     /// The program, which a shell runs.
-    pub(in crate::harness) line: &'p str,
+    pub(crate) line: &'p str,
     /// The folder of the files. Images name each other by their names in it.
-    pub(in crate::harness) folder: &'p Path,
+    pub(crate) folder: &'p Path,
 }
 
 impl ImageCommands<'_> {
     /// Runs the program to its end with these arguments. If it cannot be run, no image is to blame.
-    pub(in crate::harness) fn run(&self, arguments: &[&str]) -> Ran {
+    pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
         self.try_run(arguments).unwrap_or_else(|what| failure::fail(what))
     }
 
@@ -136,7 +136,7 @@ impl ImageCommands<'_> {
     }
 
     /// Runs the program, which must succeed, and returns its output.
-    pub(in crate::harness) fn answer(&self, arguments: &[&str]) -> Answer<String> {
+    pub(crate) fn answer(&self, arguments: &[&str]) -> Answer<String> {
         let Ran { end, output } = self.run(arguments);
         match end.process {
             ProcessEnd::Exit(0) => Ok(output),

@@ -64,7 +64,7 @@ pub(crate) fn parse_map(printed: &str) -> (Vec<Extent>, bool) {
 }
 
 /// Returns the extents as if the files had no holes: the zero flag of data depends on them.
-pub(in crate::harness) fn without_holes(extents: &[Extent], chain: &Chain) -> Vec<Extent> {
+pub(crate) fn without_holes(extents: &[Extent], chain: &Chain) -> Vec<Extent> {
     let mut without = Vec::with_capacity(extents.len());
     merged(extents, |mapping| without_file_holes(mapping, chain), &mut without);
     without
@@ -127,7 +127,7 @@ impl InfoJson {
 }
 
 /// Asks for the properties of the image at the top of `chain`, and for the names of the files below it.
-pub(in crate::harness) fn info(commands: &ImageCommands<'_>, chain: &Chain) -> Answer<ImageInfo> {
+pub(crate) fn info(commands: &ImageCommands<'_>, chain: &Chain) -> Answer<ImageInfo> {
     let top = InfoJson::ask(commands, chain, 0)?;
     let (mut below, mut name) = (Vec::new(), top.backing_filename);
     while let Some(next) = name {
@@ -149,10 +149,7 @@ pub(in crate::harness) fn info(commands: &ImageCommands<'_>, chain: &Chain) -> A
 
 /// Has the program check the image at the top of `chain`. If its exit code and its numbers differ, the worse of both is
 /// the answer.
-pub(in crate::harness) fn check(
-    commands: &ImageCommands<'_>,
-    chain: &Chain,
-) -> Answer<CheckCounts> {
+pub(crate) fn check(commands: &ImageCommands<'_>, chain: &Chain) -> Answer<CheckCounts> {
     let (format, name) = (chain.format().name(), chain.image().name());
     let Ran { end, output } = commands.run(&["check", "--output=json", "-f", format, name]);
     // Without numbers, the check is incomplete.
@@ -182,11 +179,11 @@ const MAX_FOUND_NAME_BYTES: usize = 255;
 
 /// A snapshot of an image, as far as qemu-img names it.
 #[derive(Clone, Debug)]
-pub(in crate::harness) struct NamedSnapshot {
-    pub(in crate::harness) id: String,
-    pub(in crate::harness) name: String,
+pub(crate) struct NamedSnapshot {
+    pub(crate) id: String,
+    pub(crate) name: String,
     /// The size of its disk in bytes.
-    pub(in crate::harness) size_bytes: u64,
+    pub(crate) size_bytes: u64,
 }
 
 impl NamedSnapshot {
@@ -195,7 +192,7 @@ impl NamedSnapshot {
     ///
     /// # Errors
     /// qemu-img finds another snapshot, or a command cannot have the strings.
-    pub(in crate::harness) fn string_of(snapshots: &[Self], index: usize) -> Answer<&str> {
+    pub(crate) fn string_of(snapshots: &[Self], index: usize) -> Answer<&str> {
         let snapshot = Self::nth(snapshots, index)?;
         let with_id = |id: &str| snapshots.iter().position(|other| other.id == id);
         let with_name = |name: &str| snapshots.iter().position(|other| other.name == name);
@@ -207,7 +204,7 @@ impl NamedSnapshot {
     }
 
     /// Returns the snapshot at `index`, if a command can have its strings.
-    pub(in crate::harness) fn nth(snapshots: &[Self], index: usize) -> Answer<&Self> {
+    pub(crate) fn nth(snapshots: &[Self], index: usize) -> Answer<&Self> {
         let is_found = |string: &str, most| string.len() <= most && is_plain(string.as_bytes());
         let snapshot = snapshots.get(index).filter(|it| {
             is_found(&it.id, MAX_FOUND_ID_BYTES) && is_found(&it.name, MAX_FOUND_NAME_BYTES)
@@ -217,10 +214,7 @@ impl NamedSnapshot {
 }
 
 /// Returns the snapshots of an image, in the order of its table.
-pub(in crate::harness) fn snapshots(
-    file: &ChainFile,
-    header: &Header,
-) -> Answer<Vec<NamedSnapshot>> {
+pub(crate) fn snapshots(file: &ChainFile, header: &Header) -> Answer<Vec<NamedSnapshot>> {
     let mut snapshots = Vec::new();
     snapshot::each_entry(file, header, |_, at, entry| {
         let [id_at, name_at] = entry.strings_at(at);
@@ -242,31 +236,31 @@ fn string(file: &ChainFile, at: HostOffset, length: u16) -> Result<String, MapEr
 }
 
 /// Reports whether a command can have a name without quotes.
-pub(in crate::harness) fn is_plain(name: &[u8]) -> bool {
+pub(crate) fn is_plain(name: &[u8]) -> bool {
     name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-')
 }
 
 /// A raw file. It is deleted with this value.
 #[derive(Debug)]
-pub(in crate::harness) struct ConvertedFile {
+pub(crate) struct ConvertedFile {
     path: PathBuf,
     file: File,
 }
 
 impl ConvertedFile {
     /// Opens the file at `path`, which a program has written.
-    pub(in crate::harness) fn open(path: PathBuf) -> Answer<Self> {
+    pub(crate) fn open(path: PathBuf) -> Answer<Self> {
         let missing = |error| EngineError::untyped(format!("no file was written: {error}"));
         let file = File::open(&path).map_err(missing)?;
         Ok(Self { path, file })
     }
 
-    pub(in crate::harness) fn length_bytes(&self) -> Answer<u64> {
+    pub(crate) fn length_bytes(&self) -> Answer<u64> {
         Ok(self.file.metadata()?.len())
     }
 
     /// Fills `into` with the bytes from `guest` on.
-    pub(in crate::harness) fn read(&self, guest: GuestOffset, into: &mut [u8]) -> Answer {
+    pub(crate) fn read(&self, guest: GuestOffset, into: &mut [u8]) -> Answer {
         Ok(self.file.read_exact_at(into, guest.get())?)
     }
 }

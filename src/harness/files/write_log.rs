@@ -374,26 +374,6 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_process_loses_only_what_it_has_not_written() {
-        let mut file = LoggedFiles::new();
-        file.write(0..2, 1);
-        file.write(1..3, 2);
-        let expected = [[0, 0, 0], [1, 1, 0], [1, 2, 2]];
-        let expected = expected.map(|[one, two, three]| vec![one, two, three, 0, 0, 0]);
-        assert_eq!(file.after(CutKind::Process), BTreeSet::from(expected));
-    }
-
-    #[test]
-    fn a_guest_that_relies_on_writes_without_a_flush_can_lose_them() {
-        let mut file = LoggedFiles::new();
-        file.write(0..1, 1);
-        file.log.settle();
-        file.write(1..2, 2);
-        let lost = vec![0, 2, 0, 0, 0, 0];
-        assert!(file.after(CutKind::Power).contains(&lost));
-    }
-
-    #[test]
     fn a_cut_since_a_moment_comes_after_a_later_change() {
         let mut file = LoggedFiles::new();
         file.write(0..1, 1);

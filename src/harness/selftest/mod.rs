@@ -246,7 +246,22 @@ impl Asked<'_> {
         let plain = BuiltImage::new(self.program);
         let mut engine = TestedEngine::new(engine, self.facts.clone());
         engine.note_sizes(&plain.model);
-        judge_end(&plain, &mut engine)
+        let opened = engine.open(&plain.chain);
+        let mut disk =
+            opened.map_err(|error| oracles::unexpected_error("open", "image", &error))?;
+        let size = plain.model.virtual_size_bytes();
+        // A shorter disk is read from its beginning.
+        let start = size.saturating_sub(END_BYTES);
+        let (start, length) = (GuestOffset::new(start), (size - start) as usize);
+        let read = &mut |at, into: &mut [u8]| disk.read(at, into);
+        let judged: OracleResult =
+            oracles::data::check_range(read, &plain.model, start, length, &mut Default::default());
+        match judged {
+            Err(found) if found.error_kind() == Some(ErrorKind::NoAnswer) => {
+                Ok(SelfTestAnswer::NoAnswer)
+            }
+            judged => judged.map(|()| SelfTestAnswer::Right),
+        }
     }
 }
 
@@ -254,23 +269,4 @@ impl Asked<'_> {
 fn refused(error: &str) -> SelfTestAnswer {
     let first = error.lines().next().unwrap_or_default();
     SelfTestAnswer::Skipped(format!("refused, as claimed: {first}"))
-}
-
-/// Has an oracle judge a read of the last bytes of the disk of `plain`.
-fn judge_end(plain: &BuiltImage, engine: &mut TestedEngine) -> OracleResult<SelfTestAnswer> {
-    let opened = engine.open(&plain.chain);
-    let mut disk = opened.map_err(|error| oracles::unexpected_error("open", "image", &error))?;
-    let size = plain.model.virtual_size_bytes();
-    // A shorter disk is read from its beginning.
-    let start = size.saturating_sub(END_BYTES);
-    let (start, length) = (GuestOffset::new(start), (size - start) as usize);
-    let read = &mut |at, into: &mut [u8]| disk.read(at, into);
-    let judged: OracleResult =
-        oracles::data::check_range(read, &plain.model, start, length, &mut Default::default());
-    match judged {
-        Err(found) if found.error_kind() == Some(ErrorKind::NoAnswer) => {
-            Ok(SelfTestAnswer::NoAnswer)
-        }
-        judged => judged.map(|()| SelfTestAnswer::Right),
-    }
 }

@@ -7,9 +7,7 @@ use crate::base::features::Feature;
 use crate::base::ranges::KnownBytes;
 use crate::disk::extent::Extent;
 use crate::disk::image_format::ImageFormat;
-use crate::disk::observer::State;
 use crate::disk::offsets::GuestOffset;
-use crate::harness::against::second_opinion::Opinion;
 use crate::harness::cases::case::Case;
 use crate::harness::cases::target::{CaseEnd, CaseRun, Definition, Expectation, Inputs, JudgeCase};
 use crate::harness::engine::Facts;
@@ -168,16 +166,6 @@ impl JudgeCase for RefcountJudge {
         run.verdicts.judge(checked)?;
         Ok(CaseEnd::Judged)
     }
-
-    fn compare(
-        &mut self,
-        _opinion: &mut Opinion,
-        _engine: &mut TestedEngine,
-        _run: &mut CaseRun,
-        _case: &Case,
-    ) -> OracleResult {
-        Ok(())
-    }
 }
 
 /// Programs that damage the images that they build.
@@ -287,51 +275,6 @@ fn claims_of(facts: &Facts) -> Claims {
         Feature::Corrupt,
         Feature::UnknownBits,
     ])
-}
-
-impl JudgeCase for WriterJudge {
-    fn begin_run(&mut self, checksum: u32) {
-        WriterJudge::begin_run(self, checksum);
-    }
-
-    fn judge(
-        &mut self,
-        engine: &mut TestedEngine,
-        run: &mut CaseRun,
-        case: &Case,
-    ) -> OracleResult<CaseEnd> {
-        if case.images.top().format != ImageFormat::Qcow2 {
-            // Only qcow2 images have requests, and a recount of their own.
-            return Ok(CaseEnd::Unsupported);
-        }
-        run.observer.begin(State::Write);
-        let judged = self.judge_requests(engine, run, case);
-        // A known error ends the requests, unless it is that of a write, of zeros or of a discard, and the image has
-        // no bitmaps.
-        run.verdicts.judge(judged).map(|_| CaseEnd::Judged)
-    }
-
-    fn compare(
-        &mut self,
-        opinion: &mut Opinion,
-        engine: &mut TestedEngine,
-        run: &mut CaseRun,
-        case: &Case,
-    ) -> OracleResult {
-        // The other implementation would only say the same of a file with a known finding.
-        match (run.verdicts.met(), self.written()) {
-            ([], Some(left)) => opinion.judge_left(engine, case, left, run.verdicts),
-            _ => Ok(()),
-        }
-    }
-
-    fn left(&self) -> Option<&Chain> {
-        self.written()
-    }
-
-    fn forget(&mut self) {
-        WriterJudge::forget(self);
-    }
 }
 
 /// Disks that QEMU makes and changes.

@@ -16,9 +16,10 @@ use crate::disk::extent::{Extent, Window};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Event, Observer, State};
 use crate::harness::Walker;
+use crate::harness::against::second_opinion::Opinion;
 use crate::harness::cases::accesses::AccessReport;
 use crate::harness::cases::case::{Case, Verdicts};
-use crate::harness::cases::target::CaseRun;
+use crate::harness::cases::target::{CaseEnd, CaseRun, JudgeCase};
 use crate::harness::engine::claims::SizePolicy;
 use crate::harness::engine::tested::{TestedDisk, TestedEngine};
 use crate::harness::engine::{Engine, EngineError, OpenDisk};
@@ -72,16 +73,57 @@ pub(crate) struct WriterJudge {
     of_known_finding: Option<Chain>,
 }
 
-impl WriterJudge {
-    /// Begins a run. `checksum` is that of its program, and decides what is compared.
-    pub fn begin_run(&mut self, checksum: u32) {
+impl JudgeCase for WriterJudge {
+    fn begin_run(&mut self, checksum: u32) {
         self.entropy = Entropy::new(u64::from(checksum));
         self.reader.begin_run();
     }
 
+    fn judge(
+        &mut self,
+        engine: &mut TestedEngine,
+        run: &mut CaseRun,
+        case: &Case,
+    ) -> OracleResult<CaseEnd> {
+        if case.images.top().format != ImageFormat::Qcow2 {
+            // Only qcow2 images have requests, and a recount of their own.
+            return Ok(CaseEnd::Unsupported);
+        }
+        run.observer.begin(State::Write);
+        let judged = self.judge_requests(engine, run, case);
+        // A known error ends the requests, unless it is that of a write, of zeros or of a discard, and the image has
+        // no bitmaps.
+        run.verdicts.judge(judged).map(|_| CaseEnd::Judged)
+    }
+
+    fn compare(
+        &mut self,
+        opinion: &mut Opinion,
+        engine: &mut TestedEngine,
+        run: &mut CaseRun,
+        case: &Case,
+    ) -> OracleResult {
+        // The other implementation would only say the same of a file with a known finding.
+        match (run.verdicts.met(), &self.written) {
+            ([], Some(left)) => opinion.judge_left(engine, case, left, run.verdicts),
+            _ => Ok(()),
+        }
+    }
+
+    fn left(&self) -> Option<&Chain> {
+        self.written.as_ref()
+    }
+
+    fn forget(&mut self) {
+        self.written = None;
+        self.of_known_finding = None;
+    }
+}
+
+impl WriterJudge {
     /// Opens the images of `case` through `engine`, carries out its requests, and judges the result. The image that the
     /// engine writes is a copy. The engine need not answer all requests: `verdicts` records the kinds that it lacks.
-    pub(in crate::harness) fn judge_requests(
+    fn judge_requests(
         &mut self,
         engine: &mut TestedEngine,
         run: &mut CaseRun,
@@ -188,17 +230,6 @@ impl WriterJudge {
         chain.note_closed();
         self.guest.settle();
         Ok(is_last || !self.closed(&chain.as_written(), verdicts)?.has_harm)
-    }
-
-    /// Forgets the files of the last case.
-    pub fn forget(&mut self) {
-        self.written = None;
-        self.of_known_finding = None;
-    }
-
-    /// Returns the files of the last case, as the engine left them.
-    pub fn written(&self) -> Option<&Chain> {
-        self.written.as_ref()
     }
 
     /// Opens the image, carries out requests, reads the disk, and closes the image. Returns false if the engine does

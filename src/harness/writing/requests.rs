@@ -213,7 +213,7 @@ fn may_be_unsupported(request: &WriteRequest) -> bool {
 impl WriterJudge {
     /// Returns the files of `case` after all requests, on a copy that `engine` writes. There are no power cuts: the
     /// files that an engine closes do not depend on them.
-    pub(in crate::harness) fn carry_out_all(
+    pub(crate) fn carry_out_all(
         &mut self,
         engine: &mut TestedEngine,
         case: &Case,

@@ -142,7 +142,7 @@ const MAX_ENGINE_DISK_BYTES: u64 = 1 << 47;
 const MAX_ENGINE_DISK_TABLES: u64 = 1 << 17;
 
 /// Reports whether QEMU would open a layer in seconds.
-pub(in crate::harness) fn has_many_snapshots(layer: &ChainLayer) -> bool {
+pub(crate) fn has_many_snapshots(layer: &ChainLayer) -> bool {
     let mut snapshots = [0; 4];
     layer.format == ImageFormat::Qcow2
         && layer.image.read_at(SNAPSHOTS_AT, &mut snapshots).is_ok()
@@ -164,7 +164,7 @@ pub(super) fn is_long_to_check(files: &Chain) -> bool {
 
 /// Reports whether `qemu-img map` or `qemu-img convert` would take seconds for the disk at the top of `chain`: they
 /// visit each table, also a missing one, and each GiB. Nothing is known about an image without a sound header.
-pub(in crate::harness) fn is_slow_to_map(chain: &Chain) -> bool {
+pub(crate) fn is_slow_to_map(chain: &Chain) -> bool {
     let is_slow = |layer: &ChainLayer| match layer.format {
         ImageFormat::Qcow2 => Header::read(&layer.image).is_ok_and(|header| {
             let Header { geometry, size_bytes, .. } = header;

@@ -37,7 +37,7 @@ pub struct HostileBuffers {
 
 /// Judges the engine's answers about a damaged image, and reports their events to the observer. Without the damage, its
 /// disk would be that of the model, with the extents `expected`.
-pub(in crate::harness) fn check(
+pub(crate) fn check(
     engine: &mut TestedEngine,
     (case, model, expected): (&Case, &Model, &[Extent]),
     run: &mut CaseRun,

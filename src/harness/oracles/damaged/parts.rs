@@ -157,19 +157,19 @@ const MAX_UNTOUCHED_PLACES: usize = 64;
 
 /// The disk without the damage, and the ranges that the damage has touched.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::harness::oracles) struct Untouched<'a> {
-    pub(in crate::harness::oracles) model: &'a Model,
+pub(crate) struct Untouched<'a> {
+    pub(crate) model: &'a Model,
     /// The extents of the disk.
-    pub(in crate::harness::oracles) expected: &'a [Extent],
+    pub(crate) expected: &'a [Extent],
     /// The guest ranges, in order of their beginnings.
-    pub(in crate::harness::oracles) touched: &'a [Range<u64>],
+    pub(crate) touched: &'a [Range<u64>],
     /// The files have all their data.
-    pub(in crate::harness::oracles) has_data: bool,
+    pub(crate) has_data: bool,
 }
 
 impl<'a> Untouched<'a> {
     /// Judges the engine's answers at the edges of extents and of data. If `is_walked`, other oracles judge statuses.
-    pub(in crate::harness::oracles) fn check(
+    pub(crate) fn check(
         self,
         disk: &mut TestedDisk,
         is_walked: bool,
@@ -198,7 +198,7 @@ impl<'a> Untouched<'a> {
     }
 
     /// Adds the questions of [`Untouched::check`] to `plan`.
-    pub(in crate::harness::oracles) fn plan(self, is_walked: bool, plan: &mut Vec<EngineQuestion>) {
+    pub(crate) fn plan(self, is_walked: bool, plan: &mut Vec<EngineQuestion>) {
         if !is_walked {
             plan.extend(self.statuses().map(|(guest, _)| EngineQuestion::Status(guest)));
         }

@@ -64,7 +64,7 @@ pub struct RawJudge {
 
 impl RawJudge {
     /// Judges the engine's answers about a file, and reports their events and the accesses to the observer.
-    pub(in crate::harness) fn judge(
+    pub(crate) fn judge(
         &mut self,
         engine: &mut TestedEngine,
         run: &mut CaseRun,

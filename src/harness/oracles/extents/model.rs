@@ -99,7 +99,7 @@ pub fn check_outside(
 }
 
 /// Puts the part of `extents` that lies in `range` into `into`. `extents` tile the beginning of a disk.
-pub(in crate::harness) fn clip(extents: &[Extent], range: &Range<u64>, into: &mut Vec<Extent>) {
+pub(crate) fn clip(extents: &[Extent], range: &Range<u64>, into: &mut Vec<Extent>) {
     into.clear();
     let first =
         extents.partition_point(|extent| extent.end().is_some_and(|end| end.get() <= range.start));
