@@ -131,92 +131,137 @@ pub struct WrittenBuffers {
     clipped: [Vec<Extent>; 2],
 }
 
-/// Reads a disk around its edges, and more, and compares its bytes.
-///
-/// # Errors
-/// The first violation that is not set aside; or the engine has no answer to reads.
-pub fn check(
-    read: &mut GuestRead,
-    disk: &impl ExpectedDisk,
-    moment: Moment,
-    beyond: BeyondEdges,
-    buffers: &mut WrittenBuffers,
-    set_aside: &mut SetAside,
-) -> OracleResult {
-    let size = disk.size_bytes();
-    if size <= EDGE_BYTES {
-        return check_range(read, disk, 0..size, moment, buffers, set_aside);
-    }
-    let mut edges = std::mem::take(&mut buffers.edges);
-    edges.clear();
-    disk.add_edges(&mut edges);
-    edges.extend([0, size]);
-    edges.sort_unstable();
-    let judged = check_edges(read, disk, &edges, moment, buffers, set_aside);
-    buffers.edges = edges;
-    judged?;
-    match beyond {
-        BeyondEdges::Drawn(entropy) => {
-            let set_aside = &mut |found: Box<Violation>| set_aside(found.into_drawn());
-            check_drawn(read, disk, moment, entropy, buffers, set_aside)
-        }
-        BeyondEdges::Nothing => Ok(()),
-    }
+/// Reads a disk at some moment, and compares its bytes with the expected ones.
+pub struct DiskReader<'r, 'f, D> {
+    /// Reads the disk.
+    pub read: &'r mut GuestRead<'f>,
+    /// The expected disk.
+    pub disk: &'r D,
+    /// The moment.
+    pub moment: Moment,
+    /// The buffers.
+    pub buffers: &'r mut WrittenBuffers,
 }
 
-/// Reads a whole disk or some windows of it, as the stream decides, and compares the bytes.
-fn check_drawn(
-    read: &mut GuestRead,
-    disk: &impl ExpectedDisk,
-    moment: Moment,
-    entropy: &mut Entropy,
-    buffers: &mut WrittenBuffers,
-    set_aside: &mut SetAside,
-) -> OracleResult {
-    let size = disk.size_bytes();
-    if size <= MAX_WHOLE_BYTES && entropy.below(size.div_ceil(WHOLE_MEAN_BYTES)) == 0 {
-        return check_range(read, disk, 0..size, moment, buffers, set_aside);
+impl<D: ExpectedDisk> DiskReader<'_, '_, D> {
+    /// Reads the disk around its edges, and more.
+    ///
+    /// # Errors
+    /// The first violation that is not set aside; or the engine has no answer to reads.
+    pub fn check(&mut self, beyond: BeyondEdges, set_aside: &mut SetAside) -> OracleResult {
+        let size = self.disk.size_bytes();
+        if size <= EDGE_BYTES {
+            return self.check_range(0..size, set_aside);
+        }
+        let mut edges = std::mem::take(&mut self.buffers.edges);
+        edges.clear();
+        self.disk.add_edges(&mut edges);
+        edges.extend([0, size]);
+        edges.sort_unstable();
+        let judged = self.check_edges(&edges, set_aside);
+        self.buffers.edges = edges;
+        judged?;
+        match beyond {
+            BeyondEdges::Drawn(entropy) => {
+                let set_aside = &mut |found: Box<Violation>| set_aside(found.into_drawn());
+                self.check_drawn(entropy, set_aside)
+            }
+            BeyondEdges::Nothing => Ok(()),
+        }
     }
-    for _ in 0..OTHER_WINDOWS {
-        check_edges(read, disk, &[entropy.below(size)], moment, buffers, set_aside)?;
-    }
-    Ok(())
-}
 
-/// Reads a disk around some offsets, in order, and compares its bytes. Windows side by side are one read.
-pub fn check_edges(
-    read: &mut GuestRead,
-    disk: &impl ExpectedDisk,
-    edges: &[u64],
-    moment: Moment,
-    buffers: &mut WrittenBuffers,
-    set_aside: &mut SetAside,
-) -> OracleResult {
-    let mut windows = edge_windows(disk, edges, moment).peekable();
-    while let Some(mut all) = windows.next() {
-        while let Some(next) = windows.next_if(|next| next.start == all.end) {
-            all.end = next.end;
+    /// Reads the whole disk or some windows of it, as the stream decides.
+    fn check_drawn(&mut self, entropy: &mut Entropy, set_aside: &mut SetAside) -> OracleResult {
+        let size = self.disk.size_bytes();
+        if size <= MAX_WHOLE_BYTES && entropy.below(size.div_ceil(WHOLE_MEAN_BYTES)) == 0 {
+            return self.check_range(0..size, set_aside);
         }
-        let together = check_range(read, disk, all.clone(), moment, buffers, &mut Err);
-        let Err(found) = together else { continue };
-        // The field of a read that fails depends on where the read begins.
-        let near = &edges[edges.partition_point(|edge| *edge < all.start)..];
-        let near = &near[..near.partition_point(|edge| *edge <= all.end)];
-        let mut has_same = false;
-        for window in edge_windows(disk, near, moment) {
-            let set_aside = &mut |alone: Box<Violation>| {
-                // Both are errors, or have the same words.
-                has_same |= alone.words() == found.words();
-                set_aside(alone)
-            };
-            let window = window.start.max(all.start)..window.end;
-            check_range(read, disk, window, moment, buffers, set_aside)?;
-        }
-        if !has_same {
-            go_on_reading(Err(found), set_aside)?;
-        }
+        (0..OTHER_WINDOWS).try_for_each(|_| self.check_edges(&[entropy.below(size)], set_aside))
     }
-    Ok(())
+
+    /// Reads the disk around some offsets, in order. Windows side by side are one read.
+    pub fn check_edges(&mut self, edges: &[u64], set_aside: &mut SetAside) -> OracleResult {
+        let (disk, moment) = (self.disk, self.moment);
+        let mut windows = edge_windows(disk, edges, moment).peekable();
+        while let Some(mut all) = windows.next() {
+            while let Some(next) = windows.next_if(|next| next.start == all.end) {
+                all.end = next.end;
+            }
+            let Err(found) = self.check_range(all.clone(), &mut Err) else { continue };
+            // The field of a read that fails depends on where the read begins.
+            let near = &edges[edges.partition_point(|edge| *edge < all.start)..];
+            let near = &near[..near.partition_point(|edge| *edge <= all.end)];
+            let mut has_same = false;
+            for window in edge_windows(disk, near, moment) {
+                let set_aside = &mut |alone: Box<Violation>| {
+                    // Both are errors, or have the same words.
+                    has_same |= alone.words() == found.words();
+                    set_aside(alone)
+                };
+                self.check_range(window.start.max(all.start)..window.end, set_aside)?;
+            }
+            if !has_same {
+                go_on_reading(Err(found), set_aside)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_range(&mut self, range: Range<u64>, set_aside: &mut SetAside) -> OracleResult {
+        let mut at = range.start;
+        while at < range.end {
+            let piece = at..range.end.min(at.saturating_add(WRITTEN_PIECE_BYTES));
+            at = piece.end;
+            let read = self.read_piece(&piece);
+            let has_read = read.is_ok();
+            go_on_reading(read, set_aside)?;
+            if has_read {
+                self.compare_piece(&piece, set_aside)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads at most [`WRITTEN_PIECE_BYTES`].
+    fn read_piece(&mut self, piece: &Range<u64>) -> OracleResult {
+        let Self { read, disk, moment, buffers } = self;
+        let WrittenBuffers { expected, actual, .. } = &mut **buffers;
+        let start = GuestOffset::new(piece.start);
+        let length = piece.end.saturating_sub(piece.start) as usize;
+        expected.resize(expected.len().max(length), 0);
+        // The disk fills all of it.
+        let expected = &mut expected[..length];
+        actual.clear();
+        actual.resize(length, POISON);
+        if let Err(error) = read(start, actual) {
+            let field = moment.field(disk.last_change(piece.start).0);
+            return Err(unexpected_error(ORACLE, field, &error));
+        }
+        disk.expect(start, actual, expected);
+        Ok(())
+    }
+
+    /// Compares the bytes of a piece that was read. Bytes with the same last change have one violation.
+    fn compare_piece(&self, piece: &Range<u64>, set_aside: &mut SetAside) -> OracleResult {
+        let WrittenBuffers { expected, actual, .. } = &*self.buffers;
+        let mut at = 0;
+        // To compare slices is faster than to search.
+        while at < actual.len() && expected[at..actual.len()] != actual[at..] {
+            let mut pairs = expected[at..].iter().zip(&actual[at..]);
+            at += pairs.position(|(wanted, found)| wanted != found).unwrap_or(0);
+            let (wanted, found) = (expected[at], actual[at]);
+            let guest = piece.start.saturating_add(at as u64);
+            let (change, next) = self.disk.last_change(guest);
+            let kinds =
+                ("the bytes of the guest", if found == 0 { "zeros" } else { "other bytes" });
+            let detail =
+                format!("guest offset {guest}: expected {wanted:#04x}, actual {found:#04x}");
+            set_aside(disagreement(ORACLE, self.moment.field(change), kinds, detail))?;
+            at =
+                next.clamp(guest.saturating_add(1), piece.end).saturating_sub(piece.start) as usize;
+        }
+        Ok(())
+    }
 }
 
 /// Returns the ranges of a disk around some offsets, in order. None overlaps another.
@@ -254,28 +299,6 @@ fn is_costly(disk: &impl ExpectedDisk, guest: u64, moment: Moment) -> bool {
     disk.in_compressed(guest).is_some_and(is_too_much)
 }
 
-fn check_range(
-    read: &mut GuestRead,
-    disk: &impl ExpectedDisk,
-    range: Range<u64>,
-    moment: Moment,
-    buffers: &mut WrittenBuffers,
-    set_aside: &mut SetAside,
-) -> OracleResult {
-    let mut at = range.start;
-    while at < range.end {
-        let piece = at..range.end.min(at.saturating_add(WRITTEN_PIECE_BYTES));
-        at = piece.end;
-        let read = read_piece(read, disk, piece.clone(), moment, buffers);
-        let has_read = read.is_ok();
-        go_on_reading(read, set_aside)?;
-        if has_read {
-            compare_piece(disk, piece, moment, buffers, set_aside)?;
-        }
-    }
-    Ok(())
-}
-
 /// Passes a violation to `set_aside`. Returns it if the engine has no answer to reads, because further reads have none
 /// either.
 fn go_on_reading(judged: OracleResult, set_aside: &mut SetAside) -> OracleResult {
@@ -283,54 +306,6 @@ fn go_on_reading(judged: OracleResult, set_aside: &mut SetAside) -> OracleResult
         Some(ErrorKind::NoAnswer) => Err(found),
         _ => set_aside(found),
     })
-}
-
-/// Reads at most [`WRITTEN_PIECE_BYTES`].
-fn read_piece(
-    read: &mut GuestRead,
-    disk: &impl ExpectedDisk,
-    piece: Range<u64>,
-    moment: Moment,
-    WrittenBuffers { expected, actual, .. }: &mut WrittenBuffers,
-) -> OracleResult {
-    let start = GuestOffset::new(piece.start);
-    let length = piece.end.saturating_sub(piece.start) as usize;
-    expected.resize(expected.len().max(length), 0);
-    // The disk fills all of it.
-    let expected = &mut expected[..length];
-    actual.clear();
-    actual.resize(length, POISON);
-    if let Err(error) = read(start, actual) {
-        let field = moment.field(disk.last_change(piece.start).0);
-        return Err(unexpected_error(ORACLE, field, &error));
-    }
-    disk.expect(start, actual, expected);
-    Ok(())
-}
-
-/// Compares the bytes of a piece that was read. Bytes with the same last change have one violation.
-fn compare_piece(
-    disk: &impl ExpectedDisk,
-    piece: Range<u64>,
-    moment: Moment,
-    WrittenBuffers { expected, actual, .. }: &WrittenBuffers,
-    set_aside: &mut SetAside,
-) -> OracleResult {
-    let mut at = 0;
-    // To compare slices is faster than to search.
-    while at < actual.len() && expected[at..actual.len()] != actual[at..] {
-        let mut pairs = expected[at..].iter().zip(&actual[at..]);
-        at += pairs.position(|(wanted, found)| wanted != found).unwrap_or(0);
-        let (wanted, found) = (expected[at], actual[at]);
-        let guest = piece.start.saturating_add(at as u64);
-        let (change, next) = disk.last_change(guest);
-        let kind = if found == 0 { "zeros" } else { "other bytes" };
-        let detail = format!("guest offset {guest}: expected {wanted:#04x}, actual {found:#04x}");
-        let kinds = ("the bytes of the guest", kind);
-        set_aside(disagreement(ORACLE, moment.field(change), kinds, detail))?;
-        at = next.clamp(guest.saturating_add(1), piece.end).saturating_sub(piece.start) as usize;
-    }
-    Ok(())
 }
 
 /// Compares the extents of a file outside of the clusters that requests have `touched`, with those of the disk before.

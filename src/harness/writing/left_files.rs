@@ -20,7 +20,7 @@ use crate::harness::engine::tested::TestedEngine;
 use crate::harness::engine::{Engine, EngineError, ErrorKind};
 use crate::harness::files::chain::{Chain, ChainFile};
 use crate::harness::oracles::qcow2::{self, kept, refcounts};
-use crate::harness::oracles::written::{self, BeyondEdges, Moment, WrittenBuffers};
+use crate::harness::oracles::written::{self, BeyondEdges, DiskReader, Moment, WrittenBuffers};
 use crate::harness::oracles::{self, OracleResult, SetAside, Violation};
 use crate::images::content::entropy::Entropy;
 use crate::programs::CutKind;
@@ -239,7 +239,8 @@ impl WriterJudge {
         let read = &mut |at, into: &mut [u8]| disk.read(at, into);
         let beyond = BeyondEdges::Drawn(&mut self.entropy);
         let has_disk = steps.each(|set_aside| {
-            written::check(read, &expected, Moment::Cut, beyond, &mut self.bytes, set_aside)
+            let (moment, buffers) = (Moment::Cut, &mut self.bytes);
+            DiskReader { read, disk: &expected, moment, buffers }.check(beyond, set_aside)
         })?;
         let has_survived = |range: &_| cut.guest.has_written(range, read);
         steps.each(|set_aside| {
@@ -265,9 +266,9 @@ impl WriterJudge {
         self.check_size(size, has_first_size, (size_bytes, disk.virtual_size_bytes()))?;
         let expected = cut.guest.flushed_over(&self.built, size_bytes);
         let read = &mut |at, into: &mut [u8]| disk.read(at, into);
-        let bytes = &mut self.bytes;
-        let (moment, beyond) = (Moment::CutReopened, BeyondEdges::Nothing);
-        written::check(read, &expected, moment, beyond, bytes, set_aside)?;
+        let (moment, buffers) = (Moment::CutReopened, &mut self.bytes);
+        let mut reader = DiskReader { read, disk: &expected, moment, buffers };
+        reader.check(BeyondEdges::Nothing, set_aside)?;
         disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))
     }
 }
@@ -366,7 +367,7 @@ impl SnapshotReader<'_> {
             true => (disk.after_cut(), Moment::Cut),
             false => (disk, Moment::Closed),
         };
-        written::check(read, &disk, moment, beyond, bytes, set_aside)
+        DiskReader { read, disk: &disk, moment, buffers: bytes }.check(beyond, set_aside)
     }
 }
 

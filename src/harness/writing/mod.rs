@@ -14,7 +14,7 @@ use std::sync::Arc;
 use crate::base::features::{Feature, FeatureSet};
 use crate::disk::extent::{Extent, Window};
 use crate::disk::image_format::ImageFormat;
-use crate::disk::observer::{Event, Observer, State};
+use crate::disk::observer::{Event, State};
 use crate::harness::Walker;
 use crate::harness::against::second_opinion::Opinion;
 use crate::harness::cases::accesses::AccessReport;
@@ -30,7 +30,7 @@ use crate::harness::oracles::data::GuestRead;
 use crate::harness::oracles::extents::window::WholeWalk;
 use crate::harness::oracles::qcow2::recount::Recount;
 use crate::harness::oracles::qcow2::refcounts;
-use crate::harness::oracles::written::{self, BeyondEdges, Moment};
+use crate::harness::oracles::written::{self, BeyondEdges, DiskReader, Moment};
 use crate::harness::oracles::{self, OracleResult, SetAside};
 use crate::images::content::entropy::Entropy;
 use crate::images::files::{FileNames, Images};
@@ -129,38 +129,37 @@ impl WriterJudge {
         run: &mut CaseRun,
         case: &Case,
     ) -> OracleResult {
-        let (observer, verdicts) = (run.observer, &mut *run.verdicts);
         self.meter = Arc::clone(run.meter);
         self.cuts.clear();
         self.begin(case);
         let has_cuts = case.requests.iter().any(WriteRequest::is_cut);
         self.meter.take_refused_writes();
-        let created = self.create(engine, case, has_cuts, observer, verdicts)?;
+        let created = self.create(engine, case, has_cuts, run)?;
         self.before = created.is_none().then(|| Chain::new(case.images));
-        let images = created.as_ref().filter(|_| observer.observes()).map(images_of);
+        let images = created.as_ref().filter(|_| run.observer.observes()).map(images_of);
         let chain = match created {
             Some(chain) => chain,
             None => Chain::writable(case.images, has_cuts, &self.meter),
         };
         let feedback = engine.facts().writes();
-        AccessReport::begin(feedback, &self.meter, observer);
-        let ran = self.sessions(engine, case, &chain, observer, verdicts);
+        AccessReport::begin(feedback, &self.meter, run.observer);
+        let ran = self.sessions(engine, case, &chain, run);
         // Nothing is known about the origin of data in an image that the engine has created.
         let files = match &images {
             Some(images) => (images, &[][..]),
             None => (case.images, &case.journals[..]),
         };
-        run.accesses.end(feedback, files, &self.meter, observer);
-        if observer.observes() {
-            observer.handled_bytes(handled_bytes(files.0, case.requests));
+        run.accesses.end(feedback, files, &self.meter, run.observer);
+        if run.observer.observes() {
+            run.observer.handled_bytes(handled_bytes(files.0, case.requests));
         }
         let written = chain.into_written();
         let judged = match ran {
             Ok(true) => {
-                self.closed(&written, verdicts).and_then(|file| match file.has_disk {
+                self.closed(&written, run.verdicts).and_then(|file| match file.has_disk {
                     true => {
-                        let read = self.read_again(engine, &written, verdicts);
-                        self.check_read_only("image opened again", verdicts)?;
+                        let read = self.read_again(engine, &written, run.verdicts);
+                        self.check_read_only("image opened again", run.verdicts)?;
                         read
                     }
                     // The engine would hardly find more in the file.
@@ -193,16 +192,15 @@ impl WriterJudge {
         engine: &mut TestedEngine,
         case: &Case,
         chain: &Chain,
-        observer: &dyn Observer,
-        verdicts: &mut Verdicts,
+        run: &mut CaseRun,
     ) -> OracleResult<bool> {
         let mut sessions =
             case.requests.split(|request| *request == WriteRequest::Reopen).peekable();
         while let Some(session) = sessions.next() {
-            let ended = self.session(engine, chain, session, observer, verdicts);
+            let ended = self.session(engine, chain, session, run);
             let was_traced = self.meter.interrupt_trace();
             let is_last = sessions.peek().is_none();
-            let goes_on = self.judge_session(engine, chain, (ended, is_last), verdicts);
+            let goes_on = self.judge_session(engine, chain, (ended, is_last), run.verdicts);
             self.meter.resume_trace(was_traced);
             if !goes_on? {
                 return Ok(false);
@@ -239,8 +237,7 @@ impl WriterJudge {
         engine: &mut TestedEngine,
         chain: &Chain,
         requests: &[WriteRequest],
-        observer: &dyn Observer,
-        verdicts: &mut Verdicts,
+        run: &mut CaseRun,
     ) -> OracleResult<bool> {
         // Bitmaps are in use while an image is open.
         let is_compared = requests.is_empty() && !self.guest.bitmaps.were_there();
@@ -252,20 +249,20 @@ impl WriterJudge {
             Err(error @ EngineError::NotGiven(_)) => return Err(refused(error)),
             opened => opened.map_err(refused),
         };
-        let Some(mut disk) = verdicts.judge_answer(opened)? else {
+        let Some(mut disk) = run.verdicts.judge_answer(opened)? else {
             return Ok(false);
         };
         self.check_open_size(size, disk.virtual_size_bytes())?;
         for request in requests {
             // The program expects all requests before to be carried out. The engine may lack one.
             if self.guest.fits(request) {
-                self.carry_out((chain, &mut disk), request, observer, verdicts)?;
+                self.carry_out((chain, &mut disk), request, run)?;
             }
         }
         self.check_open_size(size, disk.virtual_size_bytes())?;
         let read = &mut |at, into: &mut [u8]| disk.read(at, into);
-        let compared = self.compare(Moment::Open, read, &mut |found| verdicts.set_aside(found));
-        verdicts.judge_answer(compared)?;
+        let compared = self.compare(Moment::Open, read, &mut |found| run.verdicts.set_aside(found));
+        run.verdicts.judge_answer(compared)?;
         let written = chain.written_changes();
         disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))?;
         if let Some(WriteRequest::Cut { kind, choice }) = requests.last() {
@@ -276,7 +273,7 @@ impl WriterJudge {
         {
             self.unchanged(&before, &chain.as_written())?;
         }
-        observer.event(State::Write, Event::Checkpoint);
+        run.observer.event(State::Write, Event::Checkpoint);
         Ok(true)
     }
 
@@ -443,13 +440,14 @@ impl WriterJudge {
         read: &mut GuestRead,
         set_aside: &mut SetAside,
     ) -> OracleResult {
-        let Self { built, guest, bytes, entropy, .. } = self;
+        let Self { built, guest, bytes: buffers, entropy, .. } = self;
         // Our walker has read more of the file before the engine opens it again.
         let beyond = match moment {
             Moment::Reopened => BeyondEdges::Nothing,
             _ => BeyondEdges::Drawn(entropy),
         };
-        written::check(read, &guest.over(built), moment, beyond, bytes, set_aside)
+        let disk = &guest.over(built);
+        DiskReader { read, disk, moment, buffers }.check(beyond, set_aside)
     }
 }
 

@@ -2,15 +2,16 @@
 //! Then passes the requests of the program to the open disk, and reads the disk around what they changed. Another
 //! engine may carry them out, too, without a verdict.
 
-use crate::disk::observer::{Event, Observer, State};
+use crate::disk::observer::{Event, State};
 use crate::formats::qcow2::geometry::{Compression, Version};
 use crate::formats::qcow2::header::Header;
 use crate::harness::cases::case::{Case, Verdicts};
+use crate::harness::cases::target::CaseRun;
 use crate::harness::engine::questions::QuestionKind;
 use crate::harness::engine::tested::{TestedDisk, TestedEngine};
 use crate::harness::engine::{Answer, EngineError, Request};
 use crate::harness::files::chain::Chain;
-use crate::harness::oracles::written::{self, Moment};
+use crate::harness::oracles::written::{self, DiskReader, Moment};
 use crate::harness::oracles::{self, OracleResult, SetAside, observed};
 use crate::programs::{NewImage, WriteRequest};
 
@@ -24,13 +25,12 @@ impl WriterJudge {
         &mut self,
         (chain, disk): (&Chain, &mut TestedDisk),
         request: &WriteRequest,
-        observer: &dyn Observer,
-        verdicts: &mut Verdicts,
+        run: &mut CaseRun,
     ) -> OracleResult {
         if let WriteRequest::Cut { kind, choice } = *request {
             let (files, guest) = (chain.after_cut(kind, choice), self.guest.clone());
             self.cuts.push(Cut { kind, files, guest });
-            observer.event(State::Write, Event::Cut);
+            run.observer.event(State::Write, Event::Cut);
             return Ok(());
         }
         let (kind, event, done) = match self.pass(disk, request) {
@@ -39,19 +39,19 @@ impl WriterJudge {
         };
         match done {
             Ok(()) => {
-                observer.event(State::Write, event);
+                run.observer.event(State::Write, event);
                 self.guest.note(request);
                 if *request == WriteRequest::Flush {
                     chain.settle();
                 }
-                let set_aside = &mut |found| verdicts.set_aside(found);
+                let set_aside = &mut |found| run.verdicts.set_aside(found);
                 let compared = self.compare_edges(request, disk, set_aside);
-                verdicts.judge_answer(compared).map(|_| ())
+                run.verdicts.judge_answer(compared).map(|_| ())
             }
             Err(EngineError::NoAnswer) => Ok(()),
             // Version 2 has no zero clusters, say.
             Err(error @ EngineError::Unsupported(_)) if may_be_unsupported(request) => {
-                observed::error(&error, observer);
+                observed::error(&error, run.observer);
                 Ok(())
             }
             // The engine has closed the image, and the harness could not give it back.
@@ -63,7 +63,7 @@ impl WriterJudge {
                 match request.changed() {
                     // Only bytes may become unknown: after a failed resize, the size is, and with bitmaps their bits.
                     Some(range) if !range.is_empty() && !self.guest.bitmaps.were_there() => {
-                        verdicts.set_aside(found)?;
+                        run.verdicts.set_aside(found)?;
                         self.guest.note_failed(range);
                         Ok(())
                     }
@@ -131,10 +131,11 @@ impl WriterJudge {
             return self.compare(Moment::Open, read, set_aside);
         }
         let Some(changed) = request.changed() else { return Ok(()) };
-        let Self { built, guest, bytes, .. } = self;
+        let Self { built, guest, bytes: buffers, .. } = self;
         let read = &mut |at, into: &mut [u8]| disk.read(at, into);
-        let edges = [changed.start, changed.end];
-        written::check_edges(read, &guest.over(built), &edges, Moment::Open, bytes, set_aside)
+        let (disk, moment) = (&guest.over(built), Moment::Open);
+        let mut reader = DiskReader { read, disk, moment, buffers };
+        reader.check_edges(&[changed.start, changed.end], set_aside)
     }
 
     /// Has the engine create the image of `case`, if the program wants that. Returns `None` if it does not, if the
@@ -145,8 +146,7 @@ impl WriterJudge {
         engine: &mut TestedEngine,
         case: &Case,
         has_cuts: bool,
-        observer: &dyn Observer,
-        verdicts: &mut Verdicts,
+        run: &mut CaseRun,
     ) -> OracleResult<Option<Chain>> {
         let Some(wanted) = &case.new_image else { return Ok(None) };
         let chain = Chain::empty(case.images, has_cuts, &self.meter);
@@ -154,7 +154,7 @@ impl WriterJudge {
             Ok(()) => {}
             Err(EngineError::NoAnswer) => return Ok(None),
             Err(error @ EngineError::Unsupported(_)) => {
-                observed::error(&error, observer);
+                observed::error(&error, run.observer);
                 return Ok(None);
             }
             // The engine is not to blame.
@@ -162,14 +162,14 @@ impl WriterJudge {
                 return Err(oracles::unexpected_error("open", "image", &error));
             }
             Err(error) => {
-                verdicts
+                run.verdicts
                     .judge::<()>(Err(oracles::unexpected_error("written", "create", &error)))?;
                 return Ok(None);
             }
         }
         chain.note_closed();
         let files = chain.as_written();
-        let judged = self.judge_created(&files, wanted, verdicts);
+        let judged = self.judge_created(&files, wanted, run.verdicts);
         match &judged {
             Ok(true) => {}
             Ok(false) => self.of_known_finding = Some(files),

@@ -31,7 +31,7 @@ use crate::images::files::image::Image;
 
 use super::bounds::{self, TableBytes};
 use super::layout::LayoutJudge;
-use super::written::{self, BeyondEdges, ExpectedDisk, Moment, WrittenBuffers};
+use super::written::{BeyondEdges, DiskReader, ExpectedDisk, Moment, WrittenBuffers};
 use super::{OracleResult, SetAside, Violation, data, violation};
 
 use recount::Recount;
@@ -134,11 +134,12 @@ pub(crate) fn check_written_raw(
     file: &ChainFile,
     disk: &impl ExpectedDisk,
     moment: Moment,
-    bytes: &mut WrittenBuffers,
+    buffers: &mut WrittenBuffers,
     set_aside: &mut SetAside,
 ) -> OracleResult {
     let set_aside = &mut |found: Box<Violation>| set_aside(found.attributed_to(RAW_DATA_FILE));
-    written::check(&mut read_of(file), disk, moment, BeyondEdges::Nothing, bytes, set_aside)
+    let read = &mut read_of(file);
+    DiskReader { read, disk, moment, buffers }.check(BeyondEdges::Nothing, set_aside)
 }
 
 /// Checks the length of a raw data file: a reader that opens it as a raw image gets the size of the disk from it.
