@@ -10,7 +10,7 @@ use crate::disk::extent::Extent;
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::questions::QuestionKind;
 use crate::harness::engine::tested::TestedDisk;
-use crate::harness::engine::{Answer, CheckCounts, EngineError, ErrorKind, ImageInfo};
+use crate::harness::engine::{Answer, EngineError, ErrorKind, ImageInfo};
 use crate::harness::oracles::extents::{self, lookup, model};
 use crate::harness::oracles::{
     OracleResult, POISON, SetAside, Violation, disagreement, disagreement_with, violation,
@@ -198,7 +198,7 @@ impl DiskSides<'_, '_, '_> {
         let Some((theirs, ours)) = both(self.theirs.check(), || self.ours.check()) else {
             return Ok(());
         };
-        let (expected, actual) = (result_of(theirs), result_of(ours));
+        let (expected, actual) = (theirs.result(), ours.result());
         if expected == actual {
             return Ok(());
         }
@@ -233,15 +233,6 @@ fn first(extents: &[Extent]) -> &[Extent] {
 /// Returns the answers of both engines, if both answer. The engine is asked only if the other one has answered.
 fn both<T>(theirs: Answer<T>, ours: impl FnOnce() -> Answer<T>) -> Option<(T, T)> {
     Some((theirs.ok()?, ours().ok()?))
-}
-
-/// Returns the result of a check in a word.
-fn result_of(counts: CheckCounts) -> &'static str {
-    match counts {
-        CheckCounts { errors: 0, leaks: 0 } => "nothing",
-        CheckCounts { errors: 0, .. } => "leaks",
-        CheckCounts { .. } => "errors",
-    }
 }
 
 /// Returns the violation of an oracle as a difference from the other engine.

@@ -56,15 +56,8 @@ struct Judging {
     entropy: Entropy,
     meter: Arc<Meter>,
     accesses: AccessReport,
-    ends: CaseEnds,
-}
-
-/// The images of a run by their ends.
-#[derive(Clone, Copy, Debug, Default)]
-struct CaseEnds {
-    refused: usize,
-    failed: usize,
-    unsupported: bool,
+    /// The images of the run by their ends.
+    ends: Outcome,
 }
 
 impl fmt::Debug for Harness {
@@ -319,7 +312,7 @@ impl Judging {
         self.judge.begin_run(checksum);
         self.second.iter_mut().for_each(|second| second.begin_run(checksum));
         self.entropy = Entropy::new(u64::from(checksum));
-        self.ends = CaseEnds::default();
+        self.ends = Outcome::default();
     }
 
     /// Judges one case: the structures of its images, the answers of the engine about it, the memory that they take,
@@ -382,7 +375,7 @@ impl Judging {
 
     /// Adds to the outcome of a run what the judge knows.
     fn outcome(&self, outcome: Outcome) -> Outcome {
-        let CaseEnds { refused, failed, unsupported } = self.ends;
+        let Outcome { refused, failed, unsupported, .. } = self.ends;
         let unanswered = self.engine.unanswered();
         let second = self.second.as_ref().map_or_else(Default::default, Opinion::images);
         let unsupported = unsupported || outcome.unsupported;

@@ -134,6 +134,17 @@ pub struct EnginePolicy {
     pub memory: MemoryPolicy,
 }
 
+#[cfg(feature = "fuzzer")]
+impl EnginePolicy {
+    /// The policy of an engine in another process: the harness does not see what it reads and allocates. The system limits
+    /// its memory.
+    pub(crate) const OTHER_PROCESS: Self = Self {
+        size: SizePolicy::WholeSectors,
+        cost: CostPolicy::NotJudged,
+        memory: MemoryPolicy::NotJudged,
+    };
+}
+
 /// The size that an engine reports for a disk whose stored size is no whole number of sectors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SizePolicy {

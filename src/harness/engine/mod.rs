@@ -318,6 +318,17 @@ pub struct CheckCounts {
     pub leaks: u64,
 }
 
+impl CheckCounts {
+    /// Returns the result in a word.
+    pub(crate) fn result(self) -> &'static str {
+        match (self.errors, self.leaks) {
+            (0, 0) => "nothing",
+            (0, _) => "leaks",
+            _ => "errors",
+        }
+    }
+}
+
 /// A question to an engine, as [`Engine::prepare`] announces it. The questions that follow an opening are about the
 /// disk that it opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use std::fmt;
 
 use crate::disk::extent::{Extent, Mapping, Window};
 use crate::disk::offsets::{GuestOffset, HostOffset};
-use crate::harness::engine::claims::{Claims, CostPolicy, EnginePolicy, MemoryPolicy, SizePolicy};
+use crate::harness::engine::claims::{Claims, EnginePolicy, SizePolicy};
 use crate::harness::engine::questions::{QuestionKind, QuestionKinds};
 use crate::harness::engine::status::{GuestRun, GuestStatus};
 use crate::harness::engine::{EngineQuestion, ErrorKind};
@@ -252,9 +252,7 @@ impl HelloParser {
 
     fn ready(&mut self) -> Result<Hello, String> {
         let missing = |key: &str| format!("expected a line with '{key}' before 'ready'");
-        // The harness does not see what another process reads and allocates. The system limits its memory.
-        let (size, cost, memory) = (self.size, CostPolicy::NotJudged, MemoryPolicy::NotJudged);
-        let policy = EnginePolicy { size, cost, memory };
+        let policy = EnginePolicy { size: self.size, ..EnginePolicy::OTHER_PROCESS };
         let name = self.name.take().ok_or_else(|| missing("name"))?;
         let answers = self.answers.ok_or_else(|| missing("answers"))?;
         Ok(Hello { name, claims: self.claims, policy, answers })

@@ -15,7 +15,7 @@ use crate::formats::error::MapError;
 use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::snapshot;
 use crate::harness::against::differences::merged;
-use crate::harness::engine::{Answer, CheckCounts, EngineError, ImageInfo};
+use crate::harness::engine::{Answer, CheckCounts, EngineError, ImageInfo, OpenDisk};
 use crate::harness::files::chain::{Chain, ChainFile};
 use crate::processes::ProcessEnd;
 
@@ -240,27 +240,30 @@ pub(crate) fn is_plain(name: &[u8]) -> bool {
     name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-')
 }
 
-/// A raw file. It is deleted with this value.
+/// A disk that a program has written to a raw file. The file is deleted with this value.
 #[derive(Debug)]
 pub(crate) struct ConvertedFile {
     path: PathBuf,
     file: File,
+    pub(crate) size_bytes: u64,
 }
 
 impl ConvertedFile {
-    /// Opens the file at `path`, which a program has written.
+    /// Opens the file at `path`.
     pub(crate) fn open(path: PathBuf) -> Answer<Self> {
         let missing = |error| EngineError::untyped(format!("no file was written: {error}"));
         let file = File::open(&path).map_err(missing)?;
-        Ok(Self { path, file })
+        let size_bytes = file.metadata()?.len();
+        Ok(Self { path, file, size_bytes })
+    }
+}
+
+impl OpenDisk for ConvertedFile {
+    fn virtual_size_bytes(&self) -> u64 {
+        self.size_bytes
     }
 
-    pub(crate) fn length_bytes(&self) -> Answer<u64> {
-        Ok(self.file.metadata()?.len())
-    }
-
-    /// Fills `into` with the bytes from `guest` on.
-    pub(crate) fn read(&self, guest: GuestOffset, into: &mut [u8]) -> Answer {
+    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
         Ok(self.file.read_exact_at(into, guest.get())?)
     }
 }

@@ -15,7 +15,7 @@ use crate::disk::offsets::GuestOffset;
 use crate::formats::qcow2::header::Header;
 use crate::harness::against::qemu_io::answers;
 use crate::harness::cases::implementation::Implementation;
-use crate::harness::engine::claims::{CostPolicy, EnginePolicy, MemoryPolicy};
+use crate::harness::engine::claims::EnginePolicy;
 use crate::harness::engine::questions::{QuestionKind, QuestionKinds};
 use crate::harness::engine::{
     AccessFeedback, Answer, Engine, EngineError, EngineQuestion, Facts, ImageReport, OpenDisk,
@@ -106,11 +106,9 @@ struct ProgramEngine {
 
 impl Engine for ProgramEngine {
     fn facts(&self) -> Facts {
-        // The harness does not see what another process reads and allocates. The system limits its memory.
-        let (cost, memory) = (CostPolicy::NotJudged, MemoryPolicy::NotJudged);
         Facts {
             answers: self.program.answers,
-            policy: EnginePolicy { cost, memory, ..EnginePolicy::default() },
+            policy: EnginePolicy::OTHER_PROCESS,
             reads: AccessFeedback::None,
             is_prepared: true,
             ..Facts::new(self.program.line.to_string())
@@ -145,7 +143,7 @@ impl Engine for ProgramEngine {
             return Err(EngineError::NoAnswer);
         }
         let converted = disk.convert(&["-l", name])?;
-        disk.size_bytes = converted.length_bytes()?;
+        disk.size_bytes = converted.size_bytes;
         disk.converted = Some(converted);
         Ok(Box::new(disk))
     }
@@ -310,7 +308,7 @@ impl OpenDisk for ProgramDisk<'_> {
     }
 
     fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
-        match &self.converted {
+        match &mut self.converted {
             Some(converted) => converted.read(guest, into),
             None => Err(EngineError::NoAnswer),
         }

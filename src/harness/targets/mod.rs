@@ -1,5 +1,8 @@
 //! The fuzz targets: their constant properties, their judges, and the list of them. The file beside this one judges how
 //! an engine reads a valid image.
+//!
+//! `known_bytes`: an engine reads the bytes that commands of QEMU have written (`recipes`). Does not check other bytes, nor
+//! those behind the end of the disk, because some formats round its size.
 
 mod reading;
 
@@ -291,9 +294,7 @@ const RECIPES: Definition = Definition {
     judges_memory: false,
 };
 
-/// Judges how an engine reads the disks of recipes. The oracle `known_bytes` judges the bytes that commands of QEMU have
-/// written: an engine reads them. Does not check other bytes, nor those behind the end of the disk, because some formats
-/// round its size.
+/// Judges how an engine reads the disks of recipes.
 #[derive(Debug, Default)]
 struct MadeDiskJudge {
     judge: RawJudge,

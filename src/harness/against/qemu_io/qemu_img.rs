@@ -3,14 +3,13 @@
 
 use std::path::Path;
 
-use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::Storage;
 use crate::formats::qcow2::bitmap;
 use crate::formats::qcow2::constants::BITMAP_FIXED_BYTES;
 use crate::formats::qcow2::head::Head;
 use crate::formats::qcow2::header::Header;
 use crate::harness::against::differences::SECTOR_BYTES;
-use crate::harness::engine::{Answer, BitmapChange, EngineError, NewImage, OpenDisk, Opened};
+use crate::harness::engine::{Answer, BitmapChange, EngineError, NewImage, Opened};
 use crate::harness::engines::engine_process::ImageCommands;
 use crate::harness::engines::image_answers::{ConvertedFile, NamedSnapshot, is_plain, snapshots};
 use crate::harness::files::chain::{Chain, ChainFile};
@@ -154,28 +153,12 @@ pub(super) fn open_snapshot<'s>(chain: &Chain, path: &Path, index: u32) -> Opene
     let convert = ["convert", "-q", "-U", "-t", "unsafe", "-l", string, "-f", "qcow2", "-O", "raw"];
     let files = [&*source, COPY];
     ImageCommands { line: "qemu-img", folder }.answer(&[&convert[..], &files].concat())?;
-    let copy = ConvertedFile::open(folder.join(COPY))?;
-    match copy.length_bytes()? < size_bytes {
-        true => Err(EngineError::NoAnswer),
-        false => Ok(Box::new(CopiedDisk { copy, size_bytes })),
+    let mut copy = ConvertedFile::open(folder.join(COPY))?;
+    if copy.size_bytes < size_bytes {
+        return Err(EngineError::NoAnswer);
     }
-}
-
-/// The disk of a snapshot.
-#[derive(Debug)]
-struct CopiedDisk {
-    copy: ConvertedFile,
-    size_bytes: u64,
-}
-
-impl OpenDisk for CopiedDisk {
-    fn virtual_size_bytes(&self) -> u64 {
-        self.size_bytes
-    }
-
-    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
-        self.copy.read(guest, into)
-    }
+    copy.size_bytes = size_bytes;
+    Ok(Box::new(copy))
 }
 
 #[cfg(test)]
