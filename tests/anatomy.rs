@@ -130,8 +130,8 @@ fn every_structure_of_a_vhd_image_is_found_and_its_checksum_is_kept_right_if_wan
     anatomy.read(ImageFormat::Vpc, harness.build(&program.unwrap().encode())).unwrap();
     let blocks: Vec<_> = anatomy.of(Part::Table).iter().map(|it| it.guest.clone()).collect();
     assert_eq!(blocks, [3 << 16..4 << 16, 4 << 16..5 << 16]);
-    // Footers at both ends, the dynamic header, the table, and two bitmaps.
-    assert_eq!(anatomy.structures().len(), 3 + 1 + 2);
+    // Footers at both ends, the dynamic header, the table, and two blocks with their bitmaps.
+    assert_eq!(anatomy.structures().len(), 3 + 1 + 2 * 2);
     let sealed = |nth| anatomy.element(Part::Header, nth).unwrap().seal.is_some();
     assert!(!sealed(0) && sealed(1));
     // The table entry after the last block is free.

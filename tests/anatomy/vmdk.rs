@@ -112,8 +112,8 @@ fn every_structure_is_found() {
     let grain = |index: u64| index << 16..(index + 1) << 16;
     assert_eq!(guests(Part::Table), [grain(3), grain(4), grain(40), 0..0, 0..0, 0..0]);
     assert_eq!(it.of(Part::BlockFront).len(), 0);
-    // The header, the descriptor, and two directories with two tables each.
-    assert_eq!(it.structures().len(), 2 + 2 * 3);
+    // The header, the descriptor, two directories with two tables each, and three grains.
+    assert_eq!(it.structures().len(), 2 + 2 * 3 + 3);
     // Compressed grains with markers, a footer, and markers before tables, which lie at the end.
     let it = anatomy(&program(4 | 4 << 3 | 1 << 6 | 1 << 7));
     let header = names(&it, Part::Header);

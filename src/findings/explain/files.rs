@@ -269,7 +269,9 @@ fn tabled(
     provenance: &Provenance,
 ) -> FileView {
     let mut view = plain(kind, image, depth, cluster_bytes, provenance);
-    let mut structures = anatomy.structures().to_vec();
+    // The runs of data show the blocks.
+    let is_shown = |structure: &&Structure| structure.part != Part::Payload;
+    let mut structures: Vec<_> = anatomy.structures().iter().filter(is_shown).cloned().collect();
     structures.sort_by_key(|structure| structure.bytes.start);
     view.runs = with_structures(std::mem::take(&mut view.runs), &structures);
     if anatomy.grain_tables().is_some_and(Tables::is_compressed) {

@@ -14,10 +14,23 @@ use std::ops::{ControlFlow, Range};
 use crate::disk::error::StorageError;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Storage, each_data};
+use crate::formats::anatomy::StructureField;
 use crate::images::files::image::Image;
 
 /// The name of a rule that an image breaks. Fingerprints contain it.
 pub type BrokenRule = &'static str;
+
+/// Declares rules, each as a constant with its name, and all of them in order.
+macro_rules! rules {
+    ($($(#[$about:meta])* $list:ident { $($rule:ident = $name:literal,)* })*) => {
+        $(
+            $(pub(super) const $rule: $crate::images::damage::BrokenRule = $name;)*
+            $(#[$about])*
+            pub(super) const $list: &[$crate::images::damage::BrokenRule] = &[$($rule),*];
+        )*
+    };
+}
+pub(in crate::images) use rules;
 
 /// A guest range that QEMU does not read, because an entry breaks a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +85,16 @@ impl<'i> Bytes<'i> {
         self.big(at, width).swap_bytes() >> (64 - 8 * u32::from(width.clamp(1, 8)))
     }
 
+    /// Returns the number in a field of the structure at `start`, whose highest byte comes first.
+    pub fn big_field(&self, start: u64, field: StructureField) -> u64 {
+        self.big(start.saturating_add(field.at as u64), field.width_bytes as u8)
+    }
+
+    /// Returns the number in a field of the structure at `start`, whose lowest byte comes first.
+    pub fn little_field(&self, start: u64, field: StructureField) -> u64 {
+        self.little(start.saturating_add(field.at as u64), field.width_bytes as u8)
+    }
+
     /// Returns `N` bytes at `at`.
     pub fn array<const N: usize>(&self, at: u64) -> [u8; N] {
         let mut bytes = [0; N];
@@ -95,36 +118,57 @@ impl<'i> Bytes<'i> {
         self.length().checked_next_multiple_of(SECTOR_BYTES).unwrap_or(u64::MAX)
     }
 
-    /// Calls `take` with `length` bytes from `at` on, in pieces.
-    pub fn each_piece(&self, at: u64, length: u64, mut take: impl FnMut(&[u8])) {
-        let mut piece = [0; RULE_PIECE_BYTES];
-        let mut done = 0;
-        while done < length {
-            let count = (length - done).min(RULE_PIECE_BYTES as u64) as usize;
-            self.fill(at.saturating_add(done), &mut piece[..count]);
-            take(&piece[..count]);
-            done += count as u64;
-        }
+    /// Calls `take` with the bytes of the file in `range` that no hole holds, and with the offset of each piece.
+    pub fn each_stored(&self, range: Range<u64>, mut take: impl FnMut(u64, &[u8])) {
+        let mut scratch = [0; RULE_PIECE_BYTES];
+        let range = HostOffset::new(range.start)..HostOffset::new(range.end);
+        // Reads from memory do not fail.
+        let range_end = range.end;
+        let _ = each_data(self.0, range, &mut scratch, |data| {
+            // Data may reach past the end of the range.
+            let left = range_end.saturating_distance_from(data.offset);
+            let left = usize::try_from(left).unwrap_or(usize::MAX);
+            take(data.offset.get(), data.bytes.get(..left).unwrap_or(data.bytes));
+            Ok::<_, StorageError>(ControlFlow::Continue(()))
+        });
     }
 
     /// Calls `take` with the index and the bytes of the entries of a table at `table`, without those in holes of the
-    /// file.
+    /// file, and without those that are `absent`.
     pub fn each_entry<const N: usize>(
         &self,
-        table: u64,
-        count: u64,
+        (table, count): (u64, u64),
+        absent: [u8; N],
         mut take: impl FnMut(u64, [u8; N]),
     ) {
-        let start = HostOffset::new(table);
-        let end = start + count.saturating_mul(N as u64);
-        let mut scratch = [0; RULE_PIECE_BYTES];
-        // Reads from memory do not fail.
-        let _ = each_data(self.0, start..end, &mut scratch, |data| {
-            let first = data.offset.saturating_distance_from(start) / N as u64;
-            for (index, entry) in (first..count).zip(data.bytes.as_chunks().0) {
-                take(index, *entry);
+        // Most entries of most tables are absent, and many are compared together.
+        const TOGETHER: usize = 16;
+        let all_absent = [absent; TOGETHER];
+        let end = table.saturating_add(count.saturating_mul(N as u64));
+        self.each_stored(table..end, |at, bytes| {
+            let first = at.saturating_sub(table) / N as u64;
+            let left = usize::try_from(count.saturating_sub(first)).unwrap_or(usize::MAX);
+            let entries = bytes.as_chunks().0;
+            let entries = entries.get(..left).unwrap_or(entries);
+            for (start, together) in (first..).step_by(TOGETHER).zip(entries.chunks(TOGETHER)) {
+                if together != all_absent.as_slice() {
+                    let entries = (start..).zip(together).filter(|(_, entry)| **entry != absent);
+                    entries.for_each(|(index, entry)| take(index, *entry));
+                }
             }
-            Ok::<_, StorageError>(ControlFlow::Continue(()))
         });
+    }
+
+    /// Reports whether two tables of `count` entries have the same entries.
+    pub fn is_copy<const N: usize>(&self, table: u64, copy: u64, count: u64) -> bool {
+        let (mut is_same, mut left) = (true, 0u64);
+        self.each_entry((table, count), [0; N], |index, entry| {
+            let place = copy.saturating_add(index.saturating_mul(N as u64));
+            is_same &= self.array(place) == entry;
+            left += 1;
+        });
+        // Every other entry of the copy is 0.
+        self.each_entry((copy, count), [0; N], |_, _| left = left.wrapping_sub(1));
+        is_same && left == 0
     }
 }

@@ -22,6 +22,12 @@ pub struct LayerAnatomy {
 }
 
 impl LayerAnatomy {
+    /// Creates the anatomies of a layer that keep structures, and no elements.
+    pub fn of_structures() -> Self {
+        let extents = std::array::from_fn(|_| Anatomy::of_structures());
+        Self { image: Anatomy::of_structures(), extents, ..Self::default() }
+    }
+
     /// Takes the image of a layer apart, and the files beside it. The layer is as a program builds it.
     ///
     /// # Errors

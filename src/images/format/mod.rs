@@ -142,6 +142,18 @@ pub trait ImageDrawer: Sync {
         None
     }
 
+    /// Returns the first rule that only the specification demands and that a layer breaks, which lies on `below`. QEMU
+    /// opens such an image all the same. The layer is as a program builds it, and breaks no rule of
+    /// [`ImageDrawer::broken_at_open`].
+    fn broken_by_specification(
+        &self,
+        files: &LayerFiles,
+        below: Option<&LayerFiles>,
+    ) -> Option<BrokenRule> {
+        let _ = (files, below);
+        None
+    }
+
     /// Reports whether a file that breaks `rule` still begins like an image of the format. QEMU probes the format of a
     /// layer below, and takes a file without the signature for a raw one.
     fn has_signature(&self, image: &Image, rule: BrokenRule) -> bool;

@@ -89,6 +89,14 @@ impl ImageDrawer for Drawer {
         broken_at_open(image)
     }
 
+    fn broken_by_specification(
+        &self,
+        files: &LayerFiles,
+        _below: Option<&LayerFiles>,
+    ) -> Option<BrokenRule> {
+        has_wrong_count(&files.image).then_some("VDI number of stored blocks")
+    }
+
     fn broken_entries(&self, _image: &Image, _take: &mut dyn FnMut(BrokenEntry)) {}
 
     fn has_signature(&self, image: &Image, _rule: BrokenRule) -> bool {
@@ -356,6 +364,18 @@ fn broken_at_open(image: &Image) -> Option<BrokenRule> {
     RULES.iter().find(|(_, is_broken)| is_broken(&number)).map(|(name, _)| *name)
 }
 
+/// Reports whether the header states another number of stored blocks than the block map names. QEMU opens the image.
+fn has_wrong_count(image: &Image) -> bool {
+    let bytes = Bytes::new(image);
+    let number = |field| number_of(bytes, field);
+    let map = (number(header::OFFSET_BMAP), number(header::BLOCKS_IN_IMAGE));
+    let mut stored = 0;
+    bytes.each_entry(map, [0xff; 4], |_, entry| {
+        stored += u64::from(u32::from_le_bytes(entry) != VDI_DISCARDED);
+    });
+    stored != number(header::BLOCKS_ALLOCATED)
+}
+
 /// Reports whether a file has the signature.
 fn has_signature(image: &Image) -> bool {
     number_of(Bytes::new(image), header::SIGNATURE) == u64::from(VDI_SIGNATURE)
@@ -363,7 +383,7 @@ fn has_signature(image: &Image) -> bool {
 
 /// Returns the number in a field.
 fn number_of(bytes: Bytes<'_>, field: StructureField) -> u64 {
-    bytes.little(field.at as u64, field.width_bytes as u8)
+    bytes.little_field(0, field)
 }
 
 const fn vdi_field(field: StructureField, transform: Transform, value: u16) -> FieldChange {

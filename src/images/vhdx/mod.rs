@@ -3,6 +3,7 @@
 mod encoding;
 mod form;
 mod rules;
+mod specification;
 
 use crate::disk::clusters::ClusterSize;
 use crate::disk::observer::{Event, Observer, Rare};
@@ -75,6 +76,14 @@ impl ImageDrawer for Drawer {
 
     fn broken_entries(&self, image: &Image, take: &mut dyn FnMut(BrokenEntry)) {
         rules::broken_entries(image, take);
+    }
+
+    fn broken_by_specification(
+        &self,
+        files: &LayerFiles,
+        _below: Option<&LayerFiles>,
+    ) -> Option<BrokenRule> {
+        specification::broken_by_specification(&files.image)
     }
 
     fn has_signature(&self, _image: &Image, rule: BrokenRule) -> bool {

@@ -11,73 +11,58 @@
 //! wraps around at 2^64, and numbers of entries at 2^32. A table has less than 2^32 entries of blocks of at most 2^28
 //! bytes.
 
+use crate::disk::crc32c_zeros::append_zeros;
 use crate::formats::vhdx::constants::{
-    BAT_ENTRY_BYTES, BAT_REGION, CHECKSUM_AT, CHUNK_BYTES, FILE_PARAMETERS, FILE_SIGNATURE,
-    GUEST_SECTOR_BYTES, Guid, HAS_PARENT, HEADER_SIGNATURE, LOGICAL_SECTOR_SIZE, MAX_LENGTH_BYTES,
+    BAT_ENTRY_BYTES, BAT_REGION, CHUNK_BYTES, FILE_PARAMETERS, FILE_SIGNATURE, GUEST_SECTOR_BYTES,
+    Guid, HAS_PARENT, HEADER_SIGNATURE, LOGICAL_SECTOR_SIZE, MAX_LENGTH_BYTES,
     MAX_METADATA_ENTRIES, MAX_REGIONS, MAX_VHDX_BLOCK_BYTES, METADATA_ENTRIES_AT,
     METADATA_ENTRY_BYTES, METADATA_REGION, METADATA_REQUIRED, METADATA_SIGNATURE,
     MIN_VHDX_BLOCK_BYTES, OFFSET_UNIT_BYTES, PAGE_83, PARENT_LOCATOR, PHYSICAL_SECTOR_SIZE,
     REGION_ENTRIES_AT, REGION_ENTRY_BYTES, REGION_REQUIRED, REGION_TABLE_BYTES,
     REGION_TABLE_OFFSETS, REGION_TABLE_SIGNATURE, VHDX_HEADER_BYTES, VHDX_HEADER_FIELD_BYTES,
-    VHDX_HEADER_OFFSETS, VHDX_VERSION, VIRTUAL_DISK_SIZE,
+    VHDX_HEADER_OFFSETS, VHDX_VERSION, VIRTUAL_DISK_SIZE, content, header, metadata_item,
+    metadata_table, region, region_table,
 };
-use crate::images::damage::rules::{BrokenEntry, BrokenRule, Bytes, if_no_reading_is_left};
+use crate::images::damage::rules::{BrokenEntry, BrokenRule, Bytes, if_no_reading_is_left, rules};
 use crate::images::files::image::Image;
 
-pub(super) const VHDX_FILE: BrokenRule = "VHDX file signature";
-const VHDX_HEADER: BrokenRule = "VHDX header signature";
-const VHDX_HEADER_CHECKSUM: BrokenRule = "VHDX header checksum";
-const VHDX_HEADER_VERSION: BrokenRule = "VHDX header version";
-const VHDX_SEQUENCE: BrokenRule = "VHDX headers with one sequence number";
-const VHDX_LOG_OFFSET: BrokenRule = "VHDX log offset";
-const VHDX_LOG_VERSION: BrokenRule = "VHDX log version";
-const VHDX_LOG_LENGTH: BrokenRule = "VHDX log length";
-const VHDX_REGIONS: BrokenRule = "VHDX region table signature";
-const VHDX_REGIONS_CHECKSUM: BrokenRule = "VHDX region table checksum";
-const VHDX_REGION_COUNT: BrokenRule = "VHDX number of regions";
-const VHDX_REGION_OVERLAP: BrokenRule = "VHDX overlapping regions";
-const VHDX_REGION_TWICE: BrokenRule = "VHDX region that occurs twice";
-const VHDX_REGION_UNKNOWN: BrokenRule = "VHDX unknown required region";
-const VHDX_REGION_MISSING: BrokenRule = "VHDX missing region";
-const VHDX_METADATA: BrokenRule = "VHDX metadata signature";
-const VHDX_ITEM_COUNT: BrokenRule = "VHDX number of metadata items";
-const VHDX_ITEM_TWICE: BrokenRule = "VHDX metadata item that occurs twice";
-const VHDX_ITEM_UNKNOWN: BrokenRule = "VHDX unknown required metadata item";
-const VHDX_ITEM_MISSING: BrokenRule = "VHDX missing metadata item";
-const VHDX_PARENT: BrokenRule = "VHDX parent without a locator";
-const VHDX_BLOCK_SIZE: BrokenRule = "VHDX block size";
-const VHDX_SECTOR_SIZE: BrokenRule = "VHDX logical sector size";
-const VHDX_SHORT_TABLE: BrokenRule = "VHDX table below the size";
-const VHDX_LARGE: BrokenRule = "VHDX size of 2^63 or more";
-
-/// The rules about whole images.
-pub(super) const VHDX_OPEN_RULES: &[BrokenRule] = &[
-    VHDX_FILE,
-    VHDX_HEADER,
-    VHDX_HEADER_CHECKSUM,
-    VHDX_HEADER_VERSION,
-    VHDX_SEQUENCE,
-    VHDX_LOG_OFFSET,
-    VHDX_LOG_VERSION,
-    VHDX_LOG_LENGTH,
-    VHDX_REGIONS,
-    VHDX_REGIONS_CHECKSUM,
-    VHDX_REGION_COUNT,
-    VHDX_REGION_OVERLAP,
-    VHDX_REGION_TWICE,
-    VHDX_REGION_UNKNOWN,
-    VHDX_REGION_MISSING,
-    VHDX_METADATA,
-    VHDX_ITEM_COUNT,
-    VHDX_ITEM_TWICE,
-    VHDX_ITEM_UNKNOWN,
-    VHDX_ITEM_MISSING,
-    VHDX_PARENT,
-    VHDX_BLOCK_SIZE,
-    VHDX_SECTOR_SIZE,
-    VHDX_SHORT_TABLE,
-    VHDX_LARGE,
-];
+rules! {
+    /// The rules about whole images.
+    VHDX_OPEN_RULES {
+        VHDX_FILE = "VHDX file signature",
+        VHDX_HEADER = "VHDX header signature",
+        VHDX_HEADER_CHECKSUM = "VHDX header checksum",
+        VHDX_HEADER_VERSION = "VHDX header version",
+        VHDX_SEQUENCE = "VHDX headers with one sequence number",
+        VHDX_LOG_OFFSET = "VHDX log offset",
+        VHDX_LOG_VERSION = "VHDX log version",
+        VHDX_LOG_LENGTH = "VHDX log length",
+        VHDX_REGIONS = "VHDX region table signature",
+        VHDX_REGIONS_CHECKSUM = "VHDX region table checksum",
+        VHDX_REGION_COUNT = "VHDX number of regions",
+        VHDX_REGION_OVERLAP = "VHDX overlapping regions",
+        VHDX_REGION_TWICE = "VHDX region that occurs twice",
+        VHDX_REGION_UNKNOWN = "VHDX unknown required region",
+        VHDX_REGION_MISSING = "VHDX missing region",
+        VHDX_METADATA = "VHDX metadata signature",
+        VHDX_ITEM_COUNT = "VHDX number of metadata items",
+        VHDX_ITEM_TWICE = "VHDX metadata item that occurs twice",
+        VHDX_ITEM_UNKNOWN = "VHDX unknown required metadata item",
+        VHDX_ITEM_MISSING = "VHDX missing metadata item",
+        VHDX_PARENT = "VHDX parent without a locator",
+        VHDX_BLOCK_SIZE = "VHDX block size",
+        VHDX_SECTOR_SIZE = "VHDX logical sector size",
+        VHDX_SHORT_TABLE = "VHDX table below the size",
+        VHDX_LARGE = "VHDX size of 2^63 or more",
+    }
+    /// The rules about entries.
+    VHDX_ENTRY_RULES {
+        VHDX_PAST_END = "VHDX block past the end of the file",
+        VHDX_OVERLAP = "VHDX block over a region",
+        VHDX_STATE = "VHDX block of state 4",
+        VHDX_IN_PARENT = "VHDX block in a parent that is not there",
+    }
+}
 
 /// The items of the metadata that each disk has.
 const REQUIRED_ITEMS: [Guid; 5] =
@@ -142,7 +127,7 @@ type Refused = Option<BrokenRule>;
 
 /// A file.
 #[derive(Clone, Copy)]
-struct VhdxFile<'i>(Bytes<'i>);
+pub(super) struct VhdxFile<'i>(pub(super) Bytes<'i>);
 
 impl VhdxFile<'_> {
     /// Returns the place of the log; `None` if it may have entries.
@@ -151,15 +136,16 @@ impl VhdxFile<'_> {
             return Err(VHDX_FILE);
         }
         let header = self.header()?;
-        let number = |inside, width| self.0.little(header + inside, width);
-        let (offset, length) = (number(72, 8), number(68, 4));
-        let is_empty = self.0.array(header + 48) == [0; 16] || length == 0;
+        let number = |field| self.0.little_field(header, field);
+        let (offset, length) = (number(header::LOG_OFFSET), number(header::LOG_LENGTH));
+        let is_empty = length == 0 || !self.has_log_identity(header);
+        let version = number(header::LOG_VERSION);
         if offset < OFFSET_UNIT_BYTES || !offset.is_multiple_of(OFFSET_UNIT_BYTES) {
             Err(VHDX_LOG_OFFSET)
         } else if is_empty {
             // The version of a log without entries has no meaning, except for QEMU.
-            Ok(Some((offset, length)).filter(|_| number(64, 2) == 0))
-        } else if number(64, 2) != 0 {
+            Ok(Some((offset, length)).filter(|_| version == 0))
+        } else if version != 0 {
             Err(VHDX_LOG_VERSION)
         } else if !length.is_multiple_of(OFFSET_UNIT_BYTES) {
             Err(VHDX_LOG_LENGTH)
@@ -168,14 +154,20 @@ impl VhdxFile<'_> {
         }
     }
 
+    /// Reports whether a header states an identity of the entries of its log.
+    pub(super) fn has_log_identity(&self, header: u64) -> bool {
+        let halves = [header::LOG_GUID, header::LOG_GUID_END];
+        halves.into_iter().any(|half| self.0.little_field(header, half) != 0)
+    }
+
     /// Returns the offset of the header that counts.
-    fn header(&self) -> Result<u64, BrokenRule> {
+    pub(super) fn header(&self) -> Result<u64, BrokenRule> {
         let [first, second] = VHDX_HEADER_OFFSETS;
         match (self.header_fault(first), self.header_fault(second)) {
             (None, Some(_)) => Ok(first),
             (Some(_), None) => Ok(second),
             (None, None) => {
-                let [one, two] = [first, second].map(|header| self.0.little(header + 8, 8));
+                let [one, two] = [first, second].map(|header| self.sequence(header));
                 let [fields, others]: [[u8; VHDX_HEADER_FIELD_BYTES]; 2] =
                     [first, second].map(|header| self.0.array(header));
                 match one.cmp(&two) {
@@ -192,26 +184,34 @@ impl VhdxFile<'_> {
         }
     }
 
-    fn header_fault(&self, header: u64) -> Option<BrokenRule> {
+    /// Returns the sequence number of a header.
+    pub(super) fn sequence(&self, header: u64) -> u64 {
+        self.0.little_field(header, header::SEQUENCE_NUMBER)
+    }
+
+    pub(super) fn header_fault(&self, header: u64) -> Option<BrokenRule> {
         if self.0.array(header) != HEADER_SIGNATURE {
             Some(VHDX_HEADER)
         } else if !self.has_checksum(header, VHDX_HEADER_BYTES as u64) {
             Some(VHDX_HEADER_CHECKSUM)
         } else {
-            (self.0.little(header + 66, 2) != u64::from(VHDX_VERSION))
+            (self.0.little_field(header, header::VERSION) != u64::from(VHDX_VERSION))
                 .then_some(VHDX_HEADER_VERSION)
         }
     }
 
     /// Reports whether a structure has the right checksum. The checksum itself counts as zeros.
     fn has_checksum(&self, at: u64, length: u64) -> bool {
-        let place = at + CHECKSUM_AT as u64;
-        let mut checksum = crc32c::crc32c(&self.0.array::<CHECKSUM_AT>(at));
-        checksum = crc32c::crc32c_append(checksum, &[0; 4]);
-        self.0.each_piece(place + 4, length - CHECKSUM_AT as u64 - 4, |piece| {
-            checksum = crc32c::crc32c_append(checksum, piece);
+        let field = header::CHECKSUM;
+        let mut checksum = crc32c::crc32c(&self.0.array::<{ header::CHECKSUM.at }>(at));
+        let (mut done, end) = (at + field.at as u64, at + length);
+        let behind = at + field.end() as u64;
+        self.0.each_stored(behind..end, |start, bytes| {
+            checksum = append_zeros(checksum, start - done);
+            checksum = crc32c::crc32c_append(checksum, bytes);
+            done = start + bytes.len() as u64;
         });
-        u64::from(checksum) == self.0.little(place, 4)
+        u64::from(append_zeros(checksum, end - done)) == self.0.little_field(at, field)
     }
 
     /// Returns the table of blocks that the region table at `table` leads to.
@@ -222,7 +222,7 @@ impl VhdxFile<'_> {
         if !self.has_checksum(table, REGION_TABLE_BYTES as u64) {
             return Err(Some(VHDX_REGIONS_CHECKSUM));
         }
-        let count = self.0.little(table + 8, 4);
+        let count = self.region_count(table);
         if count > u64::from(MAX_REGIONS) {
             return Err(Some(VHDX_REGION_COUNT));
         }
@@ -230,8 +230,7 @@ impl VhdxFile<'_> {
         regions[0] = log;
         let (mut bat, mut metadata) = (None, None);
         for index in 0..count {
-            let entry = table + REGION_ENTRIES_AT as u64 + index * REGION_ENTRY_BYTES as u64;
-            let region = (self.0.little(entry + 16, 8), self.0.little(entry + 24, 4));
+            let (entry, region) = self.region(table, index);
             let others = usize::try_from(index + 1).unwrap_or(usize::MAX).min(regions.len());
             if regions[..others].iter().any(|other| overlap(*other, region)) {
                 return Err(Some(VHDX_REGION_OVERLAP));
@@ -242,7 +241,9 @@ impl VhdxFile<'_> {
             let known = match self.0.array(entry) {
                 BAT_REGION => &mut bat,
                 METADATA_REGION => &mut metadata,
-                _ if self.0.little(entry + 28, 4) & u64::from(REGION_REQUIRED) != 0 => {
+                _ if self.0.little_field(entry, region::REQUIRED) & u64::from(REGION_REQUIRED)
+                    != 0 =>
+                {
                     return Err(Some(VHDX_REGION_UNKNOWN));
                 }
                 _ => continue,
@@ -255,6 +256,18 @@ impl VhdxFile<'_> {
         self.blocks(bat, metadata, regions)
     }
 
+    /// Returns the number of regions in the table at `table`.
+    pub(super) fn region_count(&self, table: u64) -> u64 {
+        self.0.little_field(table, region_table::ENTRY_COUNT)
+    }
+
+    /// Returns the offset of an entry of the region table at `table`, and the region that it names.
+    pub(super) fn region(&self, table: u64, index: u64) -> (u64, Place) {
+        let entry = table + REGION_ENTRIES_AT as u64 + index * REGION_ENTRY_BYTES as u64;
+        let number = |field| self.0.little_field(entry, field);
+        (entry, (number(region::FILE_OFFSET), number(region::LENGTH)))
+    }
+
     /// Returns the table of blocks in the region `bat`, by the metadata at `metadata`.
     fn blocks(
         &self,
@@ -263,21 +276,21 @@ impl VhdxFile<'_> {
         regions: [Place; JUDGED_REGIONS + 1],
     ) -> Result<BlockTablePlace, Refused> {
         let [parameters, size, sector, ..] = self.items(metadata)?;
-        let item = |offset: u64, width| self.0.little(metadata.saturating_add(offset), width);
-        if item(parameters + 4, 4) & u64::from(HAS_PARENT) != 0 {
+        let item = |offset, field| self.0.little_field(metadata.saturating_add(offset), field);
+        if item(parameters, content::FILE_PARAMETERS) & u64::from(HAS_PARENT) != 0 {
             return Err(Some(VHDX_PARENT));
         }
-        let block = item(parameters, 4);
+        let block = item(parameters, content::BLOCK_SIZE);
         let sizes = u64::from(MIN_VHDX_BLOCK_BYTES)..=u64::from(MAX_VHDX_BLOCK_BYTES);
         if !sizes.contains(&block) || !block.is_power_of_two() {
             return Err(Some(VHDX_BLOCK_SIZE));
         }
-        match item(sector, 4) {
+        match item(sector, content::LOGICAL_SECTOR_SIZE) {
             LONG_SECTOR_BYTES => return Err(None),
             other if other != u64::from(GUEST_SECTOR_BYTES) => return Err(Some(VHDX_SECTOR_SIZE)),
             _ => {}
         }
-        let size = item(size, 8);
+        let size = item(size, content::VIRTUAL_DISK_SIZE);
         let blocks = (size.wrapping_add(block - 1) / block) & 0xffff_ffff;
         let bitmaps = (blocks.wrapping_sub(1) & 0xffff_ffff) / (CHUNK_BYTES / block);
         let entries = (blocks + bitmaps) & 0xffff_ffff;
@@ -291,26 +304,38 @@ impl VhdxFile<'_> {
         Ok(BlockTablePlace { table, entries, block, size, regions })
     }
 
+    /// Returns the number of items in the metadata at `metadata`.
+    pub(super) fn item_count(&self, metadata: u64) -> u64 {
+        self.0.little_field(metadata, metadata_table::ENTRY_COUNT)
+    }
+
+    /// Returns the offset of an entry of the metadata table at `metadata`, and the place of its item there.
+    pub(super) fn item(&self, metadata: u64, index: u64) -> (u64, Place) {
+        let entry = metadata + METADATA_ENTRIES_AT as u64 + index * METADATA_ENTRY_BYTES as u64;
+        let number = |field| self.0.little_field(entry, field);
+        (entry, (number(metadata_item::OFFSET), number(metadata_item::LENGTH)))
+    }
+
     /// Returns the offsets of the items that each disk has, from the beginning of the metadata.
-    fn items(&self, metadata: u64) -> Result<[u64; REQUIRED_ITEMS.len()], Refused> {
+    pub(super) fn items(&self, metadata: u64) -> Result<[u64; REQUIRED_ITEMS.len()], Refused> {
         if metadata > i64::MAX as u64 || self.0.array(metadata) != METADATA_SIGNATURE {
             return Err(Some(VHDX_METADATA));
         }
-        let count = self.0.little(metadata + 10, 2);
+        let count = self.item_count(metadata);
         if count > u64::from(MAX_METADATA_ENTRIES) {
             return Err(Some(VHDX_ITEM_COUNT));
         }
         let (mut offsets, mut locator) = ([None; REQUIRED_ITEMS.len()], None);
         for index in 0..count {
-            let entry = metadata + METADATA_ENTRIES_AT as u64 + index * METADATA_ENTRY_BYTES as u64;
+            let (entry, (offset, _)) = self.item(metadata, index);
             let guid: Guid = self.0.array(entry);
             let known = REQUIRED_ITEMS.iter().position(|item| *item == guid);
             let known = known.and_then(|item| offsets.get_mut(item));
             let known = known.or((guid == PARENT_LOCATOR).then_some(&mut locator));
             match known {
                 Some(place) if place.is_some() => return Err(Some(VHDX_ITEM_TWICE)),
-                Some(place) => *place = Some(self.0.little(entry + 16, 4)),
-                None if self.0.little(entry + 24, 4) & u64::from(METADATA_REQUIRED) != 0 => {
+                Some(place) => *place = Some(offset),
+                None if is_required(self.0.little_field(entry, metadata_item::FLAGS)) => {
                     return Err(Some(VHDX_ITEM_UNKNOWN));
                 }
                 None => {}
@@ -324,20 +349,16 @@ impl VhdxFile<'_> {
     }
 }
 
+/// Reports whether readers must know a metadata item with these flags.
+fn is_required(flags: u64) -> bool {
+    flags & u64::from(METADATA_REQUIRED) != 0
+}
+
 /// Reports whether two parts of a file overlap.
 pub(super) fn overlap(one: Place, other: Place) -> bool {
     let end = |(start, length): Place| start.wrapping_add(length);
     one.0 < end(other) && other.0 < end(one)
 }
-
-const VHDX_PAST_END: BrokenRule = "VHDX block past the end of the file";
-const VHDX_OVERLAP: BrokenRule = "VHDX block over a region";
-const VHDX_STATE: BrokenRule = "VHDX block of state 4";
-const VHDX_IN_PARENT: BrokenRule = "VHDX block in a parent that is not there";
-
-/// The rules about entries.
-pub(super) const VHDX_ENTRY_RULES: &[BrokenRule] =
-    &[VHDX_PAST_END, VHDX_OVERLAP, VHDX_STATE, VHDX_IN_PARENT];
 
 /// The number of entries that are judged. Programs make fewer.
 const VHDX_JUDGED_ENTRIES: u64 = 1 << 15;
@@ -349,7 +370,8 @@ pub(super) fn broken_entries(image: &Image, take: &mut dyn FnMut(BrokenEntry)) {
     let end = bytes.end_of_sectors();
     let chunk = CHUNK_BYTES / place.block;
     let mut stored = 0;
-    bytes.each_entry(place.table, place.entries.min(VHDX_JUDGED_ENTRIES), |index, entry| {
+    let table = (place.table, place.entries.min(VHDX_JUDGED_ENTRIES));
+    bytes.each_entry(table, [0; BAT_ENTRY_BYTES], |index, entry| {
         let entry = u64::from_le_bytes(entry);
         let (state, start) = (entry & 7, entry / OFFSET_UNIT_BYTES * OFFSET_UNIT_BYTES);
         // After each chunk of blocks, there is the entry of a sector bitmap.

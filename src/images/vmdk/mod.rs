@@ -8,6 +8,7 @@ mod grains;
 mod rules;
 mod sesparse;
 mod sparse;
+mod specification;
 
 pub use form::VmdkForm;
 
@@ -88,6 +89,14 @@ impl ImageDrawer for Drawer {
 
     fn broken_entries(&self, image: &Image, take: &mut dyn FnMut(BrokenEntry)) {
         rules::broken_entries(image, take);
+    }
+
+    fn broken_by_specification(
+        &self,
+        files: &LayerFiles,
+        below: Option<&LayerFiles>,
+    ) -> Option<BrokenRule> {
+        specification::broken_by_specification(files, below)
     }
 
     fn broken_extent(&self, file: &Image) -> Option<BrokenRule> {

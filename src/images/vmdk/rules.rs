@@ -14,6 +14,7 @@
 //! 2^26 entries and a table at most 512, and QEMU opens the image, so that a grain has at most 2^30 bytes. Only the
 //! judged grains are visited. A sector has 32 bits.
 
+use crate::formats::anatomy::StructureField;
 use crate::formats::vmdk::constants::{
     COMPRESS_DEFLATE, COWD_MAGIC, DIRECTORY_AT_END, EMBEDDED_DESCRIPTOR_AT, FLAG_MARKERS,
     FLAG_REDUNDANT_DIRECTORY, FLAG_ZERO_GRAINS, GRAIN_MARKER_BYTES, HEADER_BYTES, IDENTITY_BYTES,
@@ -21,40 +22,47 @@ use crate::formats::vmdk::constants::{
     MAX_LENGTH_BYTES, MAX_PARENT_NAME_BYTES, MAX_VERSION, SE_SPARSE_ENTRY_BYTES,
     SE_SPARSE_GRAIN_SECTORS, SE_SPARSE_MAGIC, SE_SPARSE_TABLE_SECTORS, SE_SPARSE_VERSION,
     SE_SPARSE_VOLATILE_MAGIC, SECTOR_BYTES, SPARSE_MAGIC, STREAM_FOOTER_BYTES, ZERO_GRAIN,
+    const_header, cowd_header, grain_marker, marker, sparse_header, volatile_header,
 };
-use crate::images::damage::rules::{BrokenEntry, BrokenRule, Bytes, if_no_reading_is_left};
+use crate::images::damage::rules::{BrokenEntry, BrokenRule, Bytes, if_no_reading_is_left, rules};
 use crate::images::files::image::Image;
 
-pub(super) const VMDK_MAGIC: BrokenRule = "VMDK magic";
-const VMDK_NO_CAPACITY: BrokenRule = "VMDK capacity 0";
-const VMDK_FOOTER: BrokenRule = "VMDK footer";
-const VMDK_VERSION: BrokenRule = "VMDK version";
-const VMDK_TABLE_SIZE: BrokenRule = "VMDK table of more than 512 entries";
-const VMDK_EMPTY_TABLE: BrokenRule = "VMDK table that maps no sector";
-const VMDK_TRUNCATED: BrokenRule = "VMDK overhead past the end of the file";
-const VMDK_GRAIN_SIZE: BrokenRule = "VMDK grain above 1 GiB";
-const VMDK_DIRECTORY_SIZE: BrokenRule = "VMDK directory above 128 MiB";
-const VMDK_DIRECTORY: BrokenRule = "VMDK directory past 2^63";
-const VMDK_PARENT_NAME: BrokenRule = "VMDK parentFileNameHint";
-const VMDK_IDENTITY: BrokenRule = "VMDK CID";
-const VMDK_PARENT_IDENTITY: BrokenRule = "VMDK parentCID";
-
-/// The rules about whole images.
-pub(super) const VMDK_OPEN_RULES: &[BrokenRule] = &[
-    VMDK_MAGIC,
-    VMDK_NO_CAPACITY,
-    VMDK_FOOTER,
-    VMDK_VERSION,
-    VMDK_TABLE_SIZE,
-    VMDK_EMPTY_TABLE,
-    VMDK_TRUNCATED,
-    VMDK_GRAIN_SIZE,
-    VMDK_DIRECTORY_SIZE,
-    VMDK_DIRECTORY,
-    VMDK_PARENT_NAME,
-    VMDK_IDENTITY,
-    VMDK_PARENT_IDENTITY,
-];
+rules! {
+    /// The rules about whole images.
+    VMDK_OPEN_RULES {
+        VMDK_MAGIC = "VMDK magic",
+        VMDK_NO_CAPACITY = "VMDK capacity 0",
+        VMDK_FOOTER = "VMDK footer",
+        VMDK_VERSION = "VMDK version",
+        VMDK_TABLE_SIZE = "VMDK table of more than 512 entries",
+        VMDK_EMPTY_TABLE = "VMDK table that maps no sector",
+        VMDK_TRUNCATED = "VMDK overhead past the end of the file",
+        VMDK_GRAIN_SIZE = "VMDK grain above 1 GiB",
+        VMDK_DIRECTORY_SIZE = "VMDK directory above 128 MiB",
+        VMDK_DIRECTORY = "VMDK directory past 2^63",
+        VMDK_PARENT_NAME = "VMDK parentFileNameHint",
+        VMDK_IDENTITY = "VMDK CID",
+        VMDK_PARENT_IDENTITY = "VMDK parentCID",
+    }
+    /// The rules about entries.
+    VMDK_ENTRY_RULES {
+        VMDK_MARKER = "VMDK length in a marker",
+        VMDK_ZLIB = "VMDK zlib header",
+    }
+    /// The rules about seSparse extents.
+    SE_SPARSE_OPEN_RULES {
+        SE_SPARSE_VERSION_RULE = "seSparse version",
+        SE_SPARSE_GRAIN = "seSparse grain",
+        SE_SPARSE_TABLE = "seSparse table",
+        SE_SPARSE_FLAGS = "seSparse flags",
+        SE_SPARSE_RESERVED = "seSparse reserved field",
+        SE_SPARSE_PADDING = "seSparse padding",
+        SE_SPARSE_VOLATILE = "seSparse volatile header",
+        SE_SPARSE_JOURNAL = "seSparse journal to replay",
+        SE_SPARSE_DIRECTORY_SIZE = "seSparse directory above 256 MiB",
+        SE_SPARSE_DIRECTORY = "seSparse directory past 2^63",
+    }
+}
 
 /// The number of bytes of a text in which the type of a disk is searched.
 const JUDGED_TEXT_BYTES: usize = 1 << 14;
@@ -69,11 +77,11 @@ pub(super) fn broken_at_open(image: &Image) -> Option<BrokenRule> {
         return file.lacks_type(0).then_some(VMDK_MAGIC);
     }
     let header = HeaderOffsets { fields: 0, directory: 0 };
-    if file.number(0, 12, 8) == 0 && file.number(0, 28, 8) != 0 {
-        let text = file.number(0, 28, 8).wrapping_mul(SECTOR_BYTES);
+    if file.names_text() {
+        let text = file.number(0, sparse_header::DESCRIPTOR_OFFSET).wrapping_mul(SECTOR_BYTES);
         return file.lacks_type(text).then_some(VMDK_NO_CAPACITY);
     }
-    let of_headers = match file.number(0, 56, 8) == DIRECTORY_AT_END {
+    let of_headers = match file.names_footer() {
         false => file.broken_header(header),
         true => match file.footer() {
             None => Some(VMDK_FOOTER),
@@ -94,10 +102,8 @@ pub(super) fn broken_extent(image: &Image) -> Option<BrokenRule> {
     match file.0.array(0) {
         COWD_MAGIC => file.broken_cowd(),
         SPARSE_MAGIC => {
-            let names_footer = file.number(0, 56, 8) == DIRECTORY_AT_END;
-            let names_text = file.number(0, 12, 8) == 0 && file.number(0, 28, 8) != 0;
             let header = HeaderOffsets { fields: 0, directory: 0 };
-            (!names_footer && !names_text).then(|| file.broken_header(header))?
+            (!file.names_footer() && !file.names_text()).then(|| file.broken_header(header))?
         }
         _ => broken_sesparse(&file.0),
     }
@@ -107,7 +113,7 @@ pub(super) fn broken_extent(image: &Image) -> Option<BrokenRule> {
 pub(super) fn header_of(image: &Image) -> Option<u64> {
     let file = VmdkFile(Bytes::new(image));
     let at = match file.0.array(0) == SPARSE_MAGIC {
-        true if file.number(0, 56, 8) == DIRECTORY_AT_END => file.footer()?,
+        true if file.names_footer() => file.footer()?,
         true => 0,
         false => return None,
     };
@@ -127,28 +133,41 @@ struct HeaderOffsets {
 struct VmdkFile<'i>(Bytes<'i>);
 
 impl VmdkFile<'_> {
-    fn number(&self, header: u64, inside: u64, width: u8) -> u64 {
-        self.0.little(header.saturating_add(inside), width)
+    fn number(&self, header: u64, field: StructureField) -> u64 {
+        self.0.little_field(header, field)
+    }
+
+    /// Reports whether the header leaves the place of the directory to a footer.
+    fn names_footer(&self) -> bool {
+        self.number(0, sparse_header::GD_OFFSET) == DIRECTORY_AT_END
+    }
+
+    /// Reports whether the header names a descriptor instead of a disk.
+    fn names_text(&self) -> bool {
+        self.number(0, sparse_header::CAPACITY) == 0
+            && self.number(0, sparse_header::DESCRIPTOR_OFFSET) != 0
     }
 
     /// Returns the offset of the header in a valid footer.
     fn footer(&self) -> Option<u64> {
-        let marker = self.0.end_of_sectors().checked_sub(STREAM_FOOTER_BYTES as u64)?;
-        let (header, end) = (marker + SECTOR_BYTES, marker + 2 * SECTOR_BYTES);
-        let kind = |marker| (self.number(marker, 8, 4), self.number(marker, 12, 4));
+        let start = self.0.end_of_sectors().checked_sub(STREAM_FOOTER_BYTES as u64)?;
+        let (header, end) = (start + SECTOR_BYTES, start + 2 * SECTOR_BYTES);
+        let kind = |at| [marker::MARKER_SIZE, marker::MARKER_TYPE].map(|it| self.number(at, it));
         let is_valid = self.0.array(header) == SPARSE_MAGIC
-            && kind(marker) == (0, u64::from(MARKER_FOOTER))
-            && kind(end) == (0, 0)
-            && self.number(end, 0, 8) == 0;
+            && kind(start) == [0, u64::from(MARKER_FOOTER)]
+            && kind(end) == [0, 0]
+            && self.number(end, marker::MARKER_SECTORS) == 0;
         is_valid.then_some(header)
     }
 
     /// Returns the first rule that the fields of a header break (`vmdk_open_vmdk4`).
     fn broken_header(&self, header: HeaderOffsets) -> Option<BrokenRule> {
-        let number = |inside, width| self.number(header.fields, inside, width);
-        let (capacity, grain, table) = (number(12, 8), number(20, 8), number(44, 4));
+        use sparse_header as field;
+        let number = |field| self.number(header.fields, field);
+        let (capacity, grain) = (number(field::CAPACITY), number(field::GRAIN_SIZE));
+        let table = number(field::GTES_PER_GT);
         let span = table.wrapping_mul(grain) & 0xffff_ffff;
-        if number(4, 4) > u64::from(MAX_VERSION) {
+        if number(field::VERSION) > u64::from(MAX_VERSION) {
             return Some(VMDK_VERSION);
         }
         if table > u64::from(MAX_GRAIN_TABLE_ENTRIES) {
@@ -158,28 +177,29 @@ impl VmdkFile<'_> {
             return Some(VMDK_EMPTY_TABLE);
         }
         let entries = (capacity.wrapping_add(span - 1) / span) & 0xffff_ffff;
-        if number(64, 8) > self.0.end_of_sectors() / SECTOR_BYTES {
+        if number(field::OVERHEAD) > self.0.end_of_sectors() / SECTOR_BYTES {
             Some(VMDK_TRUNCATED)
         } else if grain > MAX_GRAIN_SECTORS {
             Some(VMDK_GRAIN_SIZE)
         } else if entries > u64::from(MAX_DIRECTORY_ENTRIES) {
             Some(VMDK_DIRECTORY_SIZE)
         } else {
-            let is_past_end = |inside| {
-                let start = self.number(header.directory, inside, 8).wrapping_mul(SECTOR_BYTES);
+            let is_past_end = |field| {
+                let start = self.number(header.directory, field).wrapping_mul(SECTOR_BYTES);
                 start.checked_add(entries * 4).is_none_or(|end| end > MAX_LENGTH_BYTES)
             };
-            let has_no_copy = number(8, 4) & u64::from(FLAG_REDUNDANT_DIRECTORY) == 0;
-            (is_past_end(56) && (has_no_copy || is_past_end(48))).then_some(VMDK_DIRECTORY)
+            let has_no_copy = number(field::FLAGS) & u64::from(FLAG_REDUNDANT_DIRECTORY) == 0;
+            (is_past_end(field::GD_OFFSET) && (has_no_copy || is_past_end(field::RGD_OFFSET)))
+                .then_some(VMDK_DIRECTORY)
         }
     }
 
     /// Returns the first rule that the header of ESX breaks (`vmdk_open_vmfs_sparse`).
     fn broken_cowd(&self) -> Option<BrokenRule> {
-        if self.number(0, 16, 4) > MAX_GRAIN_SECTORS {
+        if self.number(0, cowd_header::GRAIN_SIZE) > MAX_GRAIN_SECTORS {
             Some(VMDK_GRAIN_SIZE)
         } else {
-            (self.number(0, 24, 4) > u64::from(MAX_DIRECTORY_ENTRIES))
+            (self.number(0, cowd_header::GD_ENTRIES) > u64::from(MAX_DIRECTORY_ENTRIES))
                 .then_some(VMDK_DIRECTORY_SIZE)
         }
     }
@@ -247,12 +267,6 @@ fn has_endless_parent_name(bytes: &[u8]) -> bool {
     value.iter().position(|byte| *byte == b'"').is_none_or(|end| end > MAX_PARENT_NAME_BYTES)
 }
 
-const VMDK_MARKER: BrokenRule = "VMDK length in a marker";
-const VMDK_ZLIB: BrokenRule = "VMDK zlib header";
-
-/// The rules about entries.
-pub(super) const VMDK_ENTRY_RULES: &[BrokenRule] = &[VMDK_MARKER, VMDK_ZLIB];
-
 /// The number of entries of a directory and of all tables that are judged. Programs make fewer.
 const VMDK_JUDGED_ENTRIES: u64 = 1 << 15;
 
@@ -260,24 +274,26 @@ const VMDK_JUDGED_ENTRIES: u64 = 1 << 15;
 pub(super) fn broken_entries(image: &Image, take: &mut dyn FnMut(BrokenEntry)) {
     let bytes = Bytes::new(image);
     let Some(header) = header_of(image) else { return };
-    let number = |inside: u64, width| bytes.little(header + inside, width);
-    // The compression has 16 bits.
-    if number(77, 2) != u64::from(COMPRESS_DEFLATE) {
+    let number = |field| bytes.little_field(header, field);
+    if number(sparse_header::COMPRESS_ALGORITHM) != u64::from(COMPRESS_DEFLATE) {
         return;
     }
-    let (flags, grain, per_table) = (number(8, 4), number(20, 8) * SECTOR_BYTES, number(44, 4));
+    let (flags, capacity) = (number(sparse_header::FLAGS), number(sparse_header::CAPACITY));
+    let grain = number(sparse_header::GRAIN_SIZE) * SECTOR_BYTES;
+    let per_table = number(sparse_header::GTES_PER_GT);
     let has = |flag: u32| flags & u64::from(flag) != 0;
-    let tables = number(12, 8).div_ceil(per_table * (grain / SECTOR_BYTES));
-    let place = |inside| number(inside, 8).wrapping_mul(SECTOR_BYTES);
-    let (directory, copy) = (place(56), has(FLAG_REDUNDANT_DIRECTORY).then(|| place(48)));
+    let tables = capacity.div_ceil(per_table * (grain / SECTOR_BYTES));
+    let place = |field| number(field).wrapping_mul(SECTOR_BYTES);
+    let directory = (place(sparse_header::GD_OFFSET), tables.min(VMDK_JUDGED_ENTRIES));
+    let copy = has(FLAG_REDUNDANT_DIRECTORY).then(|| place(sparse_header::RGD_OFFSET));
     let mut left = VMDK_JUDGED_ENTRIES;
-    bytes.each_entry(directory, tables.min(VMDK_JUDGED_ENTRIES), |index, entry| {
+    bytes.each_entry(directory, [0; 4], |index, entry| {
         let table = u64::from(u32::from_le_bytes(entry)) * SECTOR_BYTES;
         let Some(next) = left.checked_sub(per_table).filter(|_| table != 0) else { return };
         left = next;
         let copied = copy
             .map(|copy| bytes.little(copy.saturating_add(index * 4), 4).wrapping_mul(SECTOR_BYTES));
-        bytes.each_entry(table, per_table, |at, entry| {
+        bytes.each_entry((table, per_table), [0; 4], |at, entry| {
             let sector = u32::from_le_bytes(entry);
             let is_same = |copied: u64| bytes.little(copied + at * 4, 4) == u64::from(sector);
             let is_zero = sector == ZERO_GRAIN && has(FLAG_ZERO_GRAINS);
@@ -288,7 +304,7 @@ pub(super) fn broken_entries(image: &Image, take: &mut dyn FnMut(BrokenEntry)) {
             if let Some(rule) = broken_front(&bytes, start, grain, has(FLAG_MARKERS)) {
                 let first = (index * per_table + at) * grain;
                 // Past the end of the disk, a layer above reads zeros.
-                let disk = number(12, 8).saturating_mul(SECTOR_BYTES);
+                let disk = capacity.saturating_mul(SECTOR_BYTES);
                 let guest = first.min(disk)..(first + grain).min(disk);
                 take(BrokenEntry { rule, guest, is_mapped: true });
             }
@@ -300,7 +316,7 @@ pub(super) fn broken_entries(image: &Image, take: &mut dyn FnMut(BrokenEntry)) {
 fn broken_front(bytes: &Bytes, start: u64, grain: u64, has_marker: bool) -> Option<BrokenRule> {
     let mut stream = start;
     if has_marker {
-        if !(1..=2 * grain).contains(&bytes.little(start + 8, 4)) {
+        if !(1..=2 * grain).contains(&bytes.little_field(start, grain_marker::SIZE)) {
             return Some(VMDK_MARKER);
         }
         stream += GRAIN_MARKER_BYTES;
@@ -313,67 +329,45 @@ fn broken_front(bytes: &Bytes, start: u64, grain: u64, has_marker: bool) -> Opti
     (!is_valid).then_some(VMDK_ZLIB)
 }
 
-const SE_SPARSE_VERSION_RULE: BrokenRule = "seSparse version";
-const SE_SPARSE_GRAIN: BrokenRule = "seSparse grain";
-const SE_SPARSE_TABLE: BrokenRule = "seSparse table";
-const SE_SPARSE_FLAGS: BrokenRule = "seSparse flags";
-const SE_SPARSE_RESERVED: BrokenRule = "seSparse reserved field";
-const SE_SPARSE_PADDING: BrokenRule = "seSparse padding";
-const SE_SPARSE_VOLATILE: BrokenRule = "seSparse volatile header";
-const SE_SPARSE_JOURNAL: BrokenRule = "seSparse journal to replay";
-const SE_SPARSE_DIRECTORY_SIZE: BrokenRule = "seSparse directory above 256 MiB";
-const SE_SPARSE_DIRECTORY: BrokenRule = "seSparse directory past 2^63";
-
-/// The rules about extents.
-pub(super) const SE_SPARSE_OPEN_RULES: &[BrokenRule] = &[
-    SE_SPARSE_VERSION_RULE,
-    SE_SPARSE_GRAIN,
-    SE_SPARSE_TABLE,
-    SE_SPARSE_FLAGS,
-    SE_SPARSE_RESERVED,
-    SE_SPARSE_PADDING,
-    SE_SPARSE_VOLATILE,
-    SE_SPARSE_JOURNAL,
-    SE_SPARSE_DIRECTORY_SIZE,
-    SE_SPARSE_DIRECTORY,
-];
-
 /// Returns the first rule that a file breaks which begins like an seSparse extent; `None` for any other file.
 pub(super) fn broken_sesparse(file: &Bytes<'_>) -> Option<BrokenRule> {
-    let number = |inside: u64| file.little(inside, 8);
-    if number(0) != SE_SPARSE_MAGIC {
+    use const_header as field;
+    let number = |field| file.little_field(0, field);
+    if number(field::MAGIC) != SE_SPARSE_MAGIC {
         return None;
     }
     let fields = [
-        (8, SE_SPARSE_VERSION, SE_SPARSE_VERSION_RULE),
-        (24, SE_SPARSE_GRAIN_SECTORS, SE_SPARSE_GRAIN),
-        (32, SE_SPARSE_TABLE_SECTORS, SE_SPARSE_TABLE),
-        (40, 0, SE_SPARSE_FLAGS),
-        (48, 0, SE_SPARSE_RESERVED),
-        (56, 0, SE_SPARSE_RESERVED),
-        (64, 0, SE_SPARSE_RESERVED),
-        (72, 0, SE_SPARSE_RESERVED),
+        (field::VERSION, SE_SPARSE_VERSION, SE_SPARSE_VERSION_RULE),
+        (field::GRAIN_SIZE, SE_SPARSE_GRAIN_SECTORS, SE_SPARSE_GRAIN),
+        (field::GRAIN_TABLE_SIZE, SE_SPARSE_TABLE_SECTORS, SE_SPARSE_TABLE),
+        (field::FLAGS, 0, SE_SPARSE_FLAGS),
+        (field::RESERVED1, 0, SE_SPARSE_RESERVED),
+        (field::RESERVED2, 0, SE_SPARSE_RESERVED),
+        (field::RESERVED3, 0, SE_SPARSE_RESERVED),
+        (field::RESERVED4, 0, SE_SPARSE_RESERVED),
     ];
-    let wrong = fields.iter().find(|(inside, expected, _)| number(*inside) != *expected);
+    let wrong = fields.iter().find(|(field, expected, _)| number(*field) != *expected);
     if let Some((_, _, rule)) = wrong {
         return Some(*rule);
     }
-    if has_padding(file, 0, 208) {
+    if has_padding(file, 0, field::PAD) {
         return Some(SE_SPARSE_PADDING);
     }
-    broken_volatile(file, number(80).wrapping_mul(SECTOR_BYTES))
-        .or_else(|| broken_directory(number(128), number(136)))
+    broken_volatile(file, number(field::VOLATILE_HEADER_OFFSET).wrapping_mul(SECTOR_BYTES)).or_else(
+        || broken_directory(number(field::GRAIN_DIR_OFFSET), number(field::GRAIN_DIR_SIZE)),
+    )
 }
 
 /// Returns the first rule that the header at `at` breaks, which changes while the disk is in use.
 fn broken_volatile(file: &Bytes<'_>, at: u64) -> Option<BrokenRule> {
+    use volatile_header as field;
     let is_past_end = at > MAX_LENGTH_BYTES;
-    if is_past_end || file.little(at, 8) != SE_SPARSE_VOLATILE_MAGIC {
+    if is_past_end || file.little_field(at, field::MAGIC) != SE_SPARSE_VOLATILE_MAGIC {
         Some(SE_SPARSE_VOLATILE)
-    } else if file.little(at.saturating_add(24), 8) != 0 {
+    } else if file.little_field(at, field::REPLAY_JOURNAL) != 0 {
         Some(SE_SPARSE_JOURNAL)
     } else {
-        has_padding(file, at, 32).then_some(SE_SPARSE_PADDING)
+        has_padding(file, at, field::PAD).then_some(SE_SPARSE_PADDING)
     }
 }
 
@@ -387,8 +381,8 @@ fn broken_directory(start_sector: u64, sectors: u64) -> Option<BrokenRule> {
     end.is_none_or(|end| end > MAX_LENGTH_BYTES).then_some(SE_SPARSE_DIRECTORY)
 }
 
-/// Reports whether the rest of the header at `at` has other bytes than zeros, from `inside` on.
-fn has_padding(file: &Bytes<'_>, at: u64, inside: usize) -> bool {
+/// Reports whether the padding of the header at `at`, which begins with this field, has other bytes than zeros.
+fn has_padding(file: &Bytes<'_>, at: u64, padding: StructureField) -> bool {
     let bytes: [u8; HEADER_BYTES] = file.array(at);
-    bytes.iter().skip(inside).any(|byte| *byte != 0)
+    bytes.iter().skip(padding.at).any(|byte| *byte != 0)
 }

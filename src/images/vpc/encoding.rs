@@ -76,6 +76,12 @@ pub fn dynamic_header(
     bytes
 }
 
+/// Returns the length of the bitmap before the data of a block. QEMU rounds the number of its bytes down before it
+/// rounds it up to a sector, so that blocks below 4 KiB have none (`block/vpc.c`, `vpc_open`).
+pub const fn bitmap_bytes(block_bytes: u64) -> u64 {
+    (block_bytes / (8 * SECTOR_BYTES)).next_multiple_of(SECTOR_BYTES)
+}
+
 /// Writes the checksum of a structure to `at`: the one's complement of the sum of its other bytes.
 fn put_checksum(structure: &mut [u8], at: usize) {
     let sum = structure.iter().fold(0u32, |sum, byte| sum.wrapping_add(u32::from(*byte)));

@@ -22,7 +22,7 @@ use super::qcow2::{
     BLOCK_ENTRY_BYTES, Builder, MappedCluster, ONES, report_structures, write_table,
 };
 use crate::formats::vpc::constants::{DYNAMIC_HEADER_BYTES, FOOTER_BYTES};
-use encoding::{FooterFields, SECTOR_BYTES, dynamic_header};
+use encoding::{FooterFields, SECTOR_BYTES, bitmap_bytes, dynamic_header};
 
 /// The drawer of the format.
 pub struct Drawer;
@@ -86,6 +86,14 @@ impl ImageDrawer for Drawer {
 
     fn broken_entries(&self, image: &Image, take: &mut dyn FnMut(BrokenEntry)) {
         rules::broken_entries(image, take);
+    }
+
+    fn broken_by_specification(
+        &self,
+        files: &LayerFiles,
+        _below: Option<&LayerFiles>,
+    ) -> Option<BrokenRule> {
+        rules::broken_by_specification(&files.image)
     }
 
     fn has_signature(&self, image: &Image, _rule: BrokenRule) -> bool {
@@ -350,12 +358,6 @@ impl VpcForm {
             ..FilePlan::default()
         }
     }
-}
-
-/// Returns the length of the bitmap before the data of a block. QEMU rounds the number of its bytes down before it
-/// rounds it up to a sector, so that blocks below 4 KiB have none (`block/vpc.c`, `vpc_open`).
-pub const fn bitmap_bytes(block_bytes: u64) -> u64 {
-    (block_bytes / (8 * SECTOR_BYTES)).next_multiple_of(SECTOR_BYTES)
 }
 
 /// The attacks on VHD. A dynamic disk has 13 fields of the footer, 7 of the dynamic header, and 13 of the other footer.

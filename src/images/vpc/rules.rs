@@ -4,38 +4,35 @@
 //! start of the file, and chooses the size by the creator. Other readers may choose otherwise, so an image breaks a
 //! rule only if none of these choices is left.
 
+use crate::formats::anatomy::StructureField;
 use crate::formats::vpc::constants::{
-    CHS_CREATORS, COOKIE, DYNAMIC_COOKIE, FOOTER_BYTES, FOOTER_CHECKSUM_AT, MAX_CHS_SECTORS,
+    CHS_CREATORS, COOKIE, DYNAMIC_COOKIE, DYNAMIC_HEADER_BYTES, FOOTER_BYTES, MAX_CHS_SECTORS,
     MAX_SECTORS, MAX_TABLE_ENTRIES, MIN_BLOCK_BYTES, SECTOR_BYTES, TYPE_FIXED, UNALLOCATED,
+    dynamic_header, footer,
 };
-use crate::images::damage::rules::{BrokenEntry, BrokenRule, Bytes, if_no_reading_is_left};
+use crate::images::damage::rules::{BrokenEntry, BrokenRule, Bytes, if_no_reading_is_left, rules};
 use crate::images::files::image::Image;
 
-pub(super) const VPC_FOOTER_COOKIE: BrokenRule = "VHD footer cookie";
-pub(super) const VPC_FOOTER_COPY: BrokenRule = "VHD copy of the footer";
-const VPC_FOOTER_CHECKSUM: BrokenRule = "VHD footer checksum";
-const VPC_LARGE: BrokenRule = "VHD size above 2040 GiB";
-const VPC_HEADER_COOKIE: BrokenRule = "VHD dynamic header cookie";
-const VPC_BLOCK_SIZE: BrokenRule = "VHD block size";
-const VPC_SHORT_TABLE: BrokenRule = "VHD table below the size";
-const VPC_LONG_TABLE: BrokenRule = "VHD table of 2^29 entries";
-const VPC_TABLE_PAST_END: BrokenRule = "VHD table past the end of the file";
-const VPC_BLOCK_PAST_END: BrokenRule = "VHD block past the end of the file";
+use super::encoding::bitmap_bytes;
 
-/// The rules about whole images.
-pub(super) const VPC_OPEN_RULES: &[BrokenRule] = &[
-    VPC_FOOTER_COOKIE,
-    VPC_FOOTER_COPY,
-    VPC_FOOTER_CHECKSUM,
-    VPC_LARGE,
-    VPC_HEADER_COOKIE,
-    VPC_BLOCK_SIZE,
-    VPC_SHORT_TABLE,
-    VPC_LONG_TABLE,
-    VPC_TABLE_PAST_END,
-];
-/// The rules about entries.
-pub(super) const VPC_ENTRY_RULES: &[BrokenRule] = &[VPC_BLOCK_PAST_END];
+rules! {
+    /// The rules about whole images.
+    VPC_OPEN_RULES {
+        VPC_FOOTER_COOKIE = "VHD footer cookie",
+        VPC_FOOTER_COPY = "VHD copy of the footer",
+        VPC_FOOTER_CHECKSUM = "VHD footer checksum",
+        VPC_LARGE = "VHD size above 2040 GiB",
+        VPC_HEADER_COOKIE = "VHD dynamic header cookie",
+        VPC_BLOCK_SIZE = "VHD block size",
+        VPC_SHORT_TABLE = "VHD table below the size",
+        VPC_LONG_TABLE = "VHD table of 2^29 entries",
+        VPC_TABLE_PAST_END = "VHD table past the end of the file",
+    }
+    /// The rules about entries.
+    VPC_ENTRY_RULES {
+        VPC_BLOCK_PAST_END = "VHD block past the end of the file",
+    }
+}
 
 /// The number of entries that are judged. Programs make fewer.
 const VPC_JUDGED_ENTRIES: u64 = 1 << 15;
@@ -74,8 +71,9 @@ pub(super) fn has_cookie(image: &Image) -> bool {
 /// Calls `take` with the entries that break a rule, if all readers find the same table.
 pub(super) fn broken_entries(image: &Image, take: &mut dyn FnMut(BrokenEntry)) {
     let file = File(Bytes::new(image));
-    let header = file.0.big(16, 8);
-    let is_same = |at| !file.is_valid_footer(at) || file.0.big(at.saturating_add(16), 8) == header;
+    let header = file.0.big_field(0, footer::DATA_OFFSET);
+    let is_same =
+        |at| !file.is_valid_footer(at) || file.0.big_field(at, footer::DATA_OFFSET) == header;
     if !file.is_valid_footer(0)
         || file.is_fixed(0)
         || file.broken_for_qemu().is_some()
@@ -83,20 +81,77 @@ pub(super) fn broken_entries(image: &Image, take: &mut dyn FnMut(BrokenEntry)) {
     {
         return;
     }
-    let (table, entries, block) = file.table(header);
-    let end = file.0.end_of_sectors();
-    // Blocks below 4 KiB have no bitmap, see `formats::vpc::headers`.
-    let bitmap = (block / (8 * SECTOR_BYTES)).next_multiple_of(SECTOR_BYTES);
-    file.0.each_entry(table, entries.min(VPC_JUDGED_ENTRIES), |index, entry: [u8; 4]| {
-        let entry = u32::from_be_bytes(entry);
-        let data = u64::from(entry) * SECTOR_BYTES + bitmap;
-        if entry != UNALLOCATED && data + block > end {
+    let table = file.table(header);
+    let (block, end) = (table.block, file.0.end_of_sectors());
+    table.each_block(&file.0, |index, start| {
+        let data = start + table.bitmap();
+        if data + block > end {
             // The bytes that the file has can be read.
             let there = end.saturating_sub(data);
             let guest = index * block + there..(index + 1) * block;
             take(BrokenEntry { rule: VPC_BLOCK_PAST_END, guest, is_mapped: false });
         }
     });
+}
+
+const VPC_FOOTERS: BrokenRule = "VHD footers that differ";
+const VPC_HEADER_CHECKSUM: BrokenRule = "VHD dynamic header checksum";
+const VPC_BITMAP: BrokenRule = "VHD bitmap without a sector";
+
+/// Returns the first rule that only the specification demands and that a built image breaks.
+pub(super) fn broken_by_specification(image: &Image) -> Option<BrokenRule> {
+    let file = File(Bytes::new(image));
+    if !file.has_cookie(0) {
+        return None;
+    }
+    let last = file.0.length().saturating_sub(FOOTER_BYTES as u64);
+    let header = file.0.big_field(0, footer::DATA_OFFSET);
+    if file.has_cookie(last) && file.footer(last) != file.footer(0) {
+        Some(VPC_FOOTERS)
+    } else if !has_checksum(&file.0.array::<DYNAMIC_HEADER_BYTES>(header), dynamic_header::CHECKSUM)
+    {
+        Some(VPC_HEADER_CHECKSUM)
+    } else {
+        let (table, mut is_whole) = (file.table(header), true);
+        // The build stores whole blocks.
+        table.each_block(&file.0, |_, start| {
+            let mut sectors = (start..start + table.bitmap()).step_by(SECTOR_BYTES as usize);
+            is_whole &= sectors.all(|at| file.0.array(at) == [0xff; SECTOR_BYTES as usize]);
+        });
+        (!is_whole).then_some(VPC_BITMAP)
+    }
+}
+
+/// The place of a table, and the blocks that it names.
+struct VpcTable {
+    /// The offset of the table.
+    at: u64,
+    entries: u64,
+    /// The length of a block in bytes.
+    block: u64,
+}
+
+impl VpcTable {
+    /// Returns the length of the bitmap before each block. Blocks below 4 KiB have none (`block/vpc.c`, `vpc_open`).
+    fn bitmap(&self) -> u64 {
+        bitmap_bytes(self.block)
+    }
+
+    /// Calls `take` with the index and the start of each stored block.
+    fn each_block(&self, bytes: &Bytes<'_>, mut take: impl FnMut(u64, u64)) {
+        let entries = self.entries.min(VPC_JUDGED_ENTRIES);
+        bytes.each_entry((self.at, entries), UNALLOCATED.to_be_bytes(), |index, entry| {
+            take(index, u64::from(u32::from_be_bytes(entry)) * SECTOR_BYTES);
+        });
+    }
+}
+
+/// Reports whether a structure contains its checksum: the one's complement of the sum of all other bytes.
+fn has_checksum(structure: &[u8], checksum: StructureField) -> bool {
+    let sum = |bytes: &[u8]| bytes.iter().map(|byte| u32::from(*byte)).sum::<u32>();
+    let (before, rest) = structure.split_at(checksum.at);
+    let (stored, behind) = rest.split_at(checksum.width_bytes);
+    stored == (!(sum(before) + sum(behind))).to_be_bytes()
 }
 
 /// A file.
@@ -136,32 +191,32 @@ impl File<'_> {
         self.0.array(at) == COOKIE
     }
 
+    fn footer(&self, at: u64) -> [u8; FOOTER_BYTES] {
+        self.0.array(at)
+    }
+
     fn is_valid_footer(&self, at: u64) -> bool {
-        let footer: [u8; FOOTER_BYTES] = self.0.array(at);
-        let sum = |bytes: &[u8]| bytes.iter().map(|byte| u32::from(*byte)).sum::<u32>();
-        let (before, rest) = footer.split_at(FOOTER_CHECKSUM_AT);
-        let (stored, behind) = rest.split_at(4);
-        let computed = !(sum(before) + sum(behind));
-        self.has_cookie(at) && stored == computed.to_be_bytes()
+        self.has_cookie(at) && has_checksum(&self.footer(at), footer::CHECKSUM)
     }
 
     /// Reports whether a footer is that of a fixed disk.
     fn is_fixed(&self, footer: u64) -> bool {
-        self.0.big(footer.saturating_add(60), 4) == u64::from(TYPE_FIXED)
+        self.0.big_field(footer, footer::DISK_TYPE) == u64::from(TYPE_FIXED)
     }
 
     /// Returns the number of guest sectors that a footer states.
     fn sectors(&self, footer: u64, size: StatedSize) -> u64 {
-        let number = |inside, width| self.0.big(footer.saturating_add(inside), width);
-        let geometry = number(56, 2) * number(58, 1) * number(59, 1);
-        let creator: [u8; 4] = self.0.array(footer.saturating_add(28));
+        let number = |field| self.0.big_field(footer, field);
+        let geometry = [footer::CYLINDERS, footer::HEADS, footer::SECTORS_PER_TRACK];
+        let geometry = geometry.into_iter().map(number).product();
+        let creator = number(footer::CREATOR_APPLICATION);
+        let states_geometry = || {
+            CHS_CREATORS.iter().any(|it| u64::from(u32::from_be_bytes(*it)) == creator)
+                && geometry != MAX_CHS_SECTORS
+        };
         match size {
-            StatedSize::ByCreator
-                if CHS_CREATORS.contains(&creator) && geometry != MAX_CHS_SECTORS =>
-            {
-                geometry
-            }
-            _ => number(48, 8) / SECTOR_BYTES,
+            StatedSize::ByCreator if states_geometry() => geometry,
+            _ => number(footer::CURRENT_SIZE) / SECTOR_BYTES,
         }
     }
 
@@ -174,14 +229,13 @@ impl File<'_> {
         if let Some(broken) = self.large(footer, size) {
             return Some(broken);
         }
-        let header = self.0.big(footer.saturating_add(16), 8);
+        let header = self.0.big_field(footer, footer::DATA_OFFSET);
         if header > i64::MAX as u64 || self.0.array(header) != DYNAMIC_COOKIE {
             return Some(VPC_HEADER_COOKIE);
         }
-        let (table, entries, block) = self.table(header);
-        let end_of_table = table
-            .checked_add(entries * 4)
-            .and_then(|end| end.checked_next_multiple_of(SECTOR_BYTES));
+        let VpcTable { at, entries, block } = self.table(header);
+        let end_of_table =
+            at.checked_add(entries * 4).and_then(|end| end.checked_next_multiple_of(SECTOR_BYTES));
         if !block.is_power_of_two() || block < u64::from(MIN_BLOCK_BYTES) {
             Some(VPC_BLOCK_SIZE)
         } else if entries * block < self.sectors(footer, size) * SECTOR_BYTES {
@@ -195,9 +249,13 @@ impl File<'_> {
         }
     }
 
-    /// Returns the offset of the table, the number of its entries and the length of a block.
-    fn table(&self, header: u64) -> (u64, u64, u64) {
-        let number = |inside, width| self.0.big(header.saturating_add(inside), width);
-        (number(16, 8), number(28, 4), number(32, 4))
+    /// Returns the table that the dynamic header at `header` names.
+    fn table(&self, header: u64) -> VpcTable {
+        let number = |field| self.0.big_field(header, field);
+        VpcTable {
+            at: number(dynamic_header::TABLE_OFFSET),
+            entries: number(dynamic_header::MAX_TABLE_ENTRIES),
+            block: number(dynamic_header::BLOCK_SIZE),
+        }
     }
 }

@@ -12,6 +12,7 @@ use qcowfuzz::formats::anatomy::{Anatomy, Part, Structure};
 use qcowfuzz::harness::{Harness, Walker};
 use qcowfuzz::images::Image;
 use qcowfuzz::internal::harness::oracles::layout::LayoutJudge;
+use qcowfuzz::internal::images::files::LayerFiles;
 use qcowfuzz::internal::programs::operand::{Base, ImageForm};
 use qcowfuzz::programs::Program;
 use qcowfuzz::programs::generate::generate_any;
@@ -21,19 +22,19 @@ use qcowfuzz::programs::generate::generate_any;
 type Bug = (&'static str, &'static str, fn(&mut Image, &Anatomy) -> bool);
 
 const VPC_BUGS: [Bug; 5] = [
-    ("a footer has a wrong checksum", "layout: footer", |image, _| {
+    ("a footer has a wrong checksum", "layout: VHD footer", |image, _| {
         let last = image.length_bytes() - 512;
         // A dynamic disk may have no footer at its end.
         let at = if image.number(HostOffset::ZERO, 8) == CONECTIX { 0 } else { last };
         flip(image, at + 40)
     }),
-    ("the two footers differ", "layout: footers", |image, anatomy| {
+    ("the two footers differ", "layout: VHD footers that differ, ", |image, anatomy| {
         let last = image.length_bytes() - 512;
         let both = !anatomy.of(Part::Table).is_empty()
             && image.number(HostOffset::new(last), 8) == CONECTIX;
         both && flip(image, last + 70)
     }),
-    ("a dynamic header has a wrong checksum", "layout: dynamic header checksum", |image, _| {
+    ("a dynamic header has a wrong checksum", "layout: VHD dynamic header checksum", |image, _| {
         let header = image.number(HostOffset::new(16), 8);
         image.number(HostOffset::ZERO, 8) == CONECTIX && flip(image, header + 600)
     }),
@@ -43,7 +44,7 @@ const VPC_BUGS: [Bug; 5] = [
         image.overwrite(other.at, &sector.to_be_bytes());
         true
     }),
-    ("a bitmap says that the file lacks a sector", "layout: sector bitmap", |image, anatomy| {
+    ("a bitmap says that the file lacks a sector", "layout: VHD bitmap", |image, anatomy| {
         anatomy.of(Part::BlockFront).first().is_some_and(|bitmap| flip(image, bitmap.at.get()))
     }),
 ];
@@ -53,21 +54,20 @@ const VDI_DATA_AT: u64 = 344;
 const VDI_ALLOCATED_AT: u64 = 388;
 
 const VDI_BUGS: [Bug; 6] = [
-    ("the signature is wrong", "layout: rules", |image, _| flip(image, 64)),
-    ("the identity of a parent is stated", "layout: rules", |image, _| flip(image, 455)),
-    ("the number of stored blocks is wrong", "layout: check", |image, _| {
+    ("the signature is wrong", "layout: VDI signature", |image, _| flip(image, 64)),
+    ("the identity of a parent is stated", "layout: VDI parent", |image, _| flip(image, 455)),
+    ("the number of stored blocks is wrong", "layout: VDI number of stored blocks", |image, _| {
         flip(image, VDI_ALLOCATED_AT)
     }),
-    ("two blocks lie in one place", "layout: check", |image, anatomy| {
-        let [one, .., other] = anatomy.of(Part::Table) else { return false };
-        let block = image.number(one.at, 4) as u32;
-        let is_stored = |entry: u32| u32::from_be_bytes(entry.to_le_bytes()) < u32::MAX - 1;
-        image.overwrite(other.at, &block.to_be_bytes());
-        is_stored(block)
+    ("two blocks lie in one place", "layout: two structures", |image, anatomy| {
+        let [one, .., other] = stored_entries(image, anatomy)[..] else { return false };
+        let block = image.number(one, 4) as u32;
+        image.overwrite(other, &block.to_be_bytes());
+        true
     }),
-    ("a block lies past the last place", "layout: check", |image, anatomy| {
-        let Some(entry) = anatomy.of(Part::Table).first() else { return false };
-        image.overwrite(entry.at, &(1u32 << 30).to_le_bytes());
+    ("a block lies past the last place", "layout: structure", |image, anatomy| {
+        let [one, ..] = stored_entries(image, anatomy)[..] else { return false };
+        image.overwrite(one, &(1u32 << 30).to_le_bytes());
         true
     }),
     ("the blocks begin in the block map", "layout: two structures", |image, anatomy| {
@@ -79,6 +79,13 @@ const VDI_BUGS: [Bug; 6] = [
         lowest == Some(begins)
     }),
 ];
+
+/// Returns the offsets of the entries of a VDI image that name a block of the file.
+fn stored_entries(image: &Image, anatomy: &Anatomy) -> Vec<HostOffset> {
+    let entries = anatomy.of(Part::Table).iter().map(|it| it.at);
+    let block = |at| (image.number(at, 4) as u32).swap_bytes();
+    entries.filter(|at| block(*at) < u32::MAX - 1).collect()
+}
 
 /// The first eight bytes of a footer.
 const CONECTIX: u64 = u64::from_be_bytes(*b"conectix");
@@ -145,13 +152,13 @@ fn assert_found(base: Base, format: ImageFormat, bugs: &[Bug]) {
     for rng_seed in 0..160 {
         harness.build(&program(base, rng_seed).encode());
         let Some(files) = harness.images().layers().last() else { continue };
-        assert_eq!((files.format, judge.check(format, &files.image, None).err()), (format, None));
+        assert_eq!((files.format, judge.check(files, None).err()), (format, None));
         anatomy.read(format, &files.image).unwrap();
         for ((name, expected, plant), count) in bugs.iter().zip(&mut planted) {
-            let mut image = files.image.clone();
-            if plant(&mut image, &anatomy) {
+            let mut altered = LayerFiles::clone(files);
+            if plant(&mut altered.image, &anatomy) {
                 *count += 1;
-                let found = judge.check(format, &image, None).map_err(|it| it.fingerprint());
+                let found = judge.check(&altered, None).map_err(|it| it.fingerprint());
                 let found = found.expect_err(name);
                 assert!(found.starts_with(expected), "{rng_seed}: {name}: {found}");
             }

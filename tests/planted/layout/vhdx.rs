@@ -94,73 +94,92 @@ impl Altered {
 
 /// The bugs.
 pub const BUGS: [Bug; 22] = [
-    ("the file has another signature", "layout: file signature, ", |image, _| {
+    ("the file has another signature", "layout: VHDX file signature, ", |image, _| {
         alter(image, |it| {
             it.write(0, b"V");
             Some(())
         })
     }),
-    ("both headers have wrong checksums", "layout: headers, ", |image, _| {
+    ("both headers have wrong checksums", "layout: VHDX header checksum, ", |image, _| {
         alter(image, |it| {
             HEADERS.into_iter().for_each(|header| it.write(header + 100, &[1]));
             Some(())
         })
     }),
-    ("both headers count", "layout: sequence numbers of the headers, ", |image, _| {
+    ("both headers count", "layout: VHDX headers that both count, ", |image, _| {
         alter(image, |it| {
             let current: [u8; HEADER_BYTES] = read(&it.image, it.header);
             it.write(HEADERS[0] + HEADERS[1] - it.header, &current);
             Some(())
         })
     }),
-    ("the log has an identity", "layout: log, ", |image, _| {
+    ("the log has an identity", "layout: VHDX log that is not empty, ", |image, _| {
         alter(image, |it| {
             it.write(it.header + 48, &[7; 16]);
             it.seal::<HEADER_BYTES>(it.header);
             Some(())
         })
     }),
-    ("the log lies in the middle of a MiB", "layout: log, ", |image, _| {
+    ("the log lies in the middle of a MiB", "layout: VHDX log offset, ", |image, _| {
         alter(image, |it| {
-            // QEMU refuses that only if the log is not empty.
             it.write(it.header + 72, &(it.log + 4096).to_le_bytes());
             it.seal::<HEADER_BYTES>(it.header);
             Some(())
         })
     }),
-    ("the log lies in the block allocation table", "layout: regions, ", |image, _| {
-        alter(image, |it| {
-            it.write(it.header + 72, &it.bat.to_le_bytes());
-            it.seal::<HEADER_BYTES>(it.header);
-            Some(())
-        })
-    }),
-    ("the second region table has a wrong checksum", "layout: region tables, ", |image, _| {
-        alter(image, |it| {
-            it.write(REGION_TABLES[1] + 4, &[0; 4]);
-            Some(())
-        })
-    }),
-    ("both region tables have wrong checksums", "layout: regions, ", |image, _| {
-        alter(image, |it| {
-            REGION_TABLES.into_iter().for_each(|table| it.write(table + 4, &[0; 4]));
-            Some(())
-        })
-    }),
-    ("a region does not begin with a MiB", "layout: region, ", |image, _| {
-        alter(image, |it| {
-            it.write_region(METADATA_REGION, 16, &(it.metadata + 4096).to_le_bytes());
-            it.write_region(METADATA_REGION, 24, &(1u32 << 18).to_le_bytes());
-            Some(())
-        })
-    }),
-    ("the table's region is as long as the table", "layout: length of a region, ", |image, _| {
-        alter(image, |it| {
-            it.write_region(BAT_REGION, 24, &(1u32 << 19).to_le_bytes());
-            Some(())
-        })
-    }),
-    ("two metadata items lie in one place", "layout: metadata item, ", |image, _| {
+    (
+        "the log lies in the block allocation table",
+        "layout: VHDX overlapping regions, ",
+        |image, _| {
+            alter(image, |it| {
+                it.write(it.header + 72, &it.bat.to_le_bytes());
+                it.seal::<HEADER_BYTES>(it.header);
+                Some(())
+            })
+        },
+    ),
+    (
+        "the second region table has a wrong checksum",
+        "layout: VHDX region tables that differ, ",
+        |image, _| {
+            alter(image, |it| {
+                it.write(REGION_TABLES[1] + 4, &[0; 4]);
+                Some(())
+            })
+        },
+    ),
+    (
+        "both region tables have wrong checksums",
+        "layout: VHDX region table checksum, ",
+        |image, _| {
+            alter(image, |it| {
+                REGION_TABLES.into_iter().for_each(|table| it.write(table + 4, &[0; 4]));
+                Some(())
+            })
+        },
+    ),
+    (
+        "a region does not begin with a MiB",
+        "layout: VHDX region beside its boundary, ",
+        |image, _| {
+            alter(image, |it| {
+                it.write_region(BAT_REGION, 16, &(it.bat + 4096).to_le_bytes());
+                it.write_region(BAT_REGION, 24, &(1u32 << 19).to_le_bytes());
+                Some(())
+            })
+        },
+    ),
+    (
+        "the table's region is as long as the table",
+        "layout: VHDX region beside its boundary, ",
+        |image, _| {
+            alter(image, |it| {
+                it.write_region(BAT_REGION, 24, &(1u32 << 19).to_le_bytes());
+                Some(())
+            })
+        },
+    ),
+    ("two metadata items lie in one place", "layout: two structures, ", |image, _| {
         alter(image, |it| {
             let first = entry(&it.image, it.metadata + 32, FILE_PARAMETERS);
             let offset: [u8; 4] = read(&it.image, first + 16);
@@ -170,40 +189,30 @@ pub const BUGS: [Bug; 22] = [
     }),
     (
         "a block of zeros has a state without a meaning",
-        "layout: entry of the block allocation table, ",
+        "layout: VHDX entry of a block, ",
         |image, _| alter(image, |it| it.write_entry(it.absent()?, 4)),
     ),
     (
         "a block has the state of QEMU's old drafts",
-        "layout: entry of the block allocation table, ",
+        "layout: VHDX entry of a block, ",
         |image, _| alter(image, |it| it.write_entry(it.absent()?, 5)),
     ),
-    (
-        "a part of a block lies in a parent",
-        "layout: entry of the block allocation table, ",
-        |image, _| {
-            alter(image, |it| {
-                let index = it.stored()?;
-                it.write_entry(index, it.number(it.bat + index * 8) | 1)
-            })
-        },
-    ),
-    (
-        "a discarded block keeps its room",
-        "layout: entry of the block allocation table, ",
-        |image, _| {
-            alter(image, |it| {
-                let index = it.stored()?;
-                it.write_entry(index, it.number(it.bat + index * 8) & !7 | 3)
-            })
-        },
-    ),
-    (
-        "a stored block has no offset",
-        "layout: entry of the block allocation table, ",
-        |image, _| alter(image, |it| it.write_entry(it.absent()?, 6)),
-    ),
-    ("an entry has a reserved bit", "layout: entry of the block allocation table, ", |image, _| {
+    ("a part of a block lies in a parent", "layout: VHDX entry of a block, ", |image, _| {
+        alter(image, |it| {
+            let index = it.stored()?;
+            it.write_entry(index, it.number(it.bat + index * 8) | 1)
+        })
+    }),
+    ("a discarded block keeps its room", "layout: VHDX entry of a block, ", |image, _| {
+        alter(image, |it| {
+            let index = it.stored()?;
+            it.write_entry(index, it.number(it.bat + index * 8) & !7 | 3)
+        })
+    }),
+    ("a stored block has no offset", "layout: VHDX entry of a block, ", |image, _| {
+        alter(image, |it| it.write_entry(it.absent()?, 6))
+    }),
+    ("an entry has a reserved bit", "layout: VHDX entry of a block, ", |image, _| {
         alter(image, |it| {
             let index = it.stored()?;
             it.write_entry(index, it.number(it.bat + index * 8) | 1 << 12)
@@ -211,12 +220,12 @@ pub const BUGS: [Bug; 22] = [
     }),
     (
         "the entry of a sector bitmap has a state",
-        "layout: entry of the block allocation table, ",
+        "layout: VHDX entry of a sector bitmap, ",
         |image, _| alter(image, |it| it.write_entry(it.table.chunk_blocks(), 1)),
     ),
     (
         "the entry of a sector bitmap has an offset",
-        "layout: entry of the block allocation table, ",
+        "layout: VHDX entry of a sector bitmap, ",
         |image, _| {
             alter(image, |it| {
                 let past = it.image.length_bytes().next_multiple_of(MIB);

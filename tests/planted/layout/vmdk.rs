@@ -125,7 +125,7 @@ const FAULTS: &[Fault] = &[
             built.set(at, &[0xf7]);
             Some(())
         },
-        &["layout: marker of a grain, its guest sector"],
+        &["layout: VMDK marker of another grain, "],
     ),
     (
         "a marker with a length of 0",
@@ -134,7 +134,7 @@ const FAULTS: &[Fault] = &[
             built.set(at + 8, &[0; 4]);
             Some(())
         },
-        &["layout: marker of a grain, at most two grains"],
+        &["layout: VMDK length in a marker, "],
     ),
     (
         "a compressed grain without the header of its stream",
@@ -143,7 +143,7 @@ const FAULTS: &[Fault] = &[
             built.set(at, &[0; 2]);
             Some(())
         },
-        &["layout: compressed grain, a zlib stream"],
+        &["layout: VMDK zlib header, "],
     ),
     (
         "two entries with one grain",
@@ -170,7 +170,7 @@ const FAULTS: &[Fault] = &[
             let (places, _) = *built.grains.first()?;
             (built.header.compression == 0).then(|| built.set_both(places, 2))
         },
-        &["layout: two structures, apart"],
+        &["layout: VMDK grain before the overhead, "],
     ),
     (
         "a redundant table that differs",
@@ -178,7 +178,7 @@ const FAULTS: &[Fault] = &[
             let ([_, copy], sector) = *built.grains.first()?;
             built.has_copy().then(|| built.set(copy, &(sector ^ 1).to_le_bytes()))
         },
-        &["layout: redundant table, the same entries"],
+        &["layout: VMDK redundant table with other entries, "],
     ),
     (
         "a redundant directory without a table",
@@ -186,7 +186,7 @@ const FAULTS: &[Fault] = &[
             let [_, copy] = *built.directory.first()?;
             built.has_copy().then(|| built.set(copy, &[0; 4]))
         },
-        &["layout: redundant directory, the same tables"],
+        &["layout: VMDK redundant directory with other tables, "],
     ),
     (
         "a redundant directory with the other's tables",
@@ -200,22 +200,22 @@ const FAULTS: &[Fault] = &[
     (
         "a descriptor of another size",
         |built| built.replace_text(" SPARSE", "1SPARSE"),
-        &["layout: descriptor's extent, the capacity"],
+        &["layout: VMDK extent of another size, "],
     ),
     (
         "a descriptor of another type",
         |built| built.replace_text("createType=\"", "createType=\"x"),
-        &["layout: descriptor's type, that of the grains"],
+        &["layout: VMDK createType of other grains, "],
     ),
     (
         "a descriptor without an identity",
         |built| built.replace_text("CID=", "cid="),
-        &["layout: CID, a number of content"],
+        &["layout: VMDK CID of no content, "],
     ),
     (
         "a descriptor with a parent",
         |built| built.replace_text("parentCID=f", "parentCID=e"),
-        &["layout: parentCID, the CID of the parent"],
+        &["layout: VMDK parentCID of another content, "],
     ),
     (
         "a footer with another size",
@@ -224,7 +224,7 @@ const FAULTS: &[Fault] = &[
             let capacity = built.header.capacity_sectors ^ 1;
             built.has_footer.then(|| built.set(at, &capacity.to_le_bytes()))
         },
-        &["layout: headers, the same"],
+        &["layout: VMDK footer with other fields, "],
     ),
     (
         "a footer without a marker",
@@ -232,12 +232,12 @@ const FAULTS: &[Fault] = &[
             let at = built.image.length_bytes() - STREAM_FOOTER_BYTES as u64;
             built.has_footer.then(|| built.set(at + 12, &[4]))
         },
-        &["layout: footer, valid"],
+        &["layout: VMDK footer, "],
     ),
     (
         "a version that no reader knows",
         |built| (!built.has_footer).then(|| built.set(4, &[9])),
-        &["layout: header, valid"],
+        &["layout: VMDK version, "],
     ),
 ];
 
@@ -258,7 +258,9 @@ fn images() -> Vec<Image> {
 fn every_fault_in_the_structures_of_vmdk_images_is_found() {
     let images = images();
     let found = |image: &Image| {
-        let checked = LayoutJudge::default().check(ImageFormat::Vmdk, image, None);
+        let format = ImageFormat::Vmdk;
+        let files = LayerFiles { image: image.clone(), format, ..LayerFiles::default() };
+        let checked = LayoutJudge::default().check(&files, None);
         checked.err().map(|violation| violation.fingerprint())
     };
     for image in &images {
@@ -302,14 +304,24 @@ fn child() -> (LayerFiles, Image) {
 fn every_fault_in_the_reference_to_a_parent_is_found() {
     let (parent, image) = child();
     let found = |image: &Image| {
-        let checked = LayoutJudge::default().check(ImageFormat::Vmdk, image, Some(&parent));
+        let format = ImageFormat::Vmdk;
+        let files = LayerFiles { image: image.clone(), format, ..LayerFiles::default() };
+        let checked = LayoutJudge::default().check(&files, Some(&parent));
         checked.err().map(|violation| violation.fingerprint())
     };
     assert_eq!(found(&image), None);
     for (from, to, expected) in [
-        ("parentCID=f", "parentCID=e", "layout: parentCID, the CID of the parent"),
-        ("parentFileNameHint=\"", "parentFileNameHint=\"x", "layout: parentFileNameHint"),
-        ("parentFileNameHint=\"", "parentFileNameHunt=\"", "layout: parentFileNameHint"),
+        ("parentCID=f", "parentCID=e", "layout: VMDK parentCID of another content, "),
+        (
+            "parentFileNameHint=\"",
+            "parentFileNameHint=\"x",
+            "layout: VMDK parentFileNameHint of another file, ",
+        ),
+        (
+            "parentFileNameHint=\"",
+            "parentFileNameHunt=\"",
+            "layout: VMDK parentFileNameHint of another file, ",
+        ),
     ] {
         let mut built = Built::new(&image).unwrap();
         built.replace_text(from, to).unwrap();

@@ -32,27 +32,27 @@ const FAULTS: &[Fault] = &[
     (
         "an extent of another size",
         |files| files.replace_text("RW 64 FLAT", "RW 63 FLAT"),
-        "layout: flat extent, a file of its length",
+        "layout: VMDK extent of another size, ",
     ),
     (
         "another name of a file",
         |files| files.replace_text("-s1.vmdk", "-s9.vmdk"),
-        "layout: extent, the name of its file",
+        "layout: VMDK extent with another name, ",
     ),
     (
         "an extent that does not count",
         |files| files.replace_text("RW 128 SESPARSE", "RO 128 SESPARSE"),
-        "layout: extent, the name of its file",
+        "layout: VMDK extent with another name, ",
     ),
     (
         "another kind",
         |files| files.replace_text("SESPARSE", "VMFSPARS"),
-        "layout: extent, a file of its kind",
+        "layout: VMDK extent of another kind, ",
     ),
     (
         "no parent's identity",
         |files| files.replace_text("parentCID=f", "parentCID=e"),
-        "layout: parentCID",
+        "layout: VMDK parentCID of another content, ",
     ),
     (
         "a flat file without its last byte",
@@ -60,27 +60,39 @@ const FAULTS: &[Fault] = &[
             let length = files.extents[FLAT].length_bytes();
             files.extents[FLAT].cut(length - 1);
         },
-        "layout: flat extent, a file of its length",
+        "layout: VMDK extent of another size, ",
     ),
     (
         "another capacity of a sparse extent",
         |files| files.set(SPARSE, 12, 1),
-        "layout: extent, the capacity of its header",
+        "layout: VMDK extent of another size, ",
     ),
     (
         "another capacity of a COWD extent",
         |files| files.set(COWD, 12, 1),
-        "layout: extent, the capacity of its header",
+        "layout: VMDK extent of another size, ",
     ),
     (
         "another capacity of an seSparse extent",
         |files| files.set(SE_SPARSE, 16, 1),
-        "layout: extent, the capacity of its header",
+        "layout: VMDK extent of another size, ",
     ),
-    ("a reserved field", |files| files.set(SE_SPARSE, 48, 1), "layout: header, valid"),
-    ("a journal to replay", |files| files.set(SE_SPARSE, 512 + 24, 1), "layout: header, valid"),
-    ("an unknown table", |files| files.set(SE_SPARSE, 1024 + 7, 0x20), "layout: entry, a table"),
-    ("an unknown grain", |files| files.set(SE_SPARSE, 1536 + 7, 0x40), "layout: entry, a grain"),
+    ("a reserved field", |files| files.set(SE_SPARSE, 48, 1), "layout: seSparse reserved field, "),
+    (
+        "a journal to replay",
+        |files| files.set(SE_SPARSE, 512 + 24, 1),
+        "layout: seSparse journal to replay, ",
+    ),
+    (
+        "an unknown table",
+        |files| files.set(SE_SPARSE, 1024 + 7, 0x20),
+        "layout: seSparse entry of a table, ",
+    ),
+    (
+        "an unknown grain",
+        |files| files.set(SE_SPARSE, 1536 + 7, 0x40),
+        "layout: seSparse entry of a grain, ",
+    ),
     (
         "a grain that two entries name",
         |files| {
@@ -125,7 +137,7 @@ fn every_fault_in_the_files_beside_vmdk_images_is_found() {
     for (name, plant, expected) in FAULTS {
         let (mut altered, mut files) = Files::build();
         let check = |files: &LayerFiles| {
-            let checked = LayoutJudge::default().check_extents(files, None);
+            let checked = LayoutJudge::default().check(files, None);
             checked.err().map_or("nothing".into(), |violation| violation.fingerprint())
         };
         assert_eq!(check(&files), "nothing");

@@ -12,6 +12,7 @@ use crate::disk::extent::Mapping;
 use crate::disk::observer::{Event, Observer, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::Storage;
+use crate::formats::anatomy::{Anatomy, ByteOrder, Element, Part};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::layer::{Cover, entries_of, go_on};
 
@@ -171,6 +172,41 @@ impl<S: Storage + ?Sized> Blocks<'_, S> {
     /// Returns the number of guest bytes from `guest` to the end of its block.
     pub(crate) fn rest_of_block(&self, guest: GuestOffset) -> u64 {
         self.block_bytes - guest.get() % self.block_bytes
+    }
+}
+
+/// The number of bytes of a block table that are read at a time.
+const BLOCK_PIECE_BYTES: usize = 512;
+
+impl Anatomy {
+    /// Adds the entries of a block table that begins at `table`: an entry of 4 bytes for each block of `block_bytes`.
+    /// An entry of ones names no block, and is left out. Calls `add_block` with each of the other entries.
+    pub(super) fn add_blocks<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        (table, entries): (HostOffset, u64),
+        (block_bytes, order): (u64, ByteOrder),
+        mut add_block: impl FnMut(&mut Self, [u8; 4]),
+    ) -> Result<(), MapError> {
+        let place = |index: u64| table + index.saturating_mul(BLOCK_ENTRY_BYTES);
+        self.add_table(Part::Table, table, entries.saturating_mul(BLOCK_ENTRY_BYTES));
+        let (end, mut scratch) = (place(entries), [0; BLOCK_PIECE_BYTES]);
+        let _ = each_entries(storage, table, 0..entries, &mut scratch, |piece| -> Flow {
+            for EntryRun { indices, entry } in piece.runs().filter(|run| run.entry != [0xff; 4]) {
+                for index in indices {
+                    let start = index.saturating_mul(block_bytes);
+                    let guest = start..start.saturating_add(block_bytes);
+                    let element = Element::field(Part::Table, "", place(index), 4, guest);
+                    self.push(Element { order, ..element }.in_table(BLOCK_ENTRY_BYTES, end));
+                    add_block(self, entry);
+                    if self.room().is_break() {
+                        return Ok(ControlFlow::Break(()));
+                    }
+                }
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(())
     }
 }
 

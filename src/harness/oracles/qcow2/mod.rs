@@ -92,13 +92,7 @@ impl Structures {
                 layer.table_bytes = self.recount.active_table_bytes();
                 self.table_bytes.of_a_snapshot = self.recount.snapshot_table_bytes();
             } else {
-                layer.table_bytes = {
-                    let below = below.map(AsRef::as_ref);
-                    match files.extents.all() {
-                        [] => self.layout.check(files.format, &files.image, below)?,
-                        _ => self.layout.check_extents(files, below)?,
-                    }
-                };
+                layer.table_bytes = self.layout.check(files, below.map(AsRef::as_ref))?;
             }
             let count = files.extents.all().len();
             layer.walk_bytes = bounds::layer_bytes(files.format, layer.table_bytes, count);

@@ -27,6 +27,8 @@ pub struct Structure {
     pub part: Part,
     /// Its bytes. Only a malformed file ends before them.
     pub bytes: Range<u64>,
+    /// A walk reads the structure: it is a table or a directory of the disk, and no copy.
+    pub is_walked: bool,
 }
 
 /// The fields and the entries of an image, without table entries that are zero. The buffers are reused for the next
@@ -36,6 +38,8 @@ pub struct Anatomy {
     /// The elements of each part, in the order in which they were found. Many anatomies live on a stack.
     elements: Box<[Vec<Element>; Part::ALL.len()]>,
     count: usize,
+    /// Structures are kept, and no elements.
+    omits_elements: bool,
     pub(super) cluster_size: Option<ClusterSize>,
     structures: Vec<Structure>,
     /// The tables of a VMDK image.
@@ -45,6 +49,11 @@ pub struct Anatomy {
 }
 
 impl Anatomy {
+    /// Creates an anatomy that keeps the structures of images, and no elements.
+    pub fn of_structures() -> Self {
+        Self { omits_elements: true, ..Self::default() }
+    }
+
     /// Removes all elements and structures.
     pub fn clear(&mut self) {
         for elements in &mut *self.elements {
@@ -64,16 +73,26 @@ impl Anatomy {
         &self.elements[part.index()]
     }
 
-    /// Returns the structures of an image whose format is not qcow2, in no order.
+    /// Returns the structures and the stored blocks of an image whose format is not qcow2, in no order: at most
+    /// [`MAX_ELEMENTS`].
     pub fn structures(&self) -> &[Structure] {
         &self.structures
     }
 
     /// Adds a structure.
     pub(super) fn add_structure(&mut self, part: Part, start: HostOffset, length_bytes: u64) {
+        self.structure(part, start, length_bytes, false);
+    }
+
+    /// Adds a table or a directory that a walk reads.
+    pub(super) fn add_table(&mut self, part: Part, start: HostOffset, length_bytes: u64) {
+        self.structure(part, start, length_bytes, true);
+    }
+
+    fn structure(&mut self, part: Part, start: HostOffset, length_bytes: u64, is_walked: bool) {
         if self.structures.len() < MAX_ELEMENTS {
             let bytes = start.get()..start.get().saturating_add(length_bytes);
-            self.structures.push(Structure { part, bytes });
+            self.structures.push(Structure { part, bytes, is_walked });
         }
     }
 
@@ -111,19 +130,21 @@ impl Anatomy {
 
     /// Adds the fields of a structure.
     pub(super) fn add_fields(&mut self, group: FieldGroup, fields: &'static [StructureField]) {
-        group.elements(fields).for_each(|element| self.push(element));
+        if !self.omits_elements {
+            group.elements(fields).for_each(|element| self.push(element));
+        }
     }
 
-    /// Breaks if there is no room for more elements.
+    /// Breaks if there is no room for more elements or structures.
     pub(super) fn room(&self) -> ControlFlow<()> {
-        match self.count < MAX_ELEMENTS {
+        match self.count.max(self.structures.len()) < MAX_ELEMENTS {
             true => ControlFlow::Continue(()),
             false => ControlFlow::Break(()),
         }
     }
 
     pub(super) fn push(&mut self, element: Element) {
-        if self.count < MAX_ELEMENTS {
+        if self.count < MAX_ELEMENTS && !self.omits_elements {
             self.elements[element.part.index()].push(element);
             self.count += 1;
         }

@@ -17,11 +17,9 @@ use crate::disk::observer::{Event, Observer, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Layer, Storage, read_array};
 use crate::formats::anatomy::{
-    Anatomy, ByteOrder, Element, FieldGroup, OffsetUnit, Part, StructureField, field_in_words,
+    Anatomy, ByteOrder, FieldGroup, OffsetUnit, Part, StructureField, field_in_words,
 };
-use crate::formats::entries::{
-    BLOCK_ENTRY_BYTES, Blocks, EntryRun, each_entries, mapping_of, read_block,
-};
+use crate::formats::entries::{Blocks, EntryRun, each_entries, mapping_of, read_block};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::layer::{
     Cover, ExtentTables, FormatLayer, Named, OPEN_PIECE_BYTES, ProbedBytes, TablePieces,
@@ -160,33 +158,12 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vdi<'s, S> {
         anatomy.add_fields(group, header::FIELDS);
         let header = VdiHeader::read(image)?;
         anatomy.cluster_size = ClusterSize::from_bits(VDI_BLOCK_BYTES.ilog2());
-        let entries = u64::from(header.entries);
-        anatomy.add_structure(Part::Table, header.map, entries * BLOCK_ENTRY_BYTES);
-        let end = header.map + entries * BLOCK_ENTRY_BYTES;
-        let mut scratch = [0; MAP_PIECE_BYTES];
-        let _ = each_entries(image, header.map, 0..entries, &mut scratch, |piece| -> Flow {
-            for EntryRun { indices, entry } in piece.runs() {
-                if entry == [0xff; 4] {
-                    continue;
-                }
-                for index in indices {
-                    let start = index.saturating_mul(VDI_BLOCK_BYTES);
-                    let guest = start..start.saturating_add(VDI_BLOCK_BYTES);
-                    let at = header.map + index * BLOCK_ENTRY_BYTES;
-                    let element = Element::field(Part::Table, "", at, 4, guest).little_endian();
-                    // Entries are numbers of blocks.
-                    anatomy.push(element.in_table(BLOCK_ENTRY_BYTES, end));
-                    if let Some(data) = header.data_of(entry) {
-                        anatomy.add_structure(Part::Payload, data, VDI_BLOCK_BYTES);
-                    }
-                    if anatomy.room().is_break() {
-                        return Ok(ControlFlow::Break(()));
-                    }
-                }
+        let (table, blocks) = ((header.map, header.entries.into()), (VDI_BLOCK_BYTES, order));
+        anatomy.add_blocks(image, table, blocks, |anatomy, entry| {
+            if let Some(data) = header.data_of(entry) {
+                anatomy.add_structure(Part::Payload, data, VDI_BLOCK_BYTES);
             }
-            Ok(ControlFlow::Continue(()))
-        })?;
-        Ok(())
+        })
     }
 
     fn spelled(part: Part, name: &str, value: u64, _tables: Option<&ExtentTables>) -> String {
@@ -332,6 +309,3 @@ fn check<S: Storage + ?Sized>(
         false => report(VdiFault::Count { found, stated: header.allocated }),
     }
 }
-
-/// The number of bytes of the block map that are read at a time.
-const MAP_PIECE_BYTES: usize = 512;

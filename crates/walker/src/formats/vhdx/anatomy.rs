@@ -14,12 +14,13 @@ use crate::formats::entries::{Entries, each_entries};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::vhdx::block_table::{BlockState, BlockTable};
 use crate::formats::vhdx::constants::{
-    BAT_ENTRY_BYTES, CHECKSUM_AT, FILE_PARAMETERS, Guid, LOG_ENTRY_SIGNATURE, LOG_HEADER_BYTES,
-    LOGICAL_SECTOR_SIZE, MAX_METADATA_ENTRIES, MAX_REGIONS, METADATA_ENTRIES_AT,
-    METADATA_ENTRY_BYTES, METADATA_TABLE_BYTES, OFFSET_UNIT_BYTES, PAGE_83, PHYSICAL_SECTOR_SIZE,
-    REGION_ENTRIES_AT, REGION_ENTRY_BYTES, REGION_TABLE_BYTES, REGION_TABLE_OFFSET,
-    REGION_TABLE_OFFSETS, VHDX_HEADER_BYTES, VHDX_HEADER_OFFSETS, VIRTUAL_DISK_SIZE, content,
-    file_identifier, header, log_entry, metadata_item, metadata_table, region, region_table,
+    BAT_ENTRY_BYTES, BAT_REGION, CHECKSUM_AT, FILE_PARAMETERS, Guid, LOG_ENTRY_SIGNATURE,
+    LOG_HEADER_BYTES, LOGICAL_SECTOR_SIZE, MAX_METADATA_ENTRIES, MAX_REGIONS, METADATA_ENTRIES_AT,
+    METADATA_ENTRY_BYTES, METADATA_REGION, METADATA_TABLE_BYTES, OFFSET_UNIT_BYTES, PAGE_83,
+    PHYSICAL_SECTOR_SIZE, REGION_ENTRIES_AT, REGION_ENTRY_BYTES, REGION_TABLE_BYTES,
+    REGION_TABLE_OFFSET, REGION_TABLE_OFFSETS, VHDX_HEADER_BYTES, VHDX_HEADER_OFFSETS,
+    VIRTUAL_DISK_SIZE, content, file_identifier, header, log_entry, metadata_item, metadata_table,
+    region, region_table,
 };
 use crate::formats::vhdx::header::VhdxHeader;
 use crate::formats::vhdx::metadata::{Metadata, MetadataTable};
@@ -58,7 +59,10 @@ impl Anatomy {
         let (offset, length_bytes) = table.bat;
         let table = BlockTable::new(offset, length_bytes, &metadata)?;
         self.cluster_size = ClusterSize::from_bits(table.block_bytes.ilog2());
-        self.add_structure(Part::Table, offset, length_bytes.into());
+        let entries_bytes = u64::from(table.checked_entries) * BAT_ENTRY_BYTES as u64;
+        self.add_table(Part::Table, offset, entries_bytes);
+        let left = u64::from(length_bytes).saturating_sub(entries_bytes);
+        self.add_structure(Part::Table, offset + entries_bytes, left);
         self.blocks(storage, &table)
     }
 
@@ -108,16 +112,28 @@ impl Anatomy {
             let count = region_table::ENTRY_COUNT.little_32(&head);
             for index in 0..u64::from(count.min(MAX_REGIONS)) {
                 let inside = REGION_ENTRIES_AT as u64 + index * REGION_ENTRY_BYTES as u64;
-                let entry = group(Part::Directory, at + inside);
-                for field in (FieldGroup { seal, ..entry }).elements(region::FIELDS) {
-                    // QEMU does not read the second table.
-                    let is_read = start == REGION_TABLE_OFFSET;
+                let entry = at + inside;
+                // QEMU does not read the second table.
+                let is_read = start == REGION_TABLE_OFFSET;
+                if is_read {
+                    self.other_region(&read_array(storage, entry)?);
+                }
+                let group = group(Part::Directory, entry);
+                for field in (FieldGroup { seal, ..group }).elements(region::FIELDS) {
                     let guest = if is_read { field.guest } else { NOTHING };
                     self.push(Element { guest, ..field });
                 }
             }
         }
         RegionTable::read(storage, HostOffset::new(REGION_TABLE_OFFSET), log)
+    }
+
+    /// Adds the region of an entry, unless it has structures of its own.
+    fn other_region(&mut self, entry: &[u8; REGION_ENTRY_BYTES]) {
+        if ![BAT_REGION, METADATA_REGION].iter().any(|known| entry.starts_with(known)) {
+            let start = HostOffset::new(region::FILE_OFFSET.little(entry));
+            self.add_structure(Part::Header, start, region::LENGTH.little(entry));
+        }
     }
 
     /// Adds the metadata table and the items of the region at `region`. Returns their values.
@@ -150,7 +166,7 @@ impl Anatomy {
     }
 
     /// Adds the entries of the table: those that are not zero, and in the parts of the table that the file stores also
-    /// those of all sector bitmaps.
+    /// those of all sector bitmaps. Adds the blocks that have a place.
     fn blocks<S: Storage + ?Sized>(
         &mut self,
         storage: &S,
@@ -164,6 +180,11 @@ impl Anatomy {
                 let is_needed = index < table.checked_entries.into();
                 if *entry != [0; BAT_ENTRY_BYTES] || is_needed && table.is_bitmap(index) {
                     self.push(block(table, index));
+                    let place = u64::from_le_bytes(*entry) / OFFSET_UNIT_BYTES * OFFSET_UNIT_BYTES;
+                    if place > 0 {
+                        let place = HostOffset::new(place);
+                        self.add_structure(Part::Payload, place, table.block_bytes.into());
+                    }
                 }
             }
             Ok(self.room())

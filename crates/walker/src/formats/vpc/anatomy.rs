@@ -14,11 +14,6 @@ use crate::formats::vpc::constants::{
 };
 use crate::formats::vpc::headers::{DynamicHeader, Footer};
 
-/// The length of a table entry.
-const TABLE_ENTRY_BYTES: u64 = 4;
-/// The number of entries that are read at a time.
-const PIECE_ENTRIES: usize = 128;
-
 impl Anatomy {
     /// Takes a VHD image apart.
     pub(in crate::formats) fn read_vpc<S: Storage + ?Sized>(
@@ -72,35 +67,18 @@ impl Anatomy {
         storage: &S,
         header: &DynamicHeader,
     ) -> Result<(), MapError> {
-        let table = header.table_offset;
-        let place = |index: u64| table + index.saturating_mul(TABLE_ENTRY_BYTES);
-        let (end, block_bytes) = (place(header.entries.into()), u64::from(header.block_bytes));
-        let table_bytes = u64::from(header.entries) * TABLE_ENTRY_BYTES;
-        self.add_structure(Part::Table, table, table_bytes);
-        let mut piece = [0; PIECE_ENTRIES * TABLE_ENTRY_BYTES as usize];
-        for first in (0..u64::from(header.entries)).step_by(PIECE_ENTRIES) {
-            storage.read_at(place(first), &mut piece)?;
-            for (index, entry) in (first..header.entries.into()).zip(piece.as_chunks().0) {
-                let entry = u32::from_be_bytes(*entry);
-                if entry == UNALLOCATED {
-                    continue;
-                }
-                let start = index.saturating_mul(block_bytes);
-                let guest = start..start.saturating_add(block_bytes);
-                let element = Element::field(Part::Table, "", place(index), 4, guest);
-                self.push(element.in_table(TABLE_ENTRY_BYTES, end));
-                if let Some(data) = header.data_of(entry).filter(|_| header.bitmap_bytes() > 0) {
-                    let at = HostOffset::new(data.get().saturating_sub(header.bitmap_bytes()));
-                    self.add_structure(Part::BlockFront, at, header.bitmap_bytes());
-                    // QEMU does not read bitmaps, so that the mapping does not depend on them.
-                    self.push(Element::field(Part::BlockFront, "sectors", at, 1, NOTHING));
-                }
+        let table = (header.table_offset, header.entries.into());
+        let (block_bytes, bitmap_bytes) = (header.block_bytes.into(), header.bitmap_bytes());
+        self.add_blocks(storage, table, (block_bytes, ByteOrder::BigEndian), |anatomy, entry| {
+            let Some(data) = header.data_of(u32::from_be_bytes(entry)) else { return };
+            anatomy.add_structure(Part::Payload, data, block_bytes);
+            if bitmap_bytes > 0 {
+                let at = HostOffset::new(data.get().saturating_sub(bitmap_bytes));
+                anatomy.add_structure(Part::BlockFront, at, bitmap_bytes);
+                // QEMU does not read bitmaps, so that the mapping does not depend on them.
+                anatomy.push(Element::field(Part::BlockFront, "sectors", at, 1, NOTHING));
             }
-            if self.room().is_break() {
-                break;
-            }
-        }
-        Ok(())
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ops::{ControlFlow, Range};
 
 use crate::disk::offsets::HostOffset;
-use crate::disk::storage::Storage;
+use crate::disk::storage::{Storage, read_array};
 use crate::formats::anatomy::{Anatomy, ByteOrder, Element, FieldGroup, NOTHING, OffsetUnit, Part};
 use crate::formats::entries::{Entries, each_entries};
 use crate::formats::error::{Flow, MapError};
@@ -99,7 +99,7 @@ impl Anatomy {
         place: DirectoryPlace<'_>,
     ) -> Result<(), MapError> {
         let (bytes, span) = (tables.directory_bytes(), tables.span_bytes());
-        self.add_structure(Part::Directory, place.at, bytes);
+        self.table_structure(Part::Directory, place, place.at, bytes);
         self.marker_before(storage, place, place.at)?;
         let table = Range { start: place.at, end: place.at + bytes };
         let mut scratch = [0; GRAIN_TABLE_SCRATCH_BYTES];
@@ -142,7 +142,7 @@ impl Anatomy {
         start: u64,
     ) -> Result<(), MapError> {
         let bytes = tables.table_bytes();
-        self.add_structure(Part::Table, at, bytes);
+        self.table_structure(Part::Table, place, at, bytes);
         self.marker_before(storage, place, at)?;
         let table = Range { start: at, end: at + bytes };
         let (indices, mut scratch) =
@@ -163,7 +163,7 @@ impl Anatomy {
                     let guest = from..from.saturating_add(grain_bytes);
                     self.push(entry_of::<N>(Part::Table, (index, &table), guest, place.is_used));
                     if let (Grain::At(host), true) = (grain, place.is_used) {
-                        self.grain_front(tables, host);
+                        self.stored_grain(storage, tables, host)?;
                     }
                 }
                 Ok(self.room())
@@ -171,9 +171,31 @@ impl Anatomy {
         Ok(())
     }
 
-    /// Adds the marker and the first bytes of the stream of a compressed grain.
-    fn grain_front(&mut self, tables: &Tables, grain: HostOffset) {
-        let GrainKind::Compressed { has_marker } = tables.kind else { return };
+    /// Adds a directory or a table. Readers do not follow redundant ones.
+    fn table_structure(
+        &mut self,
+        part: Part,
+        place: DirectoryPlace<'_>,
+        at: HostOffset,
+        bytes: u64,
+    ) {
+        match place.is_used {
+            true => self.add_table(part, at, bytes),
+            false => self.add_structure(part, at, bytes),
+        }
+    }
+
+    /// Adds a stored grain. Of a compressed one, adds the marker and the first bytes of the stream, too.
+    fn stored_grain<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        tables: &Tables,
+        grain: HostOffset,
+    ) -> Result<(), MapError> {
+        let GrainKind::Compressed { has_marker } = tables.kind else {
+            self.add_structure(Part::Payload, grain, tables.grain_bytes());
+            return Ok(());
+        };
         let mut stream = grain;
         if has_marker {
             self.add_fields(group(Part::BlockFront, grain), grain_marker::FIELDS);
@@ -182,6 +204,17 @@ impl Anatomy {
         self.add_fields(group(Part::BlockFront, stream), stream::FIELDS);
         let end = stream + STREAM_FIELDS_BYTES;
         self.add_structure(Part::BlockFront, grain, end.saturating_distance_from(grain));
+        // Without a marker, the length of the stream is not stated.
+        let bytes = match has_marker {
+            true => {
+                let marker: [u8; GRAIN_MARKER_BYTES as usize] = read_array(storage, grain)?;
+                GRAIN_MARKER_BYTES + grain_marker::SIZE.little(&marker)
+            }
+            false => STREAM_FIELDS_BYTES,
+        };
+        let sectors_end = grain + bytes.next_multiple_of(SECTOR_BYTES);
+        self.add_structure(Part::Payload, end, sectors_end.saturating_distance_from(end));
+        Ok(())
     }
 
     /// Adds the marker before a directory or a table, if there is one.
