@@ -107,32 +107,57 @@ pub enum Attack {
     },
 }
 
-/// Returns the change that sets an element to `value`.
-pub const fn set(part: Part, nth: u16, value: u16) -> FieldChange {
-    (part, nth, Transform::Set, value)
+/// The declared fields of a structure among the elements of a part.
+#[derive(Clone, Copy, Debug)]
+pub struct FieldList {
+    part: Part,
+    /// The number of elements before the first field.
+    before: usize,
+    fields: &'static [StructureField],
 }
 
-/// Returns the change of a declared field of the headers. Its number is twice its index: an odd number would name the
-/// element behind it, or ask for a correct checksum.
-///
-/// # Panics
-/// The field is none of `fields`. All attacks are constants, so that the compiler reports this.
-pub const fn declared(
-    fields: &[StructureField],
-    field: StructureField,
-    transform: Transform,
-    value: u16,
-) -> FieldChange {
-    let mut index = 0;
-    while fields[index].at != field.at {
-        index += 1;
+impl FieldList {
+    /// Creates the list of the fields that are the first elements of a part.
+    pub const fn new(part: Part, fields: &'static [StructureField]) -> Self {
+        Self { part, before: 0, fields }
     }
-    header(2 * index as u16, transform, value)
-}
 
-/// Returns the change of a field of the headers.
-pub const fn header(nth: u16, transform: Transform, value: u16) -> FieldChange {
-    (Part::Header, nth, transform, value)
+    /// Returns the list of the fields that follow these.
+    pub const fn behind(self, fields: &'static [StructureField]) -> Self {
+        Self { part: self.part, before: self.before + self.fields.len(), fields }
+    }
+
+    /// Returns the change of a field. Its number is twice its index: an odd number would name the element behind it, or
+    /// ask for a correct checksum.
+    ///
+    /// # Panics
+    /// The field is none of the list. All attacks are constants, so that the compiler reports this.
+    pub const fn change(
+        self,
+        field: StructureField,
+        transform: Transform,
+        value: u16,
+    ) -> FieldChange {
+        let mut index = 0;
+        while self.fields[index].at != field.at {
+            index += 1;
+        }
+        (self.part, 2 * (self.before + index) as u16, transform, value)
+    }
+
+    /// Returns the same change with a correct checksum of the structure.
+    ///
+    /// # Panics
+    /// As [`FieldList::change`].
+    pub const fn sealed(
+        self,
+        field: StructureField,
+        transform: Transform,
+        value: u16,
+    ) -> FieldChange {
+        let (part, nth, transform, value) = self.change(field, transform, value);
+        (part, nth + 1, transform, value)
+    }
 }
 
 /// Returns the change of an item of the metadata.

@@ -7,7 +7,7 @@ pub mod list;
 
 use crate::disk::clusters::{ClusterSize, GuestCluster};
 use crate::disk::observer::Observer;
-use crate::formats::anatomy::SealKind;
+use crate::formats::anatomy::{ByteOrder, SealKind, StructureField};
 
 use super::content::unstamped::EntryForm;
 use super::damage::FieldChange;
@@ -183,6 +183,32 @@ pub trait ImageDrawer: Sync {
     /// Returns the attacks of known meaning on an image: damage for which QEMU refuses an image that is sound
     /// otherwise.
     fn attacks(&self) -> &'static [&'static [FieldChange]];
+}
+
+/// Writes numbers into fields of a structure, in the byte order of its format.
+pub fn put_fields(structure: &mut [u8], order: ByteOrder, numbers: &[(StructureField, u64)]) {
+    for (field, number) in numbers {
+        let place = part(structure, field.at, field.width_bytes).unwrap_or_default();
+        match order {
+            ByteOrder::BigEndian => {
+                let bytes = number.to_be_bytes();
+                place.copy_from_slice(&bytes[bytes.len() - place.len()..]);
+            }
+            ByteOrder::LittleEndian => place.copy_from_slice(&number.to_le_bytes()[..place.len()]),
+        }
+    }
+}
+
+/// Returns the number in a field of a structure that is no longer than a file in memory; `None` if it is, or if the
+/// structure ends before the field.
+pub fn size_in(structure: &[u8], order: ByteOrder, field: StructureField) -> Option<usize> {
+    let bytes = structure.get(field.at..)?.get(..field.width_bytes)?;
+    let add = |number: u64, byte: &u8| number << 8 | u64::from(*byte);
+    let number = match order {
+        ByteOrder::BigEndian => bytes.iter().fold(0, add),
+        ByteOrder::LittleEndian => bytes.iter().rev().fold(0, add),
+    };
+    usize::try_from(number).ok()
 }
 
 /// Writes the checksum of a structure.

@@ -44,7 +44,7 @@ use crate::formats::qcow2::constants::{
 use crate::formats::qcow2::geometry::{Compression, Version};
 
 use super::content::unstamped::EntryForm;
-use super::damage::attacks::declared;
+use super::damage::attacks::FieldList;
 use super::damage::rules::{BrokenEntry, BrokenRule};
 use super::damage::{FieldChange, Transform};
 use super::files::image::Image;
@@ -239,7 +239,7 @@ impl Builder {
 }
 
 const fn header_field(field: StructureField, transform: Transform, value: u16) -> FieldChange {
-    declared(fields::FIELDS, field, transform, value)
+    FieldList::new(Part::Header, fields::FIELDS).change(field, transform, value)
 }
 
 /// Twice the index of a word: an odd number would name the entry behind the element.

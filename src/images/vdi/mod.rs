@@ -7,20 +7,22 @@ use crate::disk::clusters::ClusterSize;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Event, Observer};
 use crate::disk::offsets::HostOffset;
-use crate::formats::anatomy::StructureField;
+use crate::formats::anatomy::{ByteOrder, Part, StructureField};
 use crate::formats::vdi::constants::{
-    MAX_VDI_BLOCKS, VDI_BLOCK_BYTES, VDI_DISCARDED, VDI_SECTOR_BYTES, VDI_SIGNATURE, VDI_VERSION,
-    header,
+    MAX_VDI_BLOCKS, TYPE_STATIC, VDI_BLOCK_BYTES, VDI_DISCARDED, VDI_HEADER_BYTES,
+    VDI_SECTOR_BYTES, VDI_SIGNATURE, VDI_VERSION, header,
 };
 
 use super::content::unstamped::EntryForm;
-use super::damage::attacks::declared;
+use super::damage::attacks::FieldList;
 use super::damage::rules::{BrokenEntry, BrokenRule, Bytes};
 use super::damage::{FieldChange, Transform};
 use super::files::LayerFiles;
 use super::files::image::Image;
 use super::format::file_plan::{BlockPlaces, FilePlan, TableReach};
-use super::format::{BuildBuffers, CreateOption, ImageDrawer, NewLayer, PlainForm, TWO_BLOCKS};
+use super::format::{
+    BuildBuffers, CreateOption, ImageDrawer, NewLayer, PlainForm, TWO_BLOCKS, put_fields,
+};
 use super::qcow2::tables::ClusterMapping;
 use super::qcow2::{BLOCK_ENTRY_BYTES, Builder, MappedCluster, report_structures, write_table};
 
@@ -180,8 +182,6 @@ fn write_dynamic(builder: &Builder, form: VdiForm, mapped: &[MappedCluster], ima
     image.seal(map_end.max(places.start(builder.file_clusters())));
 }
 
-/// The number of bytes of a header, with room for later versions.
-pub const VDI_HEADER_BYTES: usize = 512;
 /// The largest numbers of entries in the block map.
 pub const MAX_MAP_ENTRIES: u64 = 1 << 14;
 const MAX_LARGE_MAP_ENTRIES: u64 = 1 << 20;
@@ -269,6 +269,9 @@ impl VdiForm {
     }
 }
 
+/// The type of an image that stores some blocks.
+const TYPE_DYNAMIC: u64 = 1;
+
 /// The texts at the beginning of files, of QEMU and of VirtualBox over time.
 const TEXTS: [&str; 4] = [
     "<<< QEMU VM Virtual Disk Image >>>\n",
@@ -295,11 +298,11 @@ impl HeaderFields {
         let text = TEXTS[form.text()].as_bytes();
         bytes[..text.len()].copy_from_slice(text);
         let decoration = form.decoration();
-        for (field, value) in [
-            (header::SIGNATURE, 0xbeda_107f),
-            (header::VERSION, 1 << 16 | 1),
+        let numbers = [
+            (header::SIGNATURE, VDI_SIGNATURE.into()),
+            (header::VERSION, VDI_VERSION.into()),
             (header::HEADER_SIZE, if form.has_long_header() { 400 } else { 384 }),
-            (header::IMAGE_TYPE, if form.is_static() { 2 } else { 1 }),
+            (header::IMAGE_TYPE, if form.is_static() { TYPE_STATIC.into() } else { TYPE_DYNAMIC }),
             (header::IMAGE_FLAGS, u64::from(decoration & 3)),
             (header::OFFSET_BMAP, form.map_offset()),
             (header::OFFSET_DATA, form.data_offset()),
@@ -310,10 +313,8 @@ impl HeaderFields {
             (header::BLOCKS_ALLOCATED, self.allocated),
             (header::UUID_IMAGE, u64::from_le_bytes([decoration; 8])),
             (header::UUID_LAST_SNAP, u64::from_le_bytes([decoration / 2; 8])),
-        ] {
-            let number = value.to_le_bytes();
-            bytes[field.at..][..field.width_bytes].copy_from_slice(&number[..field.width_bytes]);
-        }
+        ];
+        put_fields(&mut bytes, ByteOrder::LittleEndian, &numbers);
         bytes
     }
 }
@@ -387,7 +388,7 @@ fn number_of(bytes: Bytes<'_>, field: StructureField) -> u64 {
 }
 
 const fn vdi_field(field: StructureField, transform: Transform, value: u16) -> FieldChange {
-    declared(header::FIELDS, field, transform, value)
+    FieldList::new(Part::Header, header::FIELDS).change(field, transform, value)
 }
 
 /// The attacks of known meaning.

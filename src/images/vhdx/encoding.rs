@@ -2,51 +2,31 @@
 //! their checksums in changed files. All numbers are little-endian. The walker and the oracles decode the structures
 //! with `formats::vhdx`, which shares with this file only constants and the arithmetic of CRC-32C.
 
-use bytes::BufMut;
-
 use crate::disk::crc32c_zeros::append_zeros;
-use crate::formats::anatomy::SealKind;
+use crate::formats::anatomy::{ByteOrder, SealKind, StructureField};
 use crate::formats::vhdx::constants::{
-    CHECKSUM_AT, FILE_SIGNATURE, HEADER_SIGNATURE, LOG_ENTRY_LENGTH_AT, LOG_ENTRY_SIGNATURE,
-    REGION_TABLE_BYTES, REGION_TABLE_OFFSET, REGION_TABLE_SIGNATURE, VHDX_HEADER_BYTES,
-    VHDX_HEADER_OFFSETS,
+    BAT_REGION, FILE_PARAMETERS, FILE_SIGNATURE, GUEST_SECTOR_BYTES, Guid, HEADER_SIGNATURE,
+    LOG_ENTRY_SIGNATURE, LOG_HEADER_BYTES, LOG_SECTOR_BYTES, LOGICAL_SECTOR_SIZE,
+    METADATA_ENTRIES_AT, METADATA_ENTRY_BYTES, METADATA_REGION, METADATA_REQUIRED,
+    METADATA_SIGNATURE, METADATA_TABLE_BYTES, OFFSET_UNIT_BYTES, PAGE_83, PHYSICAL_SECTOR_SIZE,
+    REGION_ENTRIES_AT, REGION_ENTRY_BYTES, REGION_REQUIRED, REGION_TABLE_BYTES,
+    REGION_TABLE_OFFSETS, REGION_TABLE_SIGNATURE, VHDX_HEADER_BYTES, VHDX_HEADER_FIELD_BYTES,
+    VHDX_HEADER_OFFSETS, VHDX_VERSION, VIRTUAL_DISK_SIZE, header, log_entry, metadata_item,
+    metadata_table, region, region_table,
 };
-use crate::images::format::{part, seal};
-
-/// The unit of offsets.
-pub const MIB: u64 = 1 << 20;
-/// The size of a guest's sector.
-pub const SECTOR_BYTES: u32 = 512;
+use crate::images::format::{part, put_fields, seal, size_in};
 
 /// The identifier of the file, with the name of its creator in UTF-16.
 pub const FILE_IDENTIFIER: &[u8] = b"vhdxfileq\0c\0o\0w\0f\0u\0z\0z\0";
-/// The offsets of the two headers.
-pub const HEADERS: [u64; 2] = [64 << 10, 128 << 10];
-/// The offsets of the two region tables.
-pub const REGION_TABLES: [u64; 2] = [192 << 10, 256 << 10];
-
-/// The number of bytes of a header that have a meaning. Zeros follow.
-pub const HEADER_FIELD_BYTES: usize = 80;
 /// The offset of the first metadata item in its region.
-const FIRST_ITEM: u32 = 64 << 10;
+const FIRST_ITEM: u32 = METADATA_TABLE_BYTES as u32;
 
-/// An identifier as stored.
-type Identifier = [u8; 16];
-
-const TABLE_REGION: Identifier = 0x6677_c22d_23f6_0042_9d64_115e_9bfd_4a08_u128.to_be_bytes();
-const METADATA_REGION: Identifier = 0x06a2_7c8b_9047_9a4b_b8fe_575f_050f_886e_u128.to_be_bytes();
-const FILE_PARAMETERS: Identifier = 0x3767_a1ca_36fa_434d_b3b6_33f0_aa44_e76b_u128.to_be_bytes();
-const DISK_SIZE: Identifier = 0x2442_a52f_1bcd_7648_b211_5dbe_d83b_f4b8_u128.to_be_bytes();
-const DISK_ID: Identifier = 0xab12_cabe_e6b2_2345_93ef_c309_e000_c746_u128.to_be_bytes();
-const LOGICAL_SECTOR: Identifier = 0x1dbf_4181_6fa9_0947_ba47_f233_a8fa_ab5f_u128.to_be_bytes();
-const PHYSICAL_SECTOR: Identifier = 0xc748_a3cd_5d44_7144_9cc9_e988_5251_c556_u128.to_be_bytes();
 /// The identifiers of a region and of metadata items that no reader knows.
-const UNKNOWN_IDS: [Identifier; 3] = [[0xA1; 16], [0xB2; 16], [0xC3; 16]];
+const UNKNOWN_IDS: [Guid; 3] = [[0xA1; 16], [0xB2; 16], [0xC3; 16]];
 
-/// The flags of metadata items: of a user, of the disk, required.
+/// The flags of metadata items beside [`METADATA_REQUIRED`]: of a user, of the disk.
 const USER: u32 = 1;
 const OF_DISK: u32 = 2;
-const REQUIRED: u32 = 4;
 
 /// The state of a block in its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,21 +58,25 @@ pub struct HeaderPlan {
 
 impl HeaderPlan {
     /// Returns the fields of the header.
-    pub fn encode(&self) -> [u8; HEADER_FIELD_BYTES] {
-        let mut bytes = [0; HEADER_FIELD_BYTES];
-        let mut out = bytes.as_mut_slice();
-        out.put_slice(b"head\0\0\0\0");
-        out.put_u64_le(self.sequence);
-        for field in [1, 2] {
-            out.put_u128_le(u128::from(self.decoration) << 64 | field);
-        }
-        out.put_bytes(self.log_id, 16);
-        // The versions of the log and of the file.
-        out.put_u16_le(0);
-        out.put_u16_le(1);
-        out.put_u32_le(MIB as u32);
-        out.put_u64_le(self.log_offset);
-        put_checksum(&mut bytes, VHDX_HEADER_BYTES);
+    pub fn encode(&self) -> [u8; VHDX_HEADER_FIELD_BYTES] {
+        let mut bytes = [0; VHDX_HEADER_FIELD_BYTES];
+        let log_id = u64::from_ne_bytes([self.log_id; 8]);
+        let numbers = [
+            (header::SIGNATURE, u32::from_le_bytes(HEADER_SIGNATURE).into()),
+            (header::SEQUENCE_NUMBER, self.sequence),
+            (header::FILE_WRITE_GUID, 1),
+            (header::FILE_WRITE_GUID_END, self.decoration.into()),
+            (header::DATA_WRITE_GUID, 2),
+            (header::DATA_WRITE_GUID_END, self.decoration.into()),
+            (header::LOG_GUID, log_id),
+            (header::LOG_GUID_END, log_id),
+            (header::LOG_VERSION, 0),
+            (header::VERSION, VHDX_VERSION.into()),
+            (header::LOG_LENGTH, OFFSET_UNIT_BYTES),
+            (header::LOG_OFFSET, self.log_offset),
+        ];
+        put_fields(&mut bytes, ByteOrder::LittleEndian, &numbers);
+        put_checksum(&mut bytes, header::CHECKSUM, VHDX_HEADER_BYTES);
         bytes
     }
 }
@@ -111,33 +95,48 @@ pub struct RegionTablePlan {
 }
 
 /// The longest region table.
-pub const MAX_REGION_TABLE_BYTES: usize = 16 + 3 * 32;
+pub const MAX_REGION_TABLE_BYTES: usize = REGION_ENTRIES_AT + 3 * REGION_ENTRY_BYTES;
 
 impl RegionTablePlan {
     /// Returns the bytes of the table, with zeros at their end.
     pub fn encode(&self) -> [u8; MAX_REGION_TABLE_BYTES] {
         let mut regions = [
-            Some((TABLE_REGION, self.table, 1)),
-            Some((METADATA_REGION, (self.metadata, MIB), 1)),
-            self.unknown.map(|offset| (UNKNOWN_IDS[0], (offset, MIB), 0)),
+            Some((BAT_REGION, self.table, REGION_REQUIRED)),
+            Some((METADATA_REGION, (self.metadata, OFFSET_UNIT_BYTES), REGION_REQUIRED)),
+            self.unknown.map(|offset| (UNKNOWN_IDS[0], (offset, OFFSET_UNIT_BYTES), 0)),
         ];
         if self.is_reversed {
             regions.reverse();
         }
         let mut bytes = [0; MAX_REGION_TABLE_BYTES];
-        let mut out = bytes.as_mut_slice();
-        out.put_slice(b"regi\0\0\0\0");
-        out.put_u32_le(regions.iter().flatten().count() as u32);
-        out.put_u32_le(0);
-        for (id, (offset, length), required) in regions.into_iter().flatten() {
-            out.put_slice(&id);
-            out.put_u64_le(offset);
-            out.put_u32_le(u32::try_from(length).unwrap_or(u32::MAX));
-            out.put_u32_le(required);
+        let count = regions.iter().flatten().count() as u64;
+        let head = [
+            (region_table::SIGNATURE, u32::from_le_bytes(REGION_TABLE_SIGNATURE).into()),
+            (region_table::ENTRY_COUNT, count),
+        ];
+        put_fields(&mut bytes, ByteOrder::LittleEndian, &head);
+        let entries = bytes[REGION_ENTRIES_AT..].chunks_exact_mut(REGION_ENTRY_BYTES);
+        for ((id, (offset, length), required), entry) in regions.into_iter().flatten().zip(entries)
+        {
+            let [low, high] = halves(id);
+            let numbers = [
+                (region::GUID, low),
+                (region::GUID_END, high),
+                (region::FILE_OFFSET, offset),
+                (region::LENGTH, length),
+                (region::REQUIRED, required.into()),
+            ];
+            put_fields(entry, ByteOrder::LittleEndian, &numbers);
         }
-        put_checksum(&mut bytes, REGION_TABLE_BYTES);
+        put_checksum(&mut bytes, region_table::CHECKSUM, REGION_TABLE_BYTES);
         bytes
     }
+}
+
+/// Returns the numbers in the two halves of an identifier.
+fn halves(id: Guid) -> [u64; 2] {
+    let number = u128::from_le_bytes(id);
+    [number as u64, (number >> 64) as u64]
 }
 
 /// The values of the metadata.
@@ -162,7 +161,7 @@ pub struct MetadataPlan {
 }
 
 /// An item: its identifier, its flags, and its bytes. Only the first ones, the length, belong to the item.
-type Item = (Identifier, u32, (u64, u64), u32);
+type Item = (Guid, u32, (u64, u64), u32);
 
 impl MetadataPlan {
     fn items(&self) -> [Option<Item>; 7] {
@@ -170,12 +169,17 @@ impl MetadataPlan {
         let sector = |bytes: u32| (u64::from(bytes), 0);
         let unknown = |item| Some(item).filter(|_| self.has_unknown);
         [
-            Some((FILE_PARAMETERS, REQUIRED, (parameters, 0), 8)),
+            Some((FILE_PARAMETERS, METADATA_REQUIRED, (parameters, 0), 8)),
             unknown((UNKNOWN_IDS[1], USER, (u64::MAX, 0), 9)),
-            Some((DISK_SIZE, OF_DISK | REQUIRED, (self.size_bytes, 0), 8)),
-            Some((DISK_ID, OF_DISK | REQUIRED, (u64::from(self.decoration), 1), 16)),
-            Some((LOGICAL_SECTOR, OF_DISK | REQUIRED, sector(SECTOR_BYTES), 4)),
-            Some((PHYSICAL_SECTOR, OF_DISK | REQUIRED, sector(self.physical_sector_bytes), 4)),
+            Some((VIRTUAL_DISK_SIZE, OF_DISK | METADATA_REQUIRED, (self.size_bytes, 0), 8)),
+            Some((PAGE_83, OF_DISK | METADATA_REQUIRED, (u64::from(self.decoration), 1), 16)),
+            Some((LOGICAL_SECTOR_SIZE, OF_DISK | METADATA_REQUIRED, sector(GUEST_SECTOR_BYTES), 4)),
+            Some((
+                PHYSICAL_SECTOR_SIZE,
+                OF_DISK | METADATA_REQUIRED,
+                sector(self.physical_sector_bytes),
+                4,
+            )),
             // An item without bytes has no offset.
             unknown((UNKNOWN_IDS[2], OF_DISK, (0, 0), 0)),
         ]
@@ -195,53 +199,56 @@ impl MetadataPlan {
         if self.is_reversed {
             entries.reverse();
         }
-        let mut bytes = [0; 32 + 7 * 32];
-        let mut out = bytes.as_mut_slice();
-        out.put_slice(b"metadata\0\0");
-        out.put_u16_le(entries.iter().flatten().count() as u16);
-        out.put_bytes(0, 20);
-        for (id, offset, length, flags) in entries.into_iter().flatten() {
-            out.put_slice(&id);
-            out.put_u32_le(offset);
-            out.put_u32_le(length);
-            out.put_u64_le(flags.into());
+        let mut bytes = [0; METADATA_ENTRIES_AT + 7 * METADATA_ENTRY_BYTES];
+        let count = entries.iter().flatten().count() as u64;
+        let head = [
+            (metadata_table::SIGNATURE, u64::from_le_bytes(METADATA_SIGNATURE)),
+            (metadata_table::ENTRY_COUNT, count),
+        ];
+        put_fields(&mut bytes, ByteOrder::LittleEndian, &head);
+        let places = bytes[METADATA_ENTRIES_AT..].chunks_exact_mut(METADATA_ENTRY_BYTES);
+        for ((id, offset, length, flags), entry) in entries.into_iter().flatten().zip(places) {
+            let [low, high] = halves(id);
+            let numbers = [
+                (metadata_item::ITEM_ID, low),
+                (metadata_item::ITEM_ID_END, high),
+                (metadata_item::OFFSET, offset.into()),
+                (metadata_item::LENGTH, length.into()),
+                (metadata_item::FLAGS, flags.into()),
+            ];
+            put_fields(entry, ByteOrder::LittleEndian, &numbers);
         }
         write(0, &bytes);
     }
 }
 
 /// Returns the beginning of a log entry from a time when the log was not empty.
-pub fn old_log_entry() -> [u8; 64] {
-    let mut bytes = [0; 64];
-    let mut out = bytes.as_mut_slice();
-    out.put_slice(b"loge\0\0\0\0");
-    // The length, the tail, the sequence number and the number of descriptors.
-    out.put_u32_le(4 << 10);
-    out.put_u32_le(0);
-    out.put_u64_le(1);
-    out.put_u64_le(0);
-    out.put_bytes(OLD_LOG_ID, 16);
-    // The lengths of the file, then and at least.
-    out.put_u64_le(MIB);
-    out.put_u64_le(MIB);
-    put_checksum(&mut bytes, 4 << 10);
+pub fn old_log_entry() -> [u8; LOG_HEADER_BYTES] {
+    let mut bytes = [0; LOG_HEADER_BYTES];
+    let log_id = u64::from_ne_bytes([OLD_LOG_ID; 8]);
+    let numbers = [
+        (log_entry::LOG_SIGNATURE, u32::from_le_bytes(LOG_ENTRY_SIGNATURE).into()),
+        (log_entry::ENTRY_LENGTH, LOG_SECTOR_BYTES),
+        (log_entry::SEQUENCE_NUMBER, 1),
+        (log_entry::LOG_GUID, log_id),
+        (log_entry::LOG_GUID_END, log_id),
+        (log_entry::FLUSHED_FILE_OFFSET, OFFSET_UNIT_BYTES),
+        (log_entry::LAST_FILE_OFFSET, OFFSET_UNIT_BYTES),
+    ];
+    put_fields(&mut bytes, ByteOrder::LittleEndian, &numbers);
+    put_checksum(&mut bytes, log_entry::LOG_CHECKSUM, LOG_SECTOR_BYTES as usize);
     bytes
 }
 
 /// Fills the identifier of the log at a time when it was not empty.
 pub const OLD_LOG_ID: u8 = 0xD4;
 
-/// Writes the CRC-32C of a structure of `length_bytes`, whose bytes behind `structure` are zeros, to its place.
-fn put_checksum(structure: &mut [u8], length_bytes: usize) {
+/// Writes the CRC-32C of a structure of `length_bytes`, whose bytes behind `structure` are zeros, to its field.
+fn put_checksum(structure: &mut [u8], field: StructureField, length_bytes: usize) {
     let zeros = length_bytes.saturating_sub(structure.len());
     let checksum = append_zeros(crc32c::crc32c(structure), zeros as u64);
-    if let Some(place) = structure.get_mut(4..8) {
-        place.copy_from_slice(&checksum.to_le_bytes());
-    }
+    put_fields(structure, ByteOrder::LittleEndian, &[(field, checksum.into())]);
 }
-
-/// The offset of the log's offset in a header.
-const LOG_OFFSET_AT: usize = 72;
 
 /// Corrects both headers, both region tables, and the first entry of the log of each header.
 pub fn correct(file: &mut [u8]) {
@@ -254,22 +261,20 @@ pub fn correct(file: &mut [u8]) {
         if !header.starts_with(&HEADER_SIGNATURE) {
             continue;
         }
-        let log = header.get(LOG_OFFSET_AT..).and_then(|rest| rest.first_chunk());
-        let log = log.and_then(|offset| usize::try_from(u64::from_le_bytes(*offset)).ok());
+        let log = size_in(header, ByteOrder::LittleEndian, header::LOG_OFFSET);
         if let Some(log) = log {
             correct_log_entry(file, log);
         }
         if let Some(header) = part(file, at, VHDX_HEADER_BYTES) {
-            seal(header, CHECKSUM_AT, SealKind::Crc32c);
+            seal(header, header::CHECKSUM.at, SealKind::Crc32c);
         }
     }
-    let table_bytes = REGION_TABLE_BYTES as u64;
-    for at in [REGION_TABLE_OFFSET, REGION_TABLE_OFFSET + table_bytes] {
+    for at in REGION_TABLE_OFFSETS {
         let Ok(at) = usize::try_from(at) else { continue };
         if let Some(table) = part(file, at, REGION_TABLE_BYTES)
             && table.starts_with(&REGION_TABLE_SIGNATURE)
         {
-            seal(table, CHECKSUM_AT, SealKind::Crc32c);
+            seal(table, region_table::CHECKSUM.at, SealKind::Crc32c);
         }
     }
 }
@@ -279,10 +284,9 @@ fn correct_log_entry(file: &mut [u8], at: usize) {
     if !rest.starts_with(&LOG_ENTRY_SIGNATURE) {
         return;
     }
-    let length = rest.get(LOG_ENTRY_LENGTH_AT..).and_then(|rest| rest.first_chunk());
-    let length = length.and_then(|length| usize::try_from(u32::from_le_bytes(*length)).ok());
+    let length = size_in(rest, ByteOrder::LittleEndian, log_entry::ENTRY_LENGTH);
     if let Some(entry) = length.and_then(|length| rest.get_mut(..length)) {
-        seal(entry, CHECKSUM_AT, SealKind::Crc32c);
+        seal(entry, log_entry::LOG_CHECKSUM.at, SealKind::Crc32c);
     }
 }
 
@@ -297,9 +301,9 @@ mod tests {
         vhdx[64 << 10..][..4].copy_from_slice(&HEADER_SIGNATURE);
         vhdx[192 << 10..][..4].copy_from_slice(&REGION_TABLE_SIGNATURE);
         // A log in the reserved bytes, with an entry of one sector.
-        vhdx[(64 << 10) + LOG_OFFSET_AT + 1] = 0x10;
+        vhdx[(64 << 10) + header::LOG_OFFSET.at + 1] = 0x10;
         vhdx[4096..4100].copy_from_slice(&LOG_ENTRY_SIGNATURE);
-        vhdx[4096 + LOG_ENTRY_LENGTH_AT + 1] = 0x10;
+        vhdx[4096 + log_entry::ENTRY_LENGTH.at + 1] = 0x10;
         correct(&mut vhdx);
         for (at, length) in [(64 << 10, 4096), (192 << 10, 64 << 10), (4096, 4096)] {
             let mut structure = vhdx[at..at + length].to_vec();

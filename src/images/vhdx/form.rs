@@ -3,9 +3,10 @@
 
 use crate::disk::clusters::ClusterSize;
 use crate::disk::image_format::ImageFormat;
+use crate::formats::vhdx::constants::{BAT_ENTRY_BYTES, GUEST_SECTOR_BYTES, OFFSET_UNIT_BYTES};
 use crate::images::format::file_plan::{BlockPlaces, FilePlan, TableReach};
 
-use super::encoding::{EntryState, MIB, SECTOR_BYTES};
+use super::encoding::EntryState;
 
 /// The variety of a VHDX image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,11 +23,11 @@ const MAX_VHDX_BYTES: u64 = 64 << 40;
 /// The same for a fixed disk, whose file is as long: file systems can hold it.
 const MAX_FIXED_VHDX_BYTES: u64 = 8 << 40;
 /// The distance between two regions if there is one, in bytes.
-const GAP_BYTES: u64 = MIB;
+const GAP_BYTES: u64 = OFFSET_UNIT_BYTES;
 /// The length of the part of the file before all regions and blocks.
-const HEADER_SECTION_BYTES: u64 = MIB;
+const HEADER_SECTION_BYTES: u64 = OFFSET_UNIT_BYTES;
 /// The number of bytes that follow the last structure in a file that is longer than necessary.
-pub const SPARE_FILE_BYTES: u64 = 3 * MIB;
+pub const SPARE_FILE_BYTES: u64 = 3 * OFFSET_UNIT_BYTES;
 /// The first host offset of no block. The block allocation table could name larger ones, but files end before 2^63.
 const MAX_HOST_BYTES: u64 = (1 << 56) - (1 << 40);
 
@@ -108,20 +109,20 @@ impl VhdxForm {
     /// 3 MiB, or by 7 MiB if it is large.
     const fn max_table_bytes(self) -> u64 {
         match self.reach {
-            TableReach::Small => 4 * MIB,
-            TableReach::Large => 16 * MIB,
+            TableReach::Small => 4 * OFFSET_UNIT_BYTES,
+            TableReach::Large => 16 * OFFSET_UNIT_BYTES,
         }
     }
 
     /// Returns the length in bytes of the table's region if the table has `entries`.
     pub fn table_bytes(self, entries: u64) -> u64 {
-        let bytes = entries.saturating_mul(8).clamp(1, self.max_table_bytes());
-        bytes.next_multiple_of(MIB)
+        let bytes = entries.saturating_mul(BAT_ENTRY_BYTES as u64).clamp(1, self.max_table_bytes());
+        bytes.next_multiple_of(OFFSET_UNIT_BYTES)
     }
 
     /// Returns the number of bytes for the log, the regions, and a gap before each of them.
     pub const fn max_regions_bytes(self) -> u64 {
-        self.max_table_bytes() + 3 * MIB + 4 * GAP_BYTES
+        self.max_table_bytes() + 3 * OFFSET_UNIT_BYTES + 4 * GAP_BYTES
     }
 
     const fn bits(self, first: u32, count: u32) -> u16 {
@@ -217,7 +218,7 @@ impl VhdxForm {
         let unknown = self.has_unknown().then_some(RegionKind::Unknown);
         for part in ORDERS[self.bits(3, 3) as usize].into_iter().chain(unknown) {
             let start = at.saturating_add(gap);
-            let length = if part == RegionKind::Table { table_bytes } else { MIB };
+            let length = if part == RegionKind::Table { table_bytes } else { OFFSET_UNIT_BYTES };
             match part {
                 RegionKind::Log => regions.log = start,
                 RegionKind::Table => regions.table = start,
@@ -254,7 +255,7 @@ impl VhdxForm {
             reach: self.reach,
             places: Some(places),
             // QEMU opens no disk without blocks, unless its table has room for 2^32 of them.
-            min_size_bytes: u64::from(SECTOR_BYTES),
+            min_size_bytes: u64::from(GUEST_SECTOR_BYTES),
             ..FilePlan::default()
         }
     }

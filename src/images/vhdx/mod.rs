@@ -8,10 +8,14 @@ mod specification;
 use crate::disk::clusters::ClusterSize;
 use crate::disk::observer::{Event, Observer, Rare};
 use crate::disk::offsets::HostOffset;
-use crate::formats::anatomy::Part;
+use crate::formats::anatomy::{Part, StructureField};
+use crate::formats::vhdx::constants::{
+    BAT_ENTRY_BYTES, CHUNK_BYTES, GUEST_SECTOR_BYTES, REGION_TABLE_OFFSETS, VHDX_HEADER_OFFSETS,
+    content, file_identifier, header, metadata_item, metadata_table, region, region_table,
+};
 
 use super::content::unstamped::EntryForm;
-use super::damage::attacks::{entry, header, item, set};
+use super::damage::attacks::{FieldList, entry};
 use super::damage::rules::{BrokenEntry, BrokenRule};
 use super::damage::{FieldChange, Transform};
 use super::files::LayerFiles;
@@ -21,8 +25,7 @@ use super::format::{BuildBuffers, CreateOption, ImageDrawer, NewLayer, PlainForm
 use super::qcow2::tables::ClusterMapping;
 use super::qcow2::{Builder, MappedCluster, report_structures};
 use encoding::{
-    EntryState, FILE_IDENTIFIER, HEADERS, HeaderPlan, MetadataPlan, OLD_LOG_ID, REGION_TABLES,
-    RegionTablePlan, SECTOR_BYTES,
+    EntryState, FILE_IDENTIFIER, HeaderPlan, MetadataPlan, OLD_LOG_ID, RegionTablePlan,
 };
 use form::{OtherHeader, RegionOffsets, SPARE_FILE_BYTES, VhdxForm};
 
@@ -156,7 +159,7 @@ fn report(form: VhdxForm, regions: &RegionOffsets, blocks: Option<u64>, observer
         false => Event::Header,
     };
     let structures = [
-        (Some(HEADERS[0]), header),
+        (Some(VHDX_HEADER_OFFSETS[0]), header),
         (Some(regions.log), Event::Log),
         (Some(regions.table), Event::Table),
         (Some(regions.metadata), Event::Metadata),
@@ -179,7 +182,7 @@ fn write_headers(image: &mut Image, form: VhdxForm, regions: &RegionOffsets) {
     let header = HeaderPlan { sequence, decoration, log_id: 0, log_offset: regions.log };
     let older = HeaderPlan { sequence: sequence - 1, ..header };
     let log_elsewhere = |header| HeaderPlan { log_id: OLD_LOG_ID, log_offset: 1 << 52, ..header };
-    let [mut current, mut other] = HEADERS.map(HostOffset::new);
+    let [mut current, mut other] = VHDX_HEADER_OFFSETS.map(HostOffset::new);
     if form.second_header_counts() {
         (current, other) = (other, current);
     }
@@ -210,7 +213,7 @@ fn write_region_tables(
     let is_reversed = form.is_reversed();
     let table = (table, table_bytes);
     let bytes = RegionTablePlan { table, metadata, unknown, is_reversed }.encode();
-    for offset in REGION_TABLES {
+    for offset in REGION_TABLE_OFFSETS {
         image.write(HostOffset::new(offset), &bytes);
     }
 }
@@ -220,7 +223,7 @@ fn write_metadata(image: &mut Image, form: VhdxForm, builder: &Builder, region: 
     let metadata = MetadataPlan {
         block_bytes: u32::try_from(plan.geometry.cluster_size.bytes()).unwrap_or(u32::MAX),
         is_fixed: form.is_fixed(),
-        size_bytes: plan.virtual_size_bytes().max(SECTOR_BYTES.into()),
+        size_bytes: plan.virtual_size_bytes().max(GUEST_SECTOR_BYTES.into()),
         physical_sector_bytes: form.physical_sector_bytes(),
         decoration: form.decoration(),
         has_unknown: form.has_unknown(),
@@ -256,9 +259,6 @@ fn write_blocks(
     end
 }
 
-/// The number of sectors whose blocks are followed by an entry for a sector bitmap.
-const CHUNK_SECTORS: u64 = 1 << 23;
-const BAT_ENTRY_BYTES: usize = 8;
 /// The number of entries that are written together. Pages without a block stay holes, except for the first one.
 const PAGE_ENTRIES: u64 = 16;
 const PAGE_BYTES: usize = PAGE_ENTRIES as usize * BAT_ENTRY_BYTES;
@@ -276,7 +276,7 @@ impl TableShape {
     /// Returns the shape of the table of a disk, which has at least one block.
     pub fn new(builder: &Builder) -> Self {
         let block = builder.plan().geometry.cluster_size;
-        let chunk_blocks = ((CHUNK_SECTORS * u64::from(SECTOR_BYTES)) >> block.bits()).max(1);
+        let chunk_blocks = (CHUNK_BYTES >> block.bits()).max(1);
         let mut table = Self { block, chunk_blocks, entries: 0 };
         table.entries = table.index_of(builder.guest_clusters().saturating_sub(1)) + 1;
         table
@@ -346,60 +346,129 @@ impl TableShape {
     }
 }
 
-/// The attacks on VHDX: 2 fields of the file's identifier, and 11 of each header; region tables of 2 entries; items in
-/// the usual order.
-pub const ATTACKS: &[&[FieldChange]] = &[
-    &[header(5, Transform::Set, 0), header(27, Transform::Set, 0)],
-    &[header(6, Transform::Add, 1), header(28, Transform::Add, 1)],
-    &[header(21, Transform::Set, 2), header(43, Transform::Set, 2)],
+/// The fields of both headers, behind those of the file's identifier.
+const HEADERS: [FieldList; 2] = {
+    let first = FieldList::new(Part::Header, file_identifier::FIELDS).behind(header::FIELDS);
+    [first, first.behind(header::FIELDS)]
+};
+
+/// The fields of a region table of two entries.
+#[derive(Clone, Copy)]
+struct RegionFields {
+    head: FieldList,
+    entries: [FieldList; 2],
+}
+
+impl RegionFields {
+    const fn new(head: FieldList) -> Self {
+        let first = head.behind(region::FIELDS);
+        Self { head, entries: [first, first.behind(region::FIELDS)] }
+    }
+}
+
+/// The fields of both region tables.
+const REGIONS: [RegionFields; 2] = {
+    let first = RegionFields::new(FieldList::new(Part::Directory, region_table::FIELDS));
+    [first, RegionFields::new(first.entries[1].behind(region_table::FIELDS))]
+};
+
+/// The fields of the metadata: of the table, and of the first items in the usual order, each with its content.
+const METADATA: FieldList = FieldList::new(Part::Metadata, metadata_table::FIELDS);
+const FIRST_ITEM: FieldList = METADATA.behind(metadata_item::FIELDS);
+const PARAMETERS: FieldList = FIRST_ITEM.behind(&[content::BLOCK_SIZE, content::FILE_PARAMETERS]);
+const DISK_SIZE: FieldList =
+    PARAMETERS.behind(metadata_item::FIELDS).behind(&[content::VIRTUAL_DISK_SIZE]);
+const DISK_ID: FieldList = DISK_SIZE
+    .behind(metadata_item::FIELDS)
+    .behind(&[content::PAGE_83_DATA, content::PAGE_83_DATA_END]);
+const SECTOR_SIZE: FieldList =
+    DISK_ID.behind(metadata_item::FIELDS).behind(&[content::LOGICAL_SECTOR_SIZE]);
+
+/// Returns the change of a field in both headers, with correct checksums.
+const fn both_headers(field: StructureField, transform: Transform, value: u16) -> [FieldChange; 2] {
+    let [first, second] = HEADERS;
+    [first.sealed(field, transform, value), second.sealed(field, transform, value)]
+}
+
+/// Returns the changes that make the log of both headers count.
+const fn with_log(field: StructureField, transform: Transform, value: u16) -> [FieldChange; 4] {
+    let [first, second] = both_headers(header::LOG_GUID, Transform::Set, 1);
+    let [third, fourth] = both_headers(field, transform, value);
+    [first, second, third, fourth]
+}
+
+/// Returns the change of a field in the first entry of both region tables, with correct checksums.
+const fn both_regions(field: StructureField, transform: Transform, value: u16) -> [FieldChange; 2] {
+    let [first, second] = REGIONS;
+    let (first, second) = (first.entries[0], second.entries[0]);
+    [first.sealed(field, transform, value), second.sealed(field, transform, value)]
+}
+
+/// The attacks on VHDX.
+pub const ATTACKS: &[&[FieldChange]] = {
+    use Transform::{Add, AddClusters, Boundary, Flip, Misalign, PastEnd, Set, Structure};
+    const FIRST: FieldList = HEADERS[0];
+    const SECOND: FieldList = HEADERS[1];
+    const TABLE: RegionFields = REGIONS[0];
+    const COPY: RegionFields = REGIONS[1];
     &[
-        header(9, Transform::Set, 7),
-        header(31, Transform::Set, 7),
-        header(11, Transform::Set, 3),
-        header(33, Transform::Set, 4),
-    ],
-    &[header(25, Transform::Misalign, 0), header(47, Transform::Misalign, 0)],
-    &[
-        header(15, Transform::Set, 1),
-        header(37, Transform::Set, 1),
-        header(19, Transform::Set, 1),
-        header(41, Transform::Set, 1),
-    ],
-    &[
-        header(15, Transform::Set, 1),
-        header(37, Transform::Set, 1),
-        header(23, Transform::Add, 1),
-        header(45, Transform::Add, 1),
-    ],
-    &[set(Part::Directory, 1, 0), set(Part::Directory, 27, 0)],
-    &[set(Part::Directory, 2, 0), set(Part::Directory, 28, 0)],
-    &[set(Part::Directory, 5, 2048), set(Part::Directory, 31, 2048)],
-    // Both regions become long.
-    &[
-        (Part::Directory, 13, Transform::Boundary, 15),
-        (Part::Directory, 39, Transform::Boundary, 15),
-        (Part::Directory, 23, Transform::Boundary, 15),
-        (Part::Directory, 49, Transform::Boundary, 15),
-    ],
-    &[set(Part::Directory, 7, 0), set(Part::Directory, 33, 0)],
-    &[
-        set(Part::Directory, 7, 0),
-        set(Part::Directory, 33, 0),
-        set(Part::Directory, 15, 0),
-        set(Part::Directory, 41, 0),
-    ],
-    &[item(0, Transform::Set, 0)],
-    &[item(2, Transform::Set, 2048)],
-    &[item(4, Transform::Set, 0)],
-    &[item(4, Transform::Set, 0), item(12, Transform::Set, 0)],
-    &[item(16, Transform::Flip, 1)],
-    &[item(14, Transform::Add, 1)],
-    &[item(54, Transform::Set, 1024)],
-    &[item(28, Transform::Boundary, 16)],
-    &[item(28, Transform::Boundary, 3), item(28, Transform::AddClusters, 1)],
-    &[entry(Transform::PastEnd, 100)],
-    &[entry(Transform::Structure, 70)],
-    // States 4 and 7.
-    &[entry(Transform::Flip, 1)],
-    &[entry(Transform::Flip, 0)],
-];
+        &both_headers(header::SIGNATURE, Set, 0),
+        &[FIRST.change(header::CHECKSUM, Add, 1), SECOND.change(header::CHECKSUM, Add, 1)],
+        &both_headers(header::VERSION, Set, 2),
+        &[
+            FIRST.sealed(header::SEQUENCE_NUMBER, Set, 7),
+            SECOND.sealed(header::SEQUENCE_NUMBER, Set, 7),
+            FIRST.sealed(header::FILE_WRITE_GUID, Set, 3),
+            SECOND.sealed(header::FILE_WRITE_GUID, Set, 4),
+        ],
+        &both_headers(header::LOG_OFFSET, Misalign, 0),
+        &with_log(header::LOG_VERSION, Set, 1),
+        &with_log(header::LOG_LENGTH, Add, 1),
+        &[
+            TABLE.head.sealed(region_table::SIGNATURE, Set, 0),
+            COPY.head.sealed(region_table::SIGNATURE, Set, 0),
+        ],
+        &[
+            TABLE.head.change(region_table::CHECKSUM, Set, 0),
+            COPY.head.change(region_table::CHECKSUM, Set, 0),
+        ],
+        &[
+            TABLE.head.sealed(region_table::ENTRY_COUNT, Set, 2048),
+            COPY.head.sealed(region_table::ENTRY_COUNT, Set, 2048),
+        ],
+        // Both regions become long.
+        &[
+            TABLE.entries[0].sealed(region::LENGTH, Boundary, 15),
+            COPY.entries[0].sealed(region::LENGTH, Boundary, 15),
+            TABLE.entries[1].sealed(region::LENGTH, Boundary, 15),
+            COPY.entries[1].sealed(region::LENGTH, Boundary, 15),
+        ],
+        &both_regions(region::GUID, Set, 0),
+        &[
+            TABLE.entries[0].sealed(region::GUID, Set, 0),
+            COPY.entries[0].sealed(region::GUID, Set, 0),
+            TABLE.entries[0].sealed(region::REQUIRED, Set, 0),
+            COPY.entries[0].sealed(region::REQUIRED, Set, 0),
+        ],
+        &[METADATA.change(metadata_table::SIGNATURE, Set, 0)],
+        &[METADATA.change(metadata_table::ENTRY_COUNT, Set, 2048)],
+        &[FIRST_ITEM.change(metadata_item::ITEM_ID, Set, 0)],
+        &[
+            FIRST_ITEM.change(metadata_item::ITEM_ID, Set, 0),
+            FIRST_ITEM.change(metadata_item::FLAGS, Set, 0),
+        ],
+        &[PARAMETERS.change(content::FILE_PARAMETERS, Flip, 1)],
+        &[PARAMETERS.change(content::BLOCK_SIZE, Add, 1)],
+        &[SECTOR_SIZE.change(content::LOGICAL_SECTOR_SIZE, Set, 1024)],
+        &[DISK_SIZE.change(content::VIRTUAL_DISK_SIZE, Boundary, 16)],
+        &[
+            DISK_SIZE.change(content::VIRTUAL_DISK_SIZE, Boundary, 3),
+            DISK_SIZE.change(content::VIRTUAL_DISK_SIZE, AddClusters, 1),
+        ],
+        &[entry(PastEnd, 100)],
+        &[entry(Structure, 70)],
+        // States 4 and 7.
+        &[entry(Flip, 1)],
+        &[entry(Flip, 0)],
+    ]
+};

@@ -6,15 +6,13 @@ use smallvec::SmallVec;
 
 use crate::base::file_parts::MAX_EXTENT_FILES;
 use crate::disk::offsets::HostOffset;
+use crate::formats::vmdk::constants::{EMBEDDED_DESCRIPTOR_AT, SECTOR_BYTES};
 use crate::images::files::LayerFiles;
 use crate::images::files::image::Image;
 use crate::images::format::file_plan::{ExtentForm, ExtentPlan};
 
-use super::encoding::SECTOR_BYTES;
 use super::form::{DESCRIPTOR_SECTORS, Kind, VmdkForm};
 
-/// The offset of the descriptor, where QEMU looks for it in every sparse extent.
-pub const OFFSET: u64 = 512;
 /// The length of the longest text in an image. The end of the first kilobyte of an ESX header's unused part is behind
 /// it.
 const LONGEST_EMBEDDED_BYTES: usize = 1024;
@@ -29,7 +27,7 @@ const ADAPTERS: [(&str, u32); 4] =
 const TRACK_SECTORS: u64 = 63;
 
 // `DESCRIPTOR_SECTORS` has room for the text.
-const _: () = assert!(LONGEST_EMBEDDED_BYTES < DESCRIPTOR_SECTORS as usize * 512);
+const _: () = assert!(LONGEST_EMBEDDED_BYTES < (DESCRIPTOR_SECTORS * SECTOR_BYTES) as usize);
 
 /// The parent of an image.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +72,7 @@ pub fn write_embedded(
         Kind::Sparse { .. } => lines(&mut rest, form, &disk, (identity, parent)),
     };
     let left = rest.len();
-    image.write(HostOffset::new(OFFSET), &text[..LONGEST_EMBEDDED_BYTES - left]);
+    image.write(HostOffset::new(EMBEDDED_DESCRIPTOR_AT), &text[..LONGEST_EMBEDDED_BYTES - left]);
 }
 
 /// Makes the image a descriptor of extents, each with its number of sectors, in the files beside it.

@@ -1,32 +1,28 @@
 //! The bytes of VMDK structures, as the build writes them (VMware, "Virtual Disk Format 5.0"; for COWD, which no
 //! document of VMware describes, QEMU's `block/vmdk.c`). All numbers are little-endian, and places are in sectors. The
-//! walker and the oracles decode them with `formats::vmdk`, which shares nothing with this file. Also the part of a
-//! disk that an extent holds.
+//! walker decodes them with `formats::vmdk`, which shares with this file only constants and declarations of fields. Also
+//! the part of a disk that an extent holds.
 
-use bytes::BufMut;
-
+use crate::formats::anatomy::{ByteOrder, StructureField};
+use crate::formats::vmdk::constants::{
+    COMPRESS_DEFLATE, COWD_MAGIC, DIRECTORY_AT_END, FLAG_MARKERS, FLAG_REDUNDANT_DIRECTORY,
+    FLAG_ZERO_GRAINS, GRAIN_MARKER_BYTES, HEADER_BYTES, MARKER_FOOTER, SECTOR_BYTES, SPARSE_MAGIC,
+    cowd_header, grain_marker, marker, sparse_header,
+};
+use crate::images::format::put_fields;
 use crate::images::qcow2::{Builder, MappedCluster};
 
-/// The unit of places and sizes.
-pub const SECTOR_BYTES: u64 = 512;
-/// The length of a header, and of a marker.
-pub const HEADER_BYTES: usize = 512;
-/// The entry of a grain of zeros.
-pub const ZERO_GRAIN: u32 = 1;
-/// The length of a marker before a compressed grain.
-pub const GRAIN_MARKER_BYTES: usize = 12;
-
 /// The bytes in the header that a transfer as text would change.
-const NEWLINES: &[u8] = b"\n \r\n";
+const NEWLINES: [u8; 4] = *b"\n \r\n";
 const FLAG_NEWLINES: u32 = 1 << 0;
-const FLAG_REDUNDANT_DIRECTORY: u32 = 1 << 1;
-const FLAG_ZERO_GRAINS: u32 = 1 << 2;
 const FLAG_COMPRESSED: u32 = 1 << 16;
-const FLAG_MARKERS: u32 = 1 << 17;
-/// The number of the compression by zlib streams.
-const DEFLATE: u16 = 1;
-/// The sector of the directory if the footer states it.
-const DIRECTORY_AT_END: u64 = u64::MAX;
+
+/// Returns a structure of `N` bytes with these numbers.
+pub(super) fn structure<const N: usize>(numbers: &[(StructureField, u64)]) -> [u8; N] {
+    let mut bytes = [0; N];
+    put_fields(&mut bytes, ByteOrder::LittleEndian, numbers);
+    bytes
+}
 
 /// The header of a sparse extent. All places and sizes are in sectors.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,24 +56,22 @@ pub struct SparseHeaderFields {
 impl SparseHeaderFields {
     /// Returns the bytes of the header.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
-        let mut bytes = [0; HEADER_BYTES];
-        let mut out = bytes.as_mut_slice();
-        out.put_slice(b"KDMV");
-        out.put_u32_le(self.version);
-        out.put_u32_le(self.flags());
-        out.put_u64_le(self.capacity);
-        out.put_u64_le(self.grain);
-        out.put_u64_le(self.descriptor);
-        out.put_u64_le(self.descriptor_size);
-        out.put_u32_le(self.table_entries);
-        out.put_u64_le(self.redundant_directory.unwrap_or(0));
-        out.put_u64_le(self.directory.unwrap_or(DIRECTORY_AT_END));
-        out.put_u64_le(self.overhead);
-        // The image was closed.
-        out.put_u8(0);
-        out.put_slice(NEWLINES);
-        out.put_u16_le(if self.is_compressed { DEFLATE } else { 0 });
-        bytes
+        let compression = if self.is_compressed { COMPRESS_DEFLATE } else { 0 };
+        structure(&[
+            (sparse_header::MAGIC, u32::from_le_bytes(SPARSE_MAGIC).into()),
+            (sparse_header::VERSION, self.version.into()),
+            (sparse_header::FLAGS, self.flags().into()),
+            (sparse_header::CAPACITY, self.capacity),
+            (sparse_header::GRAIN_SIZE, self.grain),
+            (sparse_header::DESCRIPTOR_OFFSET, self.descriptor),
+            (sparse_header::DESCRIPTOR_SIZE, self.descriptor_size),
+            (sparse_header::GTES_PER_GT, self.table_entries.into()),
+            (sparse_header::RGD_OFFSET, self.redundant_directory.unwrap_or(0)),
+            (sparse_header::GD_OFFSET, self.directory.unwrap_or(DIRECTORY_AT_END)),
+            (sparse_header::OVERHEAD, self.overhead),
+            (sparse_header::NEWLINES, u32::from_le_bytes(NEWLINES).into()),
+            (sparse_header::COMPRESS_ALGORITHM, compression.into()),
+        ])
     }
 
     fn flags(&self) -> u32 {
@@ -99,14 +93,16 @@ pub fn cowd_header(
     (directory, directory_entries): (u32, u32),
     next: u32,
 ) -> [u8; HEADER_BYTES] {
-    let mut bytes = [0; HEADER_BYTES];
-    let mut out = bytes.as_mut_slice();
-    out.put_slice(b"COWD");
-    let (version, flags) = (1, 3);
-    for field in [version, flags, capacity, grain, directory, directory_entries, next] {
-        out.put_u32_le(field);
-    }
-    bytes
+    structure(&[
+        (cowd_header::MAGIC, u32::from_le_bytes(COWD_MAGIC).into()),
+        (cowd_header::VERSION, 1),
+        (cowd_header::FLAGS, 3),
+        (cowd_header::CAPACITY, capacity.into()),
+        (cowd_header::GRAIN_SIZE, grain.into()),
+        (cowd_header::GD_OFFSET, directory.into()),
+        (cowd_header::GD_ENTRIES, directory_entries.into()),
+        (cowd_header::NEXT_FREE, next.into()),
+    ])
 }
 
 /// The kind of a marker that is a sector of its own.
@@ -119,29 +115,20 @@ pub enum Marker {
     /// A directory follows.
     Directory = 2,
     /// The footer follows.
-    Footer = 3,
+    Footer = MARKER_FOOTER as isize,
 }
 
 impl Marker {
     /// Returns the bytes of a marker before a structure of this many sectors.
     pub fn encode(self, sectors: u64) -> [u8; HEADER_BYTES] {
-        let mut bytes = [0; HEADER_BYTES];
-        let mut out = bytes.as_mut_slice();
-        out.put_u64_le(sectors);
         // A length of 0 distinguishes this marker from that of a grain.
-        out.put_u32_le(0);
-        out.put_u32_le(self as u32);
-        bytes
+        structure(&[(marker::MARKER_SECTORS, sectors), (marker::MARKER_TYPE, self as u64)])
     }
 }
 
 /// Returns the marker before the stream of a compressed grain.
-pub fn grain_marker(guest_sector: u64, stream_bytes: u32) -> [u8; GRAIN_MARKER_BYTES] {
-    let mut bytes = [0; GRAIN_MARKER_BYTES];
-    let mut out = bytes.as_mut_slice();
-    out.put_u64_le(guest_sector);
-    out.put_u32_le(stream_bytes);
-    bytes
+pub fn marker_of_grain(guest_sector: u64, stream_bytes: u32) -> [u8; GRAIN_MARKER_BYTES as usize] {
+    structure(&[(grain_marker::LBA, guest_sector), (grain_marker::SIZE, stream_bytes.into())])
 }
 
 /// The part of a disk that an extent holds.

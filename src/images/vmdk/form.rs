@@ -3,11 +3,11 @@
 
 use crate::disk::clusters::ClusterSize;
 use crate::disk::image_format::ImageFormat;
+use crate::formats::vmdk::constants::{ESX_TABLE_ENTRIES, SECTOR_BYTES, STREAM_FOOTER_BYTES};
 use crate::images::format::file_plan::{
     BlockPlaces, ExtentForm, ExtentPlans, FilePlan, TableReach,
 };
 
-use super::encoding::SECTOR_BYTES;
 use super::sesparse;
 
 /// The variety of a VMDK image.
@@ -54,10 +54,6 @@ const HEAD_SECTORS: u64 = 1 + DESCRIPTOR_SECTORS;
 pub const DESCRIPTOR_SECTORS: u64 = 20;
 /// The largest number of unused sectors before the tables, and before the grains.
 const MAX_GAP_SECTORS: u64 = 3;
-/// The sectors of a footer: its marker, the header, and the marker of the end.
-const FOOTER_SECTORS: u64 = 3;
-/// The number of entries in a table that ESX writes.
-const COWD_TABLE_ENTRIES: u64 = 4096;
 /// The bytes of an entry.
 pub const ENTRY_BYTES: u64 = 4;
 
@@ -133,7 +129,7 @@ impl VmdkForm {
     pub const fn table_entries(self) -> u64 {
         match self.kind() {
             Kind::Sparse { .. } => TABLE_ENTRIES[self.bits(0, 3) as usize],
-            Kind::Cowd => COWD_TABLE_ENTRIES,
+            Kind::Cowd => ESX_TABLE_ENTRIES as u64,
         }
     }
 
@@ -286,7 +282,8 @@ impl VmdkForm {
     }
 
     const fn places(self, grain: ClusterSize, first_bytes: u64) -> BlockPlaces {
-        let behind = self.max_tables_bytes() + (MAX_GAP_SECTORS + FOOTER_SECTORS) * SECTOR_BYTES;
+        let behind = self.max_tables_bytes() + MAX_GAP_SECTORS * SECTOR_BYTES;
+        let behind = behind + STREAM_FOOTER_BYTES as u64;
         // Entries count sectors in 32 bits, and the header of an ESX extent does so, too.
         let most_bytes = u32::MAX as u64 * SECTOR_BYTES;
         let guest_clusters = match self.kind() {

@@ -5,12 +5,13 @@ use std::sync::OnceLock;
 
 use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::{GuestOffset, HostOffset};
+use crate::formats::vmdk::constants::{GRAIN_MARKER_BYTES, SECTOR_BYTES};
 use crate::images::content::{STAMP_BYTES, Shape, WriteNumber, stamp};
 use crate::images::files::image::Image;
 use crate::images::qcow2::payload::{Coding, PayloadKind, payload};
 use crate::images::qcow2::{ImagePlan, PayloadFrame};
 
-use super::encoding::{GRAIN_MARKER_BYTES, SECTOR_BYTES, grain_marker};
+use super::encoding::marker_of_grain;
 use super::form::GrainStorage;
 
 /// The header of a zlib stream: deflate with a window of 32 KiB, the default level.
@@ -22,7 +23,7 @@ const AROUND_BYTES: usize = STREAM_HEADER.len() + CHECKSUM_BYTES;
 
 /// Returns the bytes around the payload of a grain. Grains begin with sectors.
 pub fn frame(storage: GrainStorage) -> PayloadFrame {
-    let marker = if storage == GrainStorage::Marked { GRAIN_MARKER_BYTES } else { 0 };
+    let marker = if storage == GrainStorage::Marked { GRAIN_MARKER_BYTES as usize } else { 0 };
     PayloadFrame { around_bytes: (marker + AROUND_BYTES) as u64, unit_bytes: SECTOR_BYTES }
 }
 
@@ -60,7 +61,7 @@ pub fn write(
     let payload = payload(&plan.geometry, kind);
     let ([before, stamp_part], behind) = payload.stamped(&stamp);
     let stream_bytes = payload.length_bytes() + AROUND_BYTES;
-    let marker = grain_marker(
+    let marker = marker_of_grain(
         guest.get() / SECTOR_BYTES,
         // A payload has at most some KiB.
         u32::try_from(stream_bytes).unwrap_or(u32::MAX),

@@ -18,11 +18,14 @@ use crate::base::file_parts::MAX_EXTENT_FILES;
 use crate::disk::clusters::ClusterSize;
 use crate::disk::observer::{Event, Observer, State};
 use crate::disk::offsets::HostOffset;
-use crate::formats::anatomy::Part;
+use crate::formats::anatomy::{Part, StructureField};
+use crate::formats::vmdk::constants::{
+    SECTOR_BYTES, const_header, grain_marker, marker, sparse_header, stream, volatile_header,
+};
 
 use super::content::entropy::Entropy;
 use super::content::unstamped::EntryForm;
-use super::damage::attacks::{header, item};
+use super::damage::attacks::{FieldList, item};
 use super::damage::rules::{BrokenEntry, BrokenRule};
 use super::damage::{FieldChange, Transform};
 use super::files::LayerFiles;
@@ -33,7 +36,7 @@ use super::qcow2::payload::PayloadKind;
 use super::qcow2::tables::ClusterMapping;
 use super::qcow2::{Builder, ImagePlan, MappedCluster, PayloadFrame, report_structures};
 use descriptor::Parent;
-use encoding::{DiskPart, SECTOR_BYTES};
+use encoding::DiskPart;
 use form::Kind;
 use sparse::SparseExtent;
 
@@ -298,40 +301,60 @@ fn write_flat(
     image.seal(end);
 }
 
-/// The attacks on VMDK. If there is a footer, its header begins with the 17th field behind that of the header.
-pub const ATTACKS: &[&[FieldChange]] = &[
-    &[header(6, Transform::Set, 0)],
-    &[header(34, Transform::Set, 0)],
-    &[header(2, Transform::Set, 4), header(36, Transform::Set, 4)],
-    &[header(14, Transform::Set, 513), header(48, Transform::Set, 513)],
-    &[header(8, Transform::Set, 0), header(42, Transform::Set, 0)],
-    &[header(20, Transform::Boundary, 14), header(54, Transform::Boundary, 14)],
-    &[header(8, Transform::Boundary, 12), header(42, Transform::Boundary, 12)],
-    &[header(6, Transform::Boundary, 16), header(40, Transform::Boundary, 16)],
-    &[header(18, Transform::Flip, 54), header(16, Transform::Flip, 54)],
-    // The values of the first two lines of the descriptor that have a number: the letters `zz`.
-    &[item(8, Transform::Set, 0x7a7a), item(12, Transform::Set, 0x7a7a)],
-    &[item(10, Transform::Set, 0x7a)],
-    // The marker of a grain, and the front of a stream.
-    &[(Part::BlockFront, 2, Transform::Set, 0)],
-    &[(Part::BlockFront, 4, Transform::Set, 0)],
-    &[(Part::BlockFront, 0, Transform::Set, 0)],
-];
+/// The fields of the header, and those of the footer if there is one: of its marker, and of the header in it.
+const HEADER: FieldList = FieldList::new(Part::Header, sparse_header::FIELDS);
+const FOOTER: FieldList = HEADER.behind(marker::FIELDS).behind(sparse_header::FIELDS);
+/// The fields at the beginning of a grain: of the marker, and of the stream.
+const GRAIN: FieldList = FieldList::new(Part::BlockFront, grain_marker::FIELDS);
 
-/// The attacks on an seSparse extent, the first file beside a descriptor: 27 fields of the header that does not change,
-/// and 5 of the other one.
-pub const SE_SPARSE: &[&[FieldChange]] = &[
-    &[header(2, Transform::Add, 1)],
-    &[header(6, Transform::Set, 16)],
-    &[header(8, Transform::Set, 128)],
-    &[header(10, Transform::Set, 1)],
-    &[header(12, Transform::Set, 1)],
-    &[header(18, Transform::Set, 1)],
-    &[header(20, Transform::Add, 1)],
-    &[header(32, Transform::Flip, 54)],
-    &[header(34, Transform::Flip, 20)],
-    &[header(52, Transform::Set, 1)],
-    &[header(54, Transform::Add, 1)],
-    &[header(60, Transform::Set, 1)],
-    &[header(62, Transform::Set, 1)],
-];
+/// Returns the change of a field in the header and in the footer.
+const fn both(field: StructureField, transform: Transform, value: u16) -> [FieldChange; 2] {
+    [HEADER.change(field, transform, value), FOOTER.change(field, transform, value)]
+}
+
+/// The attacks on VMDK.
+pub const ATTACKS: &[&[FieldChange]] = {
+    use Transform::{Boundary, Flip, Set};
+    use sparse_header as field;
+    &[
+        &[HEADER.change(field::CAPACITY, Set, 0)],
+        &[FOOTER.change(field::MAGIC, Set, 0)],
+        &both(field::VERSION, Set, 4),
+        &both(field::GTES_PER_GT, Set, 513),
+        &both(field::GRAIN_SIZE, Set, 0),
+        &both(field::OVERHEAD, Boundary, 14),
+        &both(field::GRAIN_SIZE, Boundary, 12),
+        &both(field::CAPACITY, Boundary, 16),
+        &[HEADER.change(field::GD_OFFSET, Flip, 54), HEADER.change(field::RGD_OFFSET, Flip, 54)],
+        // The values of the first two lines of the descriptor that have a number: the letters `zz`.
+        &[item(8, Set, 0x7a7a), item(12, Set, 0x7a7a)],
+        &[item(10, Set, 0x7a)],
+        &[GRAIN.change(grain_marker::SIZE, Set, 0)],
+        &[GRAIN.behind(stream::FIELDS).change(stream::ZLIB_HEADER, Set, 0)],
+        // A grain without a marker.
+        &[FieldList::new(Part::BlockFront, stream::FIELDS).change(stream::ZLIB_HEADER, Set, 0)],
+    ]
+};
+
+/// The attacks on an seSparse extent, the first file beside a descriptor.
+pub const SE_SPARSE: &[&[FieldChange]] = {
+    use Transform::{Add, Flip, Set};
+    use const_header as field;
+    const HEADER: FieldList = FieldList::new(Part::Header, const_header::FIELDS);
+    const VOLATILE: FieldList = HEADER.behind(volatile_header::FIELDS);
+    &[
+        &[HEADER.change(field::VERSION, Add, 1)],
+        &[HEADER.change(field::GRAIN_SIZE, Set, 16)],
+        &[HEADER.change(field::GRAIN_TABLE_SIZE, Set, 128)],
+        &[HEADER.change(field::FLAGS, Set, 1)],
+        &[HEADER.change(field::RESERVED1, Set, 1)],
+        &[HEADER.change(field::RESERVED4, Set, 1)],
+        &[HEADER.change(field::VOLATILE_HEADER_OFFSET, Add, 1)],
+        &[HEADER.change(field::GRAIN_DIR_OFFSET, Flip, 54)],
+        &[HEADER.change(field::GRAIN_DIR_SIZE, Flip, 20)],
+        &[HEADER.change(field::PAD, Set, 1)],
+        &[VOLATILE.change(volatile_header::MAGIC, Add, 1)],
+        &[VOLATILE.change(volatile_header::REPLAY_JOURNAL, Set, 1)],
+        &[VOLATILE.change(volatile_header::PAD, Set, 1)],
+    ]
+};

@@ -4,31 +4,29 @@
 //! The file has no journal, and its bitmap of free grains and its map from grains to entries are empty: no reader needs
 //! them.
 
-use bytes::BufMut;
-
 use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
+use crate::formats::vmdk::constants::{
+    ESX_TABLE_ENTRIES, HEADER_BYTES, SE_SPARSE_ENTRY_BYTES, SE_SPARSE_GRAIN_SECTORS,
+    SE_SPARSE_MAGIC, SE_SPARSE_TABLE_SECTORS, SE_SPARSE_VERSION, SE_SPARSE_VOLATILE_MAGIC,
+    SECTOR_BYTES, const_header, volatile_header,
+};
 use crate::images::files::image::Image;
 use crate::images::qcow2::tables::ClusterMapping;
 use crate::images::qcow2::{Builder, MappedCluster};
 
-use super::encoding::{DiskPart, HEADER_BYTES, SECTOR_BYTES};
+use super::encoding::{DiskPart, structure};
 
 /// log2 of the size of a grain, which is always the same.
-const GRAIN_BITS: u32 = 12;
+const GRAIN_BITS: u32 = (SE_SPARSE_GRAIN_SECTORS * SECTOR_BYTES).ilog2();
 /// log2 of the size of the largest cluster that grains are written for. Each grain costs an entry.
 const LARGEST_CLUSTER_BITS: u32 = 16;
-/// The number of entries in a table.
-const GRAINS_OF_TABLE: u64 = 4096;
-const SE_ENTRY_BYTES: u64 = 8;
-const TABLE_BYTES: u64 = GRAINS_OF_TABLE * SE_ENTRY_BYTES;
+const GRAINS_OF_TABLE: u64 = ESX_TABLE_ENTRIES as u64;
+const TABLE_BYTES: u64 = SE_SPARSE_TABLE_SECTORS * SECTOR_BYTES;
 /// The place of the second header, and that of the directory.
 const VOLATILE_SECTOR: u64 = 1;
 const DIRECTORY_SECTOR: u64 = 2;
 
-const CONST_MAGIC: u64 = 0xcafe_babe;
-const VOLATILE_MAGIC: u64 = 0xcafe_cafe;
-const VERSION: u64 = 0x2_0000_0001;
 /// The upper bits of a directory entry that names a table.
 const NAMED_TABLE: u64 = 1 << 60;
 /// The upper bits of an entry for a grain that was unmapped, for one of zeros, and for one that is stored.
@@ -53,7 +51,7 @@ pub(super) fn first_grain_bytes(clusters: u64, cluster: ClusterSize) -> u64 {
 
 /// Returns the sector behind a directory of `tables` entries.
 fn tables_sector(tables: u64) -> u64 {
-    DIRECTORY_SECTOR + (tables * SE_ENTRY_BYTES).div_ceil(SECTOR_BYTES)
+    DIRECTORY_SECTOR + (tables * SE_SPARSE_ENTRY_BYTES).div_ceil(SECTOR_BYTES)
 }
 
 /// Writes an extent that holds `part` of the disk, with the clusters `mapped`. `grains` is the offset of the first
@@ -76,15 +74,16 @@ pub(super) fn write(
     let tables = mapped.chunk_by(|here, then| table_of(here) == table_of(then));
     for (nth, clusters) in (0..).zip(tables) {
         let Some(first) = clusters.first() else { continue };
-        let in_directory = DIRECTORY_SECTOR * SECTOR_BYTES + table_of(first) * SE_ENTRY_BYTES;
+        let in_directory =
+            DIRECTORY_SECTOR * SECTOR_BYTES + table_of(first) * SE_SPARSE_ENTRY_BYTES;
         let named = NAMED_TABLE | nth;
         image.write(HostOffset::new(in_directory), &named.to_le_bytes());
         let table = first_table * SECTOR_BYTES + nth * TABLE_BYTES;
         for cluster in clusters {
             let inside = (cluster.cluster.get() - part.first) % per_table * per_cluster;
             let entries = image.place(
-                HostOffset::new(table + inside * SE_ENTRY_BYTES),
-                (per_cluster * SE_ENTRY_BYTES) as usize,
+                HostOffset::new(table + inside * SE_SPARSE_ENTRY_BYTES),
+                (per_cluster * SE_SPARSE_ENTRY_BYTES) as usize,
             );
             let file_offset = |host| plan.file.file_offset(cluster_size, host).get();
             fill(entries, cluster, |host| (file_offset(host) - grains) >> GRAIN_BITS);
@@ -98,7 +97,7 @@ pub(super) fn write(
 
 /// Fills the entries of a cluster. `index_of` returns the number of the grain that lies at a host offset.
 fn fill(entries: &mut [u8], cluster: &MappedCluster, index_of: impl Fn(HostOffset) -> u64) {
-    let (entries, _) = entries.as_chunks_mut::<{ SE_ENTRY_BYTES as usize }>();
+    let (entries, _) = entries.as_chunks_mut::<{ SE_SPARSE_ENTRY_BYTES as usize }>();
     for (nth, entry) in (0..).zip(entries) {
         let number = match cluster.mapping {
             ClusterMapping::Normal(host, _) => {
@@ -119,33 +118,26 @@ fn fill(entries: &mut [u8], cluster: &MappedCluster, index_of: impl Fn(HostOffse
 /// sector of the first grain.
 fn write_headers(image: &mut Image, part: DiskPart, tables: (u64, u64), grains: u64) {
     let (entries, tables_sector) = tables;
-    let directory_sectors = tables_sector - DIRECTORY_SECTOR;
-    let table_sectors = TABLE_BYTES / SECTOR_BYTES;
-    let mut header = [0; HEADER_BYTES];
-    let mut out = header.as_mut_slice();
-    for field in
-        [CONST_MAGIC, VERSION, part.sectors, (1 << GRAIN_BITS) / SECTOR_BYTES, table_sectors]
-    {
-        out.put_u64_le(field);
-    }
-    // Flags, and four reserved fields.
-    out.put_bytes(0, 5 * 8);
-    out.put_u64_le(VOLATILE_SECTOR);
-    out.put_u64_le(1);
-    // The journal's header, and the journal.
-    out.put_bytes(0, 4 * 8);
-    for field in [DIRECTORY_SECTOR, directory_sectors, tables_sector, entries * table_sectors] {
-        out.put_u64_le(field);
-    }
-    // The bitmap of free grains, and the map from grains to entries.
-    out.put_bytes(0, 4 * 8);
-    out.put_u64_le(grains);
-    out.put_u64_le(part.sectors);
+    let header: [u8; HEADER_BYTES] = structure(&[
+        (const_header::MAGIC, SE_SPARSE_MAGIC),
+        (const_header::VERSION, SE_SPARSE_VERSION),
+        (const_header::CAPACITY, part.sectors),
+        (const_header::GRAIN_SIZE, SE_SPARSE_GRAIN_SECTORS),
+        (const_header::GRAIN_TABLE_SIZE, SE_SPARSE_TABLE_SECTORS),
+        (const_header::VOLATILE_HEADER_OFFSET, VOLATILE_SECTOR),
+        (const_header::VOLATILE_HEADER_SIZE, 1),
+        (const_header::GRAIN_DIR_OFFSET, DIRECTORY_SECTOR),
+        (const_header::GRAIN_DIR_SIZE, tables_sector - DIRECTORY_SECTOR),
+        (const_header::GRAIN_TABLES_OFFSET, tables_sector),
+        (const_header::GRAIN_TABLES_SIZE, entries * SE_SPARSE_TABLE_SECTORS),
+        (const_header::GRAINS_OFFSET, grains),
+        (const_header::GRAINS_SIZE, part.sectors),
+    ]);
     image.write(HostOffset::ZERO, &header);
-    let mut header = [0; HEADER_BYTES];
-    let mut out = header.as_mut_slice();
-    out.put_u64_le(VOLATILE_MAGIC);
-    // The next free table.
-    out.put_u64_le(entries);
+    let header: [u8; HEADER_BYTES] = structure(&[
+        (volatile_header::MAGIC, SE_SPARSE_VOLATILE_MAGIC),
+        // The next free table.
+        (volatile_header::FREE_GT_NUMBER, entries),
+    ]);
     image.write(HostOffset::new(VOLATILE_SECTOR * SECTOR_BYTES), &header);
 }

@@ -3,15 +3,14 @@
 use smallvec::SmallVec;
 
 use crate::disk::offsets::HostOffset;
+use crate::formats::vmdk::constants::{EMBEDDED_DESCRIPTOR_AT, SECTOR_BYTES, ZERO_GRAIN};
 use crate::images::files::image::Image;
 use crate::images::qcow2::tables::ClusterMapping;
 use crate::images::qcow2::{Builder, MappedCluster};
 
-use super::encoding::{
-    DiskPart, Marker, SECTOR_BYTES, SparseHeaderFields, ZERO_GRAIN, cowd_header,
-};
+use super::encoding::{DiskPart, Marker, SparseHeaderFields, cowd_header};
 use super::form::{DESCRIPTOR_SECTORS, ENTRY_BYTES, GrainStorage, Kind, VmdkForm, padded};
-use super::{descriptor, grains};
+use super::grains;
 
 /// A sparse extent that a file gets.
 #[derive(Clone, Copy, Debug)]
@@ -103,7 +102,7 @@ impl SparseExtent<'_> {
             version: form.version(),
             capacity: self.part.sectors,
             grain: plan.geometry.cluster_size.bytes() / SECTOR_BYTES,
-            descriptor: if has_descriptor { descriptor::OFFSET / SECTOR_BYTES } else { 0 },
+            descriptor: if has_descriptor { EMBEDDED_DESCRIPTOR_AT / SECTOR_BYTES } else { 0 },
             descriptor_size: if has_descriptor { DESCRIPTOR_SECTORS } else { 0 },
             table_entries: u32::try_from(form.table_entries()).unwrap_or(u32::MAX),
             redundant_directory: redundant.map(|offset| offset / SECTOR_BYTES),

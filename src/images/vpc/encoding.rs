@@ -2,15 +2,17 @@
 //! version 1.0), and their checksums in changed files. All numbers are big-endian. The walker and the oracles decode
 //! the structures with `formats::vpc`, which shares only constants with this file.
 
-use crate::formats::anatomy::SealKind;
+use crate::formats::anatomy::{ByteOrder, SealKind, StructureField};
 use crate::formats::vpc::constants::{
-    COOKIE, DYNAMIC_CHECKSUM_AT, DYNAMIC_COOKIE, DYNAMIC_HEADER_BYTES, FOOTER_BYTES,
-    FOOTER_CHECKSUM_AT,
+    COOKIE, DYNAMIC_COOKIE, DYNAMIC_HEADER_BYTES, FOOTER_BYTES, SECTOR_BYTES, TYPE_FIXED,
+    dynamic_header, footer,
 };
-use crate::images::format::{part, seal};
+use crate::images::format::{part, put_fields, seal, size_in};
 
-/// The unit of entries, sizes and bitmaps.
-pub const SECTOR_BYTES: u64 = 512;
+/// The version of both structures, 1.0.
+const VERSION: u64 = 0x0001_0000;
+/// The type of a disk that stores some blocks.
+const TYPE_DYNAMIC: u64 = 3;
 
 /// The largest numbers of cylinders, heads and sectors that a footer can state.
 const MAX_CYLINDERS: u64 = 0xffff;
@@ -34,26 +36,31 @@ impl FooterFields {
     /// Returns the bytes of the footer.
     pub fn encode(&self) -> [u8; FOOTER_BYTES] {
         let mut bytes = [0; FOOTER_BYTES];
-        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
-        put(0, b"conectix");
-        // One reserved feature is always set.
-        put(8, &2u32.to_be_bytes());
-        put(12, &0x0001_0000u32.to_be_bytes());
-        put(16, &self.header_offset.unwrap_or(u64::MAX).to_be_bytes());
-        put(24, &[self.decoration; 4]);
-        put(28, &self.creator);
-        put(32, &0x0005_0003u32.to_be_bytes());
-        put(36, b"Wi2k");
-        put(40, &self.size_bytes.to_be_bytes());
-        put(48, &self.size_bytes.to_be_bytes());
         let (cylinders, heads, sectors) = self.geometry;
-        put(56, &cylinders.to_be_bytes());
-        put(58, &[heads, sectors]);
-        let disk_type: u32 = if self.header_offset.is_some() { 3 } else { 2 };
-        put(60, &disk_type.to_be_bytes());
-        put(68, &[self.decoration; 16]);
-        put(84, &[self.decoration & 1]);
-        put_checksum(&mut bytes, 64);
+        let disk_type = if self.header_offset.is_some() { TYPE_DYNAMIC } else { TYPE_FIXED.into() };
+        let identifier = u64::from_ne_bytes([self.decoration; 8]);
+        let numbers = [
+            (footer::COOKIE, u64::from_be_bytes(COOKIE)),
+            // One reserved feature is always set.
+            (footer::FEATURES, 2),
+            (footer::FILE_FORMAT_VERSION, VERSION),
+            (footer::DATA_OFFSET, self.header_offset.unwrap_or(u64::MAX)),
+            (footer::TIME_STAMP, identifier),
+            (footer::CREATOR_APPLICATION, u32::from_be_bytes(self.creator).into()),
+            (footer::CREATOR_VERSION, 0x0005_0003),
+            (footer::CREATOR_HOST_OS, u32::from_be_bytes(*b"Wi2k").into()),
+            (footer::ORIGINAL_SIZE, self.size_bytes),
+            (footer::CURRENT_SIZE, self.size_bytes),
+            (footer::CYLINDERS, cylinders.into()),
+            (footer::HEADS, heads.into()),
+            (footer::SECTORS_PER_TRACK, sectors.into()),
+            (footer::DISK_TYPE, disk_type),
+            (footer::UNIQUE_ID, identifier),
+            (footer::UNIQUE_ID_END, identifier),
+            (footer::SAVED_STATE, u64::from(self.decoration & 1)),
+        ];
+        put_fields(&mut bytes, ByteOrder::BigEndian, &numbers);
+        put_checksum(&mut bytes, footer::CHECKSUM);
         bytes
     }
 }
@@ -65,14 +72,16 @@ pub fn dynamic_header(
     block_bytes: u32,
 ) -> [u8; DYNAMIC_HEADER_BYTES] {
     let mut bytes = [0; DYNAMIC_HEADER_BYTES];
-    let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
-    put(0, b"cxsparse");
-    put(8, &u64::MAX.to_be_bytes());
-    put(16, &table_offset.to_be_bytes());
-    put(24, &0x0001_0000u32.to_be_bytes());
-    put(28, &entries.to_be_bytes());
-    put(32, &block_bytes.to_be_bytes());
-    put_checksum(&mut bytes, 36);
+    let numbers = [
+        (dynamic_header::COOKIE, u64::from_be_bytes(DYNAMIC_COOKIE)),
+        (dynamic_header::DATA_OFFSET, u64::MAX),
+        (dynamic_header::TABLE_OFFSET, table_offset),
+        (dynamic_header::HEADER_VERSION, VERSION),
+        (dynamic_header::MAX_TABLE_ENTRIES, entries.into()),
+        (dynamic_header::BLOCK_SIZE, block_bytes.into()),
+    ];
+    put_fields(&mut bytes, ByteOrder::BigEndian, &numbers);
+    put_checksum(&mut bytes, dynamic_header::CHECKSUM);
     bytes
 }
 
@@ -82,10 +91,10 @@ pub const fn bitmap_bytes(block_bytes: u64) -> u64 {
     (block_bytes / (8 * SECTOR_BYTES)).next_multiple_of(SECTOR_BYTES)
 }
 
-/// Writes the checksum of a structure to `at`: the one's complement of the sum of its other bytes.
-fn put_checksum(structure: &mut [u8], at: usize) {
+/// Writes the checksum of a structure: the one's complement of the sum of its other bytes.
+fn put_checksum(structure: &mut [u8], field: StructureField) {
     let sum = structure.iter().fold(0u32, |sum, byte| sum.wrapping_add(u32::from(*byte)));
-    structure[at..at + 4].copy_from_slice(&(!sum).to_be_bytes());
+    put_fields(structure, ByteOrder::BigEndian, &[(field, (!sum).into())]);
 }
 
 /// Returns cylinders, heads and sectors whose product is exactly `sectors`, if there are such numbers among those that
@@ -101,9 +110,6 @@ pub fn exact_geometry(sectors: u64) -> Option<(u16, u8, u8)> {
     })
 }
 
-/// The offset of the dynamic header's offset in a footer.
-const DATA_OFFSET_AT: usize = 16;
-
 /// Corrects both footers, and the dynamic headers that they name.
 pub fn correct(file: &mut [u8]) {
     let last = file.len().saturating_sub(FOOTER_BYTES);
@@ -112,13 +118,12 @@ pub fn correct(file: &mut [u8]) {
         if !footer.starts_with(&COOKIE) {
             continue;
         }
-        seal(footer, FOOTER_CHECKSUM_AT, SealKind::ComplementOfSum);
-        let offset = footer.get(DATA_OFFSET_AT..).and_then(|rest| rest.first_chunk());
-        let at = offset.and_then(|offset| usize::try_from(u64::from_be_bytes(*offset)).ok());
+        seal(footer, footer::CHECKSUM.at, SealKind::ComplementOfSum);
+        let at = size_in(footer, ByteOrder::BigEndian, footer::DATA_OFFSET);
         if let Some(header) = at.and_then(|at| part(file, at, DYNAMIC_HEADER_BYTES))
             && header.starts_with(&DYNAMIC_COOKIE)
         {
-            seal(header, DYNAMIC_CHECKSUM_AT, SealKind::ComplementOfSum);
+            seal(header, dynamic_header::CHECKSUM.at, SealKind::ComplementOfSum);
         }
     }
 }
@@ -131,7 +136,7 @@ mod tests {
     fn checksums_are_those_that_readers_expect() {
         let mut vhd = vec![0; 2048];
         vhd[..8].copy_from_slice(&COOKIE);
-        vhd[DATA_OFFSET_AT..24].copy_from_slice(&512u64.to_be_bytes());
+        vhd[16..24].copy_from_slice(&512u64.to_be_bytes());
         vhd[512..520].copy_from_slice(&DYNAMIC_COOKIE);
         vhd[1536..1544].copy_from_slice(&COOKIE);
         correct(&mut vhd);

@@ -9,9 +9,12 @@ use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Event, Observer};
 use crate::disk::offsets::HostOffset;
 use crate::formats::anatomy::Part;
+use crate::formats::vpc::constants::{
+    DYNAMIC_HEADER_BYTES, FOOTER_BYTES, MAX_SECTORS, SECTOR_BYTES, dynamic_header, footer,
+};
 
 use super::content::unstamped::EntryForm;
-use super::damage::attacks::{entry, header, set};
+use super::damage::attacks::{FieldList, entry};
 use super::damage::rules::{BrokenEntry, BrokenRule};
 use super::damage::{FieldChange, Transform};
 use super::files::LayerFiles;
@@ -21,8 +24,7 @@ use super::format::{BuildBuffers, CreateOption, ImageDrawer, NewLayer, PlainForm
 use super::qcow2::{
     BLOCK_ENTRY_BYTES, Builder, MappedCluster, ONES, report_structures, write_table,
 };
-use crate::formats::vpc::constants::{DYNAMIC_HEADER_BYTES, FOOTER_BYTES};
-use encoding::{FooterFields, SECTOR_BYTES, bitmap_bytes, dynamic_header};
+use encoding::{FooterFields, bitmap_bytes};
 
 /// The drawer of the format.
 pub struct Drawer;
@@ -182,7 +184,7 @@ fn write_dynamic(
     let entries = entries(builder, mapped).min(places.guest_clusters);
     let entries = u32::try_from(entries).unwrap_or(u32::MAX);
     let block_bytes = u32::try_from(block.bytes()).unwrap_or(u32::MAX);
-    image.write(HostOffset::new(header), &dynamic_header(table, entries, block_bytes));
+    image.write(HostOffset::new(header), &encoding::dynamic_header(table, entries, block_bytes));
     let start_of = |host| places.start_of(block, host);
     let entry_of = |block: &MappedCluster| {
         let (host, _) = block.data()?;
@@ -249,8 +251,8 @@ pub struct VpcForm {
 /// The largest numbers of entries in a table. Readers check each of them when they open an image.
 const MAX_BLOCK_ENTRIES: u64 = 1 << 14;
 const MAX_LARGE_BLOCK_ENTRIES: u64 = 1 << 20;
-/// The size of the largest disk: 2040 GiB (QEMU, `block/vpc.c`, `VHD_MAX_SECTORS`).
-const MAX_VHD_BYTES: u64 = 0xff00_0000 * SECTOR_BYTES;
+/// The size of the largest disk: 2040 GiB.
+const MAX_VHD_BYTES: u64 = MAX_SECTORS * SECTOR_BYTES;
 /// The largest distance of a table from the structure before it, in bytes.
 const MAX_TABLE_GAP_BYTES: u64 = 3 * SECTOR_BYTES;
 /// The largest distance of the dynamic header from the footer's copy, in bytes.
@@ -360,19 +362,33 @@ impl VpcForm {
     }
 }
 
-/// The attacks on VHD. A dynamic disk has 13 fields of the footer, 7 of the dynamic header, and 13 of the other footer.
-pub const ATTACKS: &[&[FieldChange]] = &[
-    &[set(Part::Header, 0, 0), set(Part::Header, 40, 0)],
-    &[set(Part::Header, 0, 0), set(Part::Header, 42, 7)],
-    &[set(Part::Header, 22, 1), set(Part::Header, 62, 1)],
-    // The creator whose disk has the size in bytes, and the largest size.
-    &[header(9, Transform::Set, 7), header(13, Transform::Boundary, 17), set(Part::Header, 42, 7)],
-    &[set(Part::Header, 26, 0)],
-    &[header(7, Transform::PastEnd, 9), set(Part::Header, 42, 7)],
-    &[header(37, Transform::Set, 256)],
-    &[header(37, Transform::Add, 1)],
-    &[header(35, Transform::Set, 0)],
-    &[header(35, Transform::Boundary, 15)],
-    &[header(31, Transform::PastEnd, 0)],
-    &[entry(Transform::PastEnd, 100)],
-];
+/// The fields of a dynamic disk: the footer's, those of the dynamic header, and those of the other footer.
+const FOOTER: FieldList = FieldList::new(Part::Header, footer::FIELDS);
+const HEADER: FieldList = FOOTER.behind(dynamic_header::FIELDS);
+const COPY: FieldList = HEADER.behind(footer::FIELDS);
+/// The other footer loses its checksum.
+const SPOILED_COPY: FieldChange = COPY.change(footer::FEATURES, Transform::Set, 7);
+
+/// The attacks on VHD.
+pub const ATTACKS: &[&[FieldChange]] = {
+    use Transform::{Add, Boundary, PastEnd, Set};
+    &[
+        &[FOOTER.change(footer::COOKIE, Set, 0), COPY.change(footer::COOKIE, Set, 0)],
+        &[FOOTER.change(footer::COOKIE, Set, 0), SPOILED_COPY],
+        &[FOOTER.change(footer::CHECKSUM, Set, 1), COPY.change(footer::CHECKSUM, Set, 1)],
+        // The creator whose disk has the size in bytes, and the largest size.
+        &[
+            FOOTER.sealed(footer::CREATOR_APPLICATION, Set, 7),
+            FOOTER.sealed(footer::CURRENT_SIZE, Boundary, 17),
+            SPOILED_COPY,
+        ],
+        &[HEADER.change(dynamic_header::COOKIE, Set, 0)],
+        &[FOOTER.sealed(footer::DATA_OFFSET, PastEnd, 9), SPOILED_COPY],
+        &[HEADER.sealed(dynamic_header::BLOCK_SIZE, Set, 256)],
+        &[HEADER.sealed(dynamic_header::BLOCK_SIZE, Add, 1)],
+        &[HEADER.sealed(dynamic_header::MAX_TABLE_ENTRIES, Set, 0)],
+        &[HEADER.sealed(dynamic_header::MAX_TABLE_ENTRIES, Boundary, 15)],
+        &[HEADER.sealed(dynamic_header::TABLE_OFFSET, PastEnd, 0)],
+        &[entry(PastEnd, 100)],
+    ]
+};

@@ -176,10 +176,13 @@ impl StructureField {
     }
 }
 
-/// Declares the fields of a structure, each as a constant, and all of them in order as `FIELDS`. The mapping depends on
-/// a field with the word `maps`.
+/// Declares the fields of a structure, each as a constant, and those that belong to the anatomy in order as `FIELDS`. The
+/// mapping depends on a field with the word `maps`. The fields behind `@unread` are no part of the anatomy.
 macro_rules! fields {
-    ($($constant:ident = $name:literal at $at:literal, $width:literal bytes $(, $maps:ident)?;)*) => {
+    (
+        $($constant:ident = $name:literal at $at:literal, $width:literal bytes $(, $maps:ident)?;)*
+        $(@unread $($other:ident = $other_name:literal at $other_at:literal, $other_width:literal bytes;)*)?
+    ) => {
         $(
             #[doc = concat!("The field `", $name, "`.")]
             pub const $constant: $crate::formats::anatomy::StructureField =
@@ -190,7 +193,17 @@ macro_rules! fields {
                     maps: !stringify!($($maps)?).is_empty(),
                 };
         )*
-        /// All fields, in order.
+        $($(
+            #[doc = concat!("The field `", $other_name, "`.")]
+            pub const $other: $crate::formats::anatomy::StructureField =
+                $crate::formats::anatomy::StructureField {
+                    name: $other_name,
+                    at: $other_at,
+                    width_bytes: $other_width,
+                    maps: false,
+                };
+        )*)?
+        /// The fields that belong to the anatomy, in order.
         pub const FIELDS: &[$crate::formats::anatomy::StructureField] = &[$($constant),*];
     };
 }

@@ -130,6 +130,9 @@ pub mod header {
         VERSION = "version" at 66, 2 bytes;
         LOG_LENGTH = "log_length" at 68, 4 bytes;
         LOG_OFFSET = "log_offset" at 72, 8 bytes;
+        @unread
+        FILE_WRITE_GUID_END = "file_write_guid_end" at 24, 8 bytes;
+        DATA_WRITE_GUID_END = "data_write_guid_end" at 40, 8 bytes;
     }
 }
 

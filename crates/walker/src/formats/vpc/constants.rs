@@ -47,6 +47,12 @@ pub mod footer {
         DISK_TYPE = "disk_type" at 60, 4 bytes, maps;
         CHECKSUM = "checksum" at 64, 4 bytes, maps;
         SAVED_STATE = "saved_state" at 84, 1 bytes;
+        @unread
+        TIME_STAMP = "time_stamp" at 24, 4 bytes;
+        CREATOR_VERSION = "creator_version" at 32, 4 bytes;
+        CREATOR_HOST_OS = "creator_host_os" at 36, 4 bytes;
+        UNIQUE_ID = "unique_id" at 68, 8 bytes;
+        UNIQUE_ID_END = "unique_id, second half" at 76, 8 bytes;
     }
 }
 
