@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use bytes::BufMut;
 
 use crate::formats::anatomy::SealKind;
-use crate::formats::vpc::constants::FOOTER_CHECKSUM_AT;
+use crate::formats::vpc::constants::footer;
 
 /// The length of a look in bytes.
 pub const LOOK_BYTES: usize = 512;
@@ -93,8 +93,8 @@ impl Look {
             Self::Parallels => parallels(&mut out),
         }
         if self.is_footer() {
-            let checksum = SealKind::ComplementOfSum.of(&sector, FOOTER_CHECKSUM_AT);
-            sector[FOOTER_CHECKSUM_AT..][..checksum.len()].copy_from_slice(&checksum);
+            let checksum = SealKind::ComplementOfSum.of(&sector, footer::CHECKSUM.at);
+            sector[footer::CHECKSUM.at..][..checksum.len()].copy_from_slice(&checksum);
         }
         sector
     }

@@ -5,9 +5,6 @@
 //!
 //! If a format keeps a structure twice, readers may differ in the choice. Then an image breaks a rule only if QEMU
 //! refuses it and no choice is left.
-//!
-//! # Arithmetic
-//! An offset that would pass 2^64 lies past the end of every file, where there are zeros.
 
 use std::ops::{ControlFlow, Range};
 

@@ -1,8 +1,5 @@
 //! The anatomies of the files of a layer. A VMDK image in several files has one for each of them; every other layer has
 //! one for its image.
-//!
-//! # Arithmetic
-//! A guest range that would pass 2^64 ends there: no disk is as long.
 
 use std::ops::Range;
 

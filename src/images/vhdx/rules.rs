@@ -7,9 +7,7 @@
 //! entries of sector bitmaps, which map nothing.
 //!
 //! # Arithmetic
-//! Offsets that would pass 2^64 lie past the end of every file, where there are zeros. As in QEMU, the end of a region
-//! wraps around at 2^64, and numbers of entries at 2^32. A table has less than 2^32 entries of blocks of at most 2^28
-//! bytes.
+//! As in QEMU, the end of a region wraps around at 2^64, and numbers of entries at 2^32.
 
 use crate::disk::crc32c_zeros::append_zeros;
 use crate::formats::vhdx::constants::{

@@ -10,9 +10,7 @@
 //! the entries of seSparse tables.
 //!
 //! # Arithmetic
-//! As in QEMU, products and sums have the lower 64 bits, and numbers of entries the lower 32. A directory has less than
-//! 2^26 entries and a table at most 512, and QEMU opens the image, so that a grain has at most 2^30 bytes. Only the
-//! judged grains are visited. A sector has 32 bits.
+//! As in QEMU, products and sums have the lower 64 bits, and numbers of entries the lower 32.
 
 use crate::formats::anatomy::StructureField;
 use crate::formats::vmdk::constants::{

@@ -168,11 +168,6 @@ impl<S: Storage + ?Sized> Blocks<'_, S> {
         self.image.read_at(self.table + index * BLOCK_ENTRY_BYTES, &mut entry)?;
         Ok(data_of(entry).map(|data| data + guest.get() % self.block_bytes))
     }
-
-    /// Returns the number of guest bytes from `guest` to the end of its block.
-    pub(crate) fn rest_of_block(&self, guest: GuestOffset) -> u64 {
-        self.block_bytes - guest.get() % self.block_bytes
-    }
 }
 
 /// The number of bytes of a block table that are read at a time.
@@ -210,23 +205,29 @@ impl Anatomy {
     }
 }
 
-/// Fills `into` with the bytes at `host`, or with zeros if the file does not store their block. Returns true, which is
-/// the answer of [`FormatLayer::read_piece`]: a block that is not stored is zeros here, and no hole.
-///
-/// [`FormatLayer::read_piece`]: crate::formats::layer::FormatLayer::read_piece
-/// # Errors
-/// The read failed.
-pub(crate) fn read_block<S: Storage + ?Sized>(
-    image: &S,
-    host: Option<HostOffset>,
-    into: &mut [u8],
-) -> Result<bool, MapError> {
-    match host {
-        Some(host) => image.read_at(host, into)?,
-        None => into.fill(0),
-    }
-    Ok(true)
+/// The reads of a layer that consists of blocks, by its functions `block_bytes` and `host_of`. A block that is not stored
+/// is zeros, and no hole.
+macro_rules! block_reads {
+    () => {
+        fn piece_bytes(&self, guest: GuestOffset) -> u64 {
+            self.block_bytes().map_or(u64::MAX, |block| block - guest.get() % block)
+        }
+
+        fn read_piece(
+            &self,
+            guest: GuestOffset,
+            into: &mut [u8],
+            (): &mut (),
+        ) -> Result<bool, MapError> {
+            match self.host_of(guest)? {
+                Some(host) => self.image.read_at(host, into)?,
+                None => into.fill(0),
+            }
+            Ok(true)
+        }
+    };
 }
+pub(crate) use block_reads;
 
 /// Returns the mapping of bytes at `host`. QEMU's drivers report blocks that the file does not store as present: they
 /// are zeros of this image.

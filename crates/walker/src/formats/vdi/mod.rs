@@ -19,7 +19,7 @@ use crate::disk::storage::{Layer, Storage, read_array};
 use crate::formats::anatomy::{
     Anatomy, ByteOrder, FieldGroup, OffsetUnit, Part, StructureField, field_in_words,
 };
-use crate::formats::entries::{Blocks, EntryRun, each_entries, mapping_of, read_block};
+use crate::formats::entries::{Blocks, EntryRun, block_reads, each_entries, mapping_of};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::layer::{
     Cover, ExtentTables, FormatLayer, Named, OPEN_PIECE_BYTES, ProbedBytes, TablePieces,
@@ -210,18 +210,7 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vdi<'s, S> {
         Ok(mapping_of(self.host_of(guest)?))
     }
 
-    fn piece_bytes(&self, guest: GuestOffset) -> u64 {
-        self.blocks().rest_of_block(guest)
-    }
-
-    fn read_piece(
-        &self,
-        guest: GuestOffset,
-        into: &mut [u8],
-        (): &mut (),
-    ) -> Result<bool, MapError> {
-        read_block(self.image, self.host_of(guest)?, into)
-    }
+    block_reads!();
 
     /// QEMU asks only for static images.
     fn file_with_holes(&self, _guest: GuestOffset) -> Option<&'s S> {

@@ -1,8 +1,7 @@
 //! The block allocation table (BAT): the state of each block, and where it lies.
 //!
 //! # Arithmetic
-//! Numbers of blocks and entries wrap around at 2^32 where QEMU computes them with 32 bits. A disk has less than 2^63
-//! bytes, so that it has less than 2^43 blocks. Every divisor is a power of two, or one more.
+//! Numbers of blocks and entries wrap around at 2^32 where QEMU computes them with 32 bits.
 
 use std::ops::ControlFlow;
 

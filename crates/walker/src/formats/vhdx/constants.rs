@@ -5,7 +5,7 @@ pub const FILE_SIGNATURE: [u8; 8] = *b"vhdxfile";
 /// The unit of offsets in the block allocation table, of the log's offset and of its length, in bytes.
 pub const OFFSET_UNIT_BYTES: u64 = 1 << 20;
 /// The offset of the checksum in headers, in the region table and in log entries.
-pub const CHECKSUM_AT: usize = 4;
+pub const CHECKSUM_AT: usize = header::CHECKSUM.at;
 
 /// The host offsets of the two headers.
 pub const VHDX_HEADER_OFFSETS: [u64; 2] = [64 << 10, 128 << 10];
@@ -88,8 +88,6 @@ pub const LOG_SECTOR_BYTES: u64 = 4 << 10;
 pub const LOG_HEADER_BYTES: usize = 64;
 /// The first bytes of a log entry.
 pub const LOG_ENTRY_SIGNATURE: [u8; 4] = *b"loge";
-/// The offset of the entry's length in the header of a log entry.
-pub const LOG_ENTRY_LENGTH_AT: usize = 8;
 /// The length of a descriptor in bytes.
 pub const LOG_DESCRIPTOR_BYTES: usize = 32;
 /// The first bytes of a descriptor of a sector with data.

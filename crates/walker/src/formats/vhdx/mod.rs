@@ -20,7 +20,7 @@ use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Layer, Storage, read_array};
 use crate::formats::anatomy::{Anatomy, Part};
-use crate::formats::entries::{EntryRun, each_entries, mapping_of, read_block};
+use crate::formats::entries::{EntryRun, block_reads, each_entries, mapping_of};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::layer::{
     Cover, ExtentTables, FormatLayer, Named, OPEN_PIECE_BYTES, ProbedBytes, TablePieces,
@@ -182,21 +182,9 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vhdx<'s, S> {
         }
     }
 
-    fn piece_bytes(&self, guest: GuestOffset) -> u64 {
-        let block = u64::from(self.table.block_bytes);
-        block - guest.get() % block
-    }
-
-    /// There is one difference to QEMU 10.0.2: if a block is stored at host offset 0, QEMU reads the beginning of the
-    /// file for every part of it. No writer stores a block there.
-    fn read_piece(
-        &self,
-        guest: GuestOffset,
-        into: &mut [u8],
-        (): &mut (),
-    ) -> Result<bool, MapError> {
-        read_block(self.image, self.host_of(guest)?, into)
-    }
+    // There is one difference to QEMU 10.0.2: if a block is stored at host offset 0, QEMU reads the beginning of the
+    // file for every part of it. No writer stores a block there.
+    block_reads!();
 
     fn report_as_qemu(&mut self) {
         self.reports_blocks = false;

@@ -9,8 +9,8 @@ use crate::formats::anatomy::{
 };
 use crate::formats::error::MapError;
 use crate::formats::vpc::constants::{
-    DYNAMIC_CHECKSUM_AT, DYNAMIC_HEADER_BYTES, FOOTER_BYTES, FOOTER_CHECKSUM_AT, SECTOR_BYTES,
-    TYPE_FIXED, UNALLOCATED, dynamic_header, footer,
+    DYNAMIC_HEADER_BYTES, FOOTER_BYTES, SECTOR_BYTES, TYPE_FIXED, UNALLOCATED, dynamic_header,
+    footer,
 };
 use crate::formats::vpc::headers::{DynamicHeader, Footer};
 
@@ -24,16 +24,16 @@ impl Anatomy {
         let first = read_footer(storage, HostOffset::ZERO)?;
         let at_end = read_footer(storage, HostOffset::new(last))?;
         if !Footer::is_at(&first) {
-            self.sealed(HostOffset::new(last), FOOTER_BYTES, FOOTER_CHECKSUM_AT, footer::FIELDS);
+            self.sealed(HostOffset::new(last), FOOTER_BYTES, footer::CHECKSUM, footer::FIELDS);
             return Footer::parse(&at_end).map(|_| ());
         }
-        self.sealed(HostOffset::ZERO, FOOTER_BYTES, FOOTER_CHECKSUM_AT, footer::FIELDS);
+        self.sealed(HostOffset::ZERO, FOOTER_BYTES, footer::CHECKSUM, footer::FIELDS);
         let parsed = Footer::parse(&first)?;
         let header_at = HostOffset::new(parsed.data_offset);
         let mut bytes = [0; DYNAMIC_HEADER_BYTES];
         storage.read_at(header_at, &mut bytes)?;
         let fields = dynamic_header::FIELDS;
-        self.sealed(header_at, DYNAMIC_HEADER_BYTES, DYNAMIC_CHECKSUM_AT, fields);
+        self.sealed(header_at, DYNAMIC_HEADER_BYTES, dynamic_header::CHECKSUM, fields);
         let header = DynamicHeader::parse(&bytes, parsed.virtual_size_bytes())?;
         self.cluster_size = ClusterSize::from_bits(header.block_bytes.ilog2());
         if parsed.disk_type != TYPE_FIXED {
@@ -53,10 +53,11 @@ impl Anatomy {
         &mut self,
         start: HostOffset,
         length_bytes: usize,
-        inside: usize,
+        checksum: StructureField,
         fields: &'static [StructureField],
     ) {
         self.add_structure(Part::Header, start, length_bytes as u64);
+        let inside = checksum.at;
         let seal = Some(Seal { start, length_bytes, inside, kind: SealKind::ComplementOfSum });
         self.add_fields(FieldGroup { seal, ..group(start) }, fields);
     }

@@ -4,12 +4,8 @@
 pub const COOKIE: [u8; 8] = *b"conectix";
 /// The length of a footer in bytes.
 pub const FOOTER_BYTES: usize = 512;
-/// The offset of the checksum in a footer.
-pub const FOOTER_CHECKSUM_AT: usize = footer::CHECKSUM.at;
 /// The first bytes of a dynamic header.
 pub const DYNAMIC_COOKIE: [u8; 8] = *b"cxsparse";
-/// The offset of the checksum in a dynamic header.
-pub const DYNAMIC_CHECKSUM_AT: usize = dynamic_header::CHECKSUM.at;
 /// The length of a dynamic header in bytes.
 pub const DYNAMIC_HEADER_BYTES: usize = 1024;
 /// The unit of entries and of the disk's size, in bytes.

@@ -4,9 +4,9 @@
 use crate::disk::offsets::HostOffset;
 use crate::formats::error::MapError;
 use crate::formats::vpc::constants::{
-    CHS_CREATORS, COOKIE, DYNAMIC_COOKIE, DYNAMIC_HEADER_BYTES, FOOTER_BYTES, FOOTER_CHECKSUM_AT,
-    MAX_CHS_SECTORS, MAX_SECTORS, MAX_TABLE_ENTRIES, MIN_BLOCK_BYTES, SECTOR_BYTES, UNALLOCATED,
-    dynamic_header, footer,
+    CHS_CREATORS, COOKIE, DYNAMIC_COOKIE, DYNAMIC_HEADER_BYTES, FOOTER_BYTES, MAX_CHS_SECTORS,
+    MAX_SECTORS, MAX_TABLE_ENTRIES, MIN_BLOCK_BYTES, SECTOR_BYTES, UNALLOCATED, dynamic_header,
+    footer,
 };
 
 /// The fields of a footer that a reader needs.
@@ -44,7 +44,7 @@ impl Footer {
     /// # Errors
     /// The checksum is wrong, or the disk is larger than [`MAX_SECTORS`] (QEMU `block/vpc.c`, `vpc_open`).
     pub fn parse(bytes: &[u8; FOOTER_BYTES]) -> Result<Self, MapError> {
-        let (computed, stored) = checksums(bytes, FOOTER_CHECKSUM_AT);
+        let (computed, stored) = checksums(bytes, footer::CHECKSUM.at);
         if computed != stored {
             return Err(MapError::Header {
                 field: "footer checksum",
@@ -173,8 +173,8 @@ mod tests {
         bytes[48..56].copy_from_slice(&size_bytes.to_be_bytes());
         bytes[56..58].copy_from_slice(&chs.0.to_be_bytes());
         [bytes[58], bytes[59]] = [chs.1, chs.2];
-        let (computed, _) = checksums(&bytes, FOOTER_CHECKSUM_AT);
-        bytes[FOOTER_CHECKSUM_AT..][..4].copy_from_slice(&computed.to_be_bytes());
+        let (computed, _) = checksums(&bytes, footer::CHECKSUM.at);
+        bytes[footer::CHECKSUM.at..][..4].copy_from_slice(&computed.to_be_bytes());
         bytes
     }
 

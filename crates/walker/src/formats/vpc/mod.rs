@@ -1,10 +1,6 @@
 //! The VHD format (Microsoft, "Virtual Hard Disk Image Format Specification", version 1.0), which QEMU calls vpc. All
 //! numbers in a file are big-endian. QEMU opens a differencing disk as if it had no parent. As in QEMU, the bitmap of a
 //! block does not matter.
-//!
-//! # Arithmetic
-//! An entry names a sector with 32 bits, so that no block ends past 2^43. A table that ends past 2^64 ends past every
-//! file.
 
 pub mod anatomy;
 pub mod constants;
@@ -17,7 +13,7 @@ use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Layer, Storage};
 use crate::formats::anatomy::{Anatomy, Part};
-use crate::formats::entries::{Blocks, each_entries, mapping_of, read_block};
+use crate::formats::entries::{Blocks, block_reads, each_entries, mapping_of};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::layer::{
     Cover, ExtentTables, FormatLayer, Named, OPEN_PIECE_BYTES, ProbedBytes, TablePieces,
@@ -208,18 +204,7 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vpc<'s, S> {
         Ok(mapping_of(self.host_of(guest)?))
     }
 
-    fn piece_bytes(&self, guest: GuestOffset) -> u64 {
-        self.blocks.as_ref().map_or(u64::MAX, |header| self.table(header).rest_of_block(guest))
-    }
-
-    fn read_piece(
-        &self,
-        guest: GuestOffset,
-        into: &mut [u8],
-        (): &mut (),
-    ) -> Result<bool, MapError> {
-        read_block(self.image, self.host_of(guest)?, into)
-    }
+    block_reads!();
 
     fn file_with_holes(&self, _guest: GuestOffset) -> Option<&'s S> {
         self.blocks.is_none().then_some(self.image)

@@ -1,11 +1,6 @@
 //! The anatomy of a VMDK file: the headers, the footer, the markers, the descriptor, both grain directories, their
 //! tables, and the heads of compressed grains. An image in several files has one anatomy for each file. Fields and
 //! entries in words.
-//!
-//! # Arithmetic
-//! Structures may lie at any host offset. One that passes 2^64 ends there, because no file has bytes behind that. A
-//! directory has less than 2^26 entries, each of which maps less than 2^43 bytes, and no disk has 2^63 bytes, so that
-//! only ranges past the end of the disk are held. A descriptor has less than 2^14 bytes.
 
 mod tables;
 
