@@ -351,27 +351,14 @@ const HEADERS: [FieldList; 2] = {
     let first = FieldList::new(Part::Header, file_identifier::FIELDS).behind(header::FIELDS);
     [first, first.behind(header::FIELDS)]
 };
-
-/// The fields of a region table of two entries.
-#[derive(Clone, Copy)]
-struct RegionFields {
-    head: FieldList,
-    entries: [FieldList; 2],
-}
-
-impl RegionFields {
-    const fn new(head: FieldList) -> Self {
-        let first = head.behind(region::FIELDS);
-        Self { head, entries: [first, first.behind(region::FIELDS)] }
-    }
-}
-
-/// The fields of both region tables.
-const REGIONS: [RegionFields; 2] = {
-    let first = RegionFields::new(FieldList::new(Part::Directory, region_table::FIELDS));
-    [first, RegionFields::new(first.entries[1].behind(region_table::FIELDS))]
+/// The fields of both region tables, and of their two entries.
+const REGION_HEADS: [FieldList; 2] = {
+    let first = FieldList::new(Part::Directory, region_table::FIELDS);
+    let last_entry = first.behind(region::FIELDS).behind(region::FIELDS);
+    [first, last_entry.behind(region_table::FIELDS)]
 };
-
+const FIRST_REGIONS: [FieldList; 2] = behind(REGION_HEADS, region::FIELDS);
+const SECOND_REGIONS: [FieldList; 2] = behind(FIRST_REGIONS, region::FIELDS);
 /// The fields of the metadata: of the table, and of the first items in the usual order, each with its content.
 const METADATA: FieldList = FieldList::new(Part::Metadata, metadata_table::FIELDS);
 const FIRST_ITEM: FieldList = METADATA.behind(metadata_item::FIELDS);
@@ -384,72 +371,57 @@ const DISK_ID: FieldList = DISK_SIZE
 const SECTOR_SIZE: FieldList =
     DISK_ID.behind(metadata_item::FIELDS).behind(&[content::LOGICAL_SECTOR_SIZE]);
 
-/// Returns the change of a field in both headers, with correct checksums.
-const fn both_headers(field: StructureField, transform: Transform, value: u16) -> [FieldChange; 2] {
-    let [first, second] = HEADERS;
-    [first.sealed(field, transform, value), second.sealed(field, transform, value)]
+const fn behind([one, other]: [FieldList; 2], fields: &'static [StructureField]) -> [FieldList; 2] {
+    [one.behind(fields), other.behind(fields)]
 }
 
-/// Returns the changes that make the log of both headers count.
-const fn with_log(field: StructureField, transform: Transform, value: u16) -> [FieldChange; 4] {
-    let [first, second] = both_headers(header::LOG_GUID, Transform::Set, 1);
-    let [third, fourth] = both_headers(field, transform, value);
-    [first, second, third, fourth]
+/// Returns the change of a field in both copies of a structure, with correct checksums.
+const fn both(
+    [one, other]: [FieldList; 2],
+    field: StructureField,
+    transform: Transform,
+    value: u16,
+) -> [FieldChange; 2] {
+    [one.sealed(field, transform, value), other.sealed(field, transform, value)]
 }
 
-/// Returns the change of a field in the first entry of both region tables, with correct checksums.
-const fn both_regions(field: StructureField, transform: Transform, value: u16) -> [FieldChange; 2] {
-    let [first, second] = REGIONS;
-    let (first, second) = (first.entries[0], second.entries[0]);
-    [first.sealed(field, transform, value), second.sealed(field, transform, value)]
+const fn and([a, b]: [FieldChange; 2], [c, d]: [FieldChange; 2]) -> [FieldChange; 4] {
+    [a, b, c, d]
 }
 
 /// The attacks on VHDX.
 pub const ATTACKS: &[&[FieldChange]] = {
     use Transform::{Add, AddClusters, Boundary, Flip, Misalign, PastEnd, Set, Structure};
+    const LOG: [FieldChange; 2] = both(HEADERS, header::LOG_GUID, Set, 1);
+    const NO_TABLE: [FieldChange; 2] = both(FIRST_REGIONS, region::GUID, Set, 0);
     const FIRST: FieldList = HEADERS[0];
     const SECOND: FieldList = HEADERS[1];
-    const TABLE: RegionFields = REGIONS[0];
-    const COPY: RegionFields = REGIONS[1];
     &[
-        &both_headers(header::SIGNATURE, Set, 0),
+        &both(HEADERS, header::SIGNATURE, Set, 0),
         &[FIRST.change(header::CHECKSUM, Add, 1), SECOND.change(header::CHECKSUM, Add, 1)],
-        &both_headers(header::VERSION, Set, 2),
+        &both(HEADERS, header::VERSION, Set, 2),
         &[
             FIRST.sealed(header::SEQUENCE_NUMBER, Set, 7),
             SECOND.sealed(header::SEQUENCE_NUMBER, Set, 7),
             FIRST.sealed(header::FILE_WRITE_GUID, Set, 3),
             SECOND.sealed(header::FILE_WRITE_GUID, Set, 4),
         ],
-        &both_headers(header::LOG_OFFSET, Misalign, 0),
-        &with_log(header::LOG_VERSION, Set, 1),
-        &with_log(header::LOG_LENGTH, Add, 1),
+        &both(HEADERS, header::LOG_OFFSET, Misalign, 0),
+        &and(LOG, both(HEADERS, header::LOG_VERSION, Set, 1)),
+        &and(LOG, both(HEADERS, header::LOG_LENGTH, Add, 1)),
+        &both(REGION_HEADS, region_table::SIGNATURE, Set, 0),
         &[
-            TABLE.head.sealed(region_table::SIGNATURE, Set, 0),
-            COPY.head.sealed(region_table::SIGNATURE, Set, 0),
+            REGION_HEADS[0].change(region_table::CHECKSUM, Set, 0),
+            REGION_HEADS[1].change(region_table::CHECKSUM, Set, 0),
         ],
-        &[
-            TABLE.head.change(region_table::CHECKSUM, Set, 0),
-            COPY.head.change(region_table::CHECKSUM, Set, 0),
-        ],
-        &[
-            TABLE.head.sealed(region_table::ENTRY_COUNT, Set, 2048),
-            COPY.head.sealed(region_table::ENTRY_COUNT, Set, 2048),
-        ],
+        &both(REGION_HEADS, region_table::ENTRY_COUNT, Set, 2048),
         // Both regions become long.
-        &[
-            TABLE.entries[0].sealed(region::LENGTH, Boundary, 15),
-            COPY.entries[0].sealed(region::LENGTH, Boundary, 15),
-            TABLE.entries[1].sealed(region::LENGTH, Boundary, 15),
-            COPY.entries[1].sealed(region::LENGTH, Boundary, 15),
-        ],
-        &both_regions(region::GUID, Set, 0),
-        &[
-            TABLE.entries[0].sealed(region::GUID, Set, 0),
-            COPY.entries[0].sealed(region::GUID, Set, 0),
-            TABLE.entries[0].sealed(region::REQUIRED, Set, 0),
-            COPY.entries[0].sealed(region::REQUIRED, Set, 0),
-        ],
+        &and(
+            both(FIRST_REGIONS, region::LENGTH, Boundary, 15),
+            both(SECOND_REGIONS, region::LENGTH, Boundary, 15),
+        ),
+        &NO_TABLE,
+        &and(NO_TABLE, both(FIRST_REGIONS, region::REQUIRED, Set, 0)),
         &[METADATA.change(metadata_table::SIGNATURE, Set, 0)],
         &[METADATA.change(metadata_table::ENTRY_COUNT, Set, 2048)],
         &[FIRST_ITEM.change(metadata_item::ITEM_ID, Set, 0)],

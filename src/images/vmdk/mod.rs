@@ -4,6 +4,7 @@
 mod descriptor;
 mod encoding;
 mod form;
+mod grain_tables;
 mod grains;
 mod rules;
 mod sesparse;

@@ -14,16 +14,18 @@
 
 use crate::formats::anatomy::StructureField;
 use crate::formats::vmdk::constants::{
-    COMPRESS_DEFLATE, COWD_MAGIC, DIRECTORY_AT_END, EMBEDDED_DESCRIPTOR_AT, FLAG_MARKERS,
-    FLAG_REDUNDANT_DIRECTORY, FLAG_ZERO_GRAINS, GRAIN_MARKER_BYTES, HEADER_BYTES, IDENTITY_BYTES,
-    MARKER_FOOTER, MAX_DIRECTORY_ENTRIES, MAX_GRAIN_SECTORS, MAX_GRAIN_TABLE_ENTRIES,
-    MAX_LENGTH_BYTES, MAX_PARENT_NAME_BYTES, MAX_VERSION, SE_SPARSE_ENTRY_BYTES,
-    SE_SPARSE_GRAIN_SECTORS, SE_SPARSE_MAGIC, SE_SPARSE_TABLE_SECTORS, SE_SPARSE_VERSION,
-    SE_SPARSE_VOLATILE_MAGIC, SECTOR_BYTES, SPARSE_MAGIC, STREAM_FOOTER_BYTES, ZERO_GRAIN,
-    const_header, cowd_header, grain_marker, marker, sparse_header, volatile_header,
+    COWD_MAGIC, DIRECTORY_AT_END, EMBEDDED_DESCRIPTOR_AT, FLAG_REDUNDANT_DIRECTORY,
+    GRAIN_MARKER_BYTES, HEADER_BYTES, IDENTITY_BYTES, MARKER_FOOTER, MAX_DIRECTORY_ENTRIES,
+    MAX_GRAIN_SECTORS, MAX_GRAIN_TABLE_ENTRIES, MAX_LENGTH_BYTES, MAX_PARENT_NAME_BYTES,
+    MAX_VERSION, SE_SPARSE_ENTRY_BYTES, SE_SPARSE_GRAIN_SECTORS, SE_SPARSE_MAGIC,
+    SE_SPARSE_TABLE_SECTORS, SE_SPARSE_VERSION, SE_SPARSE_VOLATILE_MAGIC, SECTOR_BYTES,
+    SPARSE_MAGIC, STREAM_FOOTER_BYTES, const_header, cowd_header, grain_marker, marker,
+    sparse_header, volatile_header,
 };
 use crate::images::damage::rules::{BrokenEntry, BrokenRule, Bytes, if_no_reading_is_left, rules};
 use crate::images::files::image::Image;
+
+use super::grain_tables::{GrainTables, offset_of};
 
 rules! {
     /// The rules about whole images.
@@ -272,37 +274,27 @@ const VMDK_JUDGED_ENTRIES: u64 = 1 << 15;
 pub(super) fn broken_entries(image: &Image, take: &mut dyn FnMut(BrokenEntry)) {
     let bytes = Bytes::new(image);
     let Some(header) = header_of(image) else { return };
-    let number = |field| bytes.little_field(header, field);
-    if number(sparse_header::COMPRESS_ALGORITHM) != u64::from(COMPRESS_DEFLATE) {
+    let tables = GrainTables::of_sparse(bytes, header);
+    if !tables.is_compressed {
         return;
     }
-    let (flags, capacity) = (number(sparse_header::FLAGS), number(sparse_header::CAPACITY));
-    let grain = number(sparse_header::GRAIN_SIZE) * SECTOR_BYTES;
-    let per_table = number(sparse_header::GTES_PER_GT);
-    let has = |flag: u32| flags & u64::from(flag) != 0;
-    let tables = capacity.div_ceil(per_table * (grain / SECTOR_BYTES));
-    let place = |field| number(field).wrapping_mul(SECTOR_BYTES);
-    let directory = (place(sparse_header::GD_OFFSET), tables.min(VMDK_JUDGED_ENTRIES));
-    let copy = has(FLAG_REDUNDANT_DIRECTORY).then(|| place(sparse_header::RGD_OFFSET));
+    let (per_table, grain) = (tables.table_entries, offset_of(tables.grain));
+    // Past the end of the disk, a layer above reads zeros.
+    let disk = tables.capacity.saturating_mul(SECTOR_BYTES);
     let mut left = VMDK_JUDGED_ENTRIES;
-    bytes.each_entry(directory, [0; 4], |index, entry| {
-        let table = u64::from(u32::from_le_bytes(entry)) * SECTOR_BYTES;
-        let Some(next) = left.checked_sub(per_table).filter(|_| table != 0) else { return };
+    tables.each_table(|index, table| {
+        let judged = left.checked_sub(per_table).filter(|_| index < VMDK_JUDGED_ENTRIES);
+        let Some(next) = judged else { return };
         left = next;
-        let copied = copy
-            .map(|copy| bytes.little(copy.saturating_add(index * 4), 4).wrapping_mul(SECTOR_BYTES));
-        bytes.each_entry((table, per_table), [0; 4], |at, entry| {
-            let sector = u32::from_le_bytes(entry);
-            let is_same = |copied: u64| bytes.little(copied + at * 4, 4) == u64::from(sector);
-            let is_zero = sector == ZERO_GRAIN && has(FLAG_ZERO_GRAINS);
-            if sector == 0 || is_zero || !copied.is_none_or(is_same) {
+        let copy = tables.copy_of_table(index);
+        tables.each_grain((index, offset_of(table)), |grain_index, sector| {
+            let at = (grain_index - index * per_table) * 4;
+            if !copy.is_none_or(|copy| bytes.little(copy.saturating_add(at), 4) == sector) {
                 return;
             }
-            let start = u64::from(sector) * SECTOR_BYTES;
-            if let Some(rule) = broken_front(&bytes, start, grain, has(FLAG_MARKERS)) {
-                let first = (index * per_table + at) * grain;
-                // Past the end of the disk, a layer above reads zeros.
-                let disk = capacity.saturating_mul(SECTOR_BYTES);
+            let front = broken_front(&bytes, offset_of(sector), grain, tables.has_markers);
+            if let Some(rule) = front {
+                let first = grain_index * grain;
                 let guest = first.min(disk)..(first + grain).min(disk);
                 take(BrokenEntry { rule, guest, is_mapped: true });
             }

@@ -4,15 +4,13 @@
 //! directory; of a descriptor in a file of its own, the type of the disk.
 
 use crate::formats::vmdk::constants::{
-    COMPRESS_DEFLATE, COWD_MAGIC, EMBEDDED_DESCRIPTOR_AT, ESX_TABLE_ENTRIES, FLAG_MARKERS,
-    FLAG_REDUNDANT_DIRECTORY, FLAG_ZERO_GRAINS, SE_SPARSE_ENTRY_BYTES, SE_SPARSE_MAGIC,
-    SE_SPARSE_TABLE_SECTORS, SECTOR_BYTES, SPARSE_MAGIC, ZERO_GRAIN, const_header, cowd_header,
-    grain_marker, sparse_header,
+    COWD_MAGIC, EMBEDDED_DESCRIPTOR_AT, SE_SPARSE_MAGIC, SE_SPARSE_TABLE_SECTORS, SECTOR_BYTES,
+    SPARSE_MAGIC, const_header, grain_marker, sparse_header,
 };
 use crate::images::damage::rules::{BrokenRule, Bytes};
 use crate::images::files::LayerFiles;
-use crate::images::files::image::Image;
 
+use super::grain_tables::{GrainTables, offset_of};
 use super::rules::header_of;
 
 const CONTENT: BrokenRule = "VMDK CID of no content";
@@ -45,15 +43,30 @@ pub(super) fn broken_by_specification(
     if let Some(broken) = broken_identity(&text, below) {
         return Some(broken);
     }
-    if files.extents.all().is_empty() {
-        return broken_image(&files.image, &text);
+    let is_alone = files.extents.all().is_empty();
+    let image = Bytes::new(&files.image);
+    let mut header = 0;
+    if is_alone {
+        if image.array(0) == COWD_MAGIC {
+            return GrainTables::of_cowd(image).broken();
+        }
+        header = header_of(&files.image)?;
+        if header > 0 && !is_copy_of_header(&image, header) {
+            return Some(FOOTER);
+        }
+        let is_compressed = GrainTables::of_sparse(image, header).is_compressed;
+        let create_type = if is_compressed { "streamOptimized" } else { "monolithicSparse" };
+        if value(&text, b"createType=") != Some(format!("\"{create_type}\"").as_bytes()) {
+            return Some(CREATE_TYPE);
+        }
     }
-    let mut named = files.named_extents();
+    let own = is_alone.then_some((files.name.as_str(), &files.image));
+    let mut named = own.into_iter().chain(files.named_extents());
     for line in lines(&text).filter_map(|line| line.strip_prefix(b"RW ")) {
         let Some(line) = StatedExtent::parse(line) else { return Some(EXTENT_TEXT) };
         match named.next() {
             Some((name, file)) if name.as_bytes() == line.name => {
-                if let Some(broken) = line.broken_in(file) {
+                if let Some(broken) = line.broken_in(Bytes::new(file), header) {
                     return Some(broken);
                 }
             }
@@ -97,36 +110,6 @@ fn broken_identity(text: &[u8], below: Option<&LayerFiles>) -> Option<BrokenRule
     }
 }
 
-/// Returns the first rule that an image in one file breaks.
-fn broken_image(image: &Image, text: &[u8]) -> Option<BrokenRule> {
-    let file = Bytes::new(image);
-    if file.array(0) == COWD_MAGIC {
-        return GrainTables::of_cowd(file).broken();
-    }
-    let header = header_of(image)?;
-    if header > 0 && !is_copy_of_header(&file, header) {
-        return Some(FOOTER);
-    }
-    let tables = GrainTables::of_sparse(file, header);
-    let create_type: &[u8] = match tables.is_compressed {
-        true => b"createType=\"streamOptimized\"",
-        false => b"createType=\"monolithicSparse\"",
-    };
-    let extent = format!("RW {} SPARSE \"", tables.capacity);
-    let mut extents = lines(text).filter(|line| line.starts_with(b"RW "));
-    let is_only = match (extents.next(), extents.next()) {
-        (Some(line), None) => line.starts_with(extent.as_bytes()),
-        _ => false,
-    };
-    if !lines(text).any(|line| line == create_type) {
-        Some(CREATE_TYPE)
-    } else if !is_only {
-        Some(EXTENT_SIZE)
-    } else {
-        tables.broken()
-    }
-}
-
 /// Reports whether the header in a footer has the fields of the header at the start of the file, except for the place
 /// of the directory.
 fn is_copy_of_header(file: &Bytes<'_>, footer: u64) -> bool {
@@ -158,9 +141,8 @@ impl<'t> StatedExtent<'t> {
         Some(Self { sectors, kind, name, offset })
     }
 
-    /// Returns the first rule that the file of the extent breaks.
-    fn broken_in(&self, file: &Image) -> Option<BrokenRule> {
-        let bytes = Bytes::new(file);
+    /// Returns the first rule that the file of the extent breaks, whose header that counts lies at `header`.
+    fn broken_in(&self, bytes: Bytes<'_>, header: u64) -> Option<BrokenRule> {
         let has_sectors = |sectors: u64| bytes.length() == sectors.saturating_mul(SECTOR_BYTES);
         let tables = match (self.kind, self.offset) {
             (b"FLAT", Some(offset)) => {
@@ -168,7 +150,9 @@ impl<'t> StatedExtent<'t> {
                 return (!has_sectors(sectors)).then_some(EXTENT_SIZE);
             }
             (b"VMFS", None) => return (!has_sectors(self.sectors)).then_some(EXTENT_SIZE),
-            (b"SPARSE", None) if bytes.array(0) == SPARSE_MAGIC => GrainTables::of_sparse(bytes, 0),
+            (b"SPARSE", None) if bytes.array(0) == SPARSE_MAGIC => {
+                GrainTables::of_sparse(bytes, header)
+            }
             (b"VMFSSPARSE", None) if bytes.array(0) == COWD_MAGIC => GrainTables::of_cowd(bytes),
             (b"SESPARSE", None)
                 if bytes.little_field(0, const_header::MAGIC) == SE_SPARSE_MAGIC =>
@@ -184,149 +168,45 @@ impl<'t> StatedExtent<'t> {
     }
 }
 
-/// A directory with its tables. Places and sizes are in sectors.
-struct GrainTables<'i> {
-    file: Bytes<'i>,
-    /// The size of the disk.
-    capacity: u64,
-    directory: u64,
-    directory_entries: u64,
-    /// The directory's copy.
-    redundant: Option<u64>,
-    table_entries: u64,
-    grain: u64,
-    /// The part of the file before the grains.
-    overhead: u64,
-    is_compressed: bool,
-    has_markers: bool,
-    has_zeros: bool,
-    /// The place of the first table, if entries have types and count tables.
-    typed_from: Option<u64>,
-}
-
-impl<'i> GrainTables<'i> {
-    fn of_sparse(file: Bytes<'i>, header: u64) -> Self {
-        use sparse_header as field;
-        let number = |field| file.little_field(header, field);
-        let has = |flag: u32| number(field::FLAGS) & u64::from(flag) != 0;
-        let (capacity, grain) = (number(field::CAPACITY), number(field::GRAIN_SIZE));
-        let table_entries = number(field::GTES_PER_GT);
-        let is_compressed = number(field::COMPRESS_ALGORITHM) == u64::from(COMPRESS_DEFLATE);
-        Self {
-            file,
-            capacity,
-            directory: number(field::GD_OFFSET),
-            directory_entries: capacity.div_ceil(table_entries.saturating_mul(grain).max(1)),
-            redundant: has(FLAG_REDUNDANT_DIRECTORY).then(|| number(field::RGD_OFFSET)),
-            table_entries,
-            grain,
-            overhead: number(field::OVERHEAD),
-            is_compressed,
-            has_markers: is_compressed && has(FLAG_MARKERS),
-            has_zeros: has(FLAG_ZERO_GRAINS),
-            typed_from: None,
-        }
-    }
-
-    fn of_cowd(file: Bytes<'i>) -> Self {
-        use cowd_header as field;
-        let number = |field| file.little_field(0, field);
-        Self {
-            capacity: number(field::CAPACITY),
-            directory: number(field::GD_OFFSET),
-            directory_entries: number(field::GD_ENTRIES),
-            grain: number(field::GRAIN_SIZE),
-            ..Self::of_esx(file)
-        }
-    }
-
-    fn of_sesparse(file: Bytes<'i>) -> Self {
-        use const_header as field;
-        let number = |field| file.little_field(0, field);
-        let directory_bytes = number(field::GRAIN_DIR_SIZE).saturating_mul(SECTOR_BYTES);
-        Self {
-            capacity: number(field::CAPACITY),
-            directory: number(field::GRAIN_DIR_OFFSET),
-            directory_entries: directory_bytes / SE_SPARSE_ENTRY_BYTES,
-            grain: number(field::GRAIN_SIZE),
-            typed_from: Some(number(field::GRAIN_TABLES_OFFSET)),
-            ..Self::of_esx(file)
-        }
-    }
-
-    /// Returns the facts that both kinds of extents share that ESX writes.
-    fn of_esx(file: Bytes<'i>) -> Self {
-        Self {
-            file,
-            capacity: 0,
-            directory: 0,
-            directory_entries: 0,
-            redundant: None,
-            table_entries: ESX_TABLE_ENTRIES.into(),
-            grain: 0,
-            overhead: 0,
-            is_compressed: false,
-            has_markers: false,
-            has_zeros: false,
-            typed_from: None,
-        }
-    }
-
+impl GrainTables<'_> {
     /// Returns a rule that the directory breaks, or a table.
     fn broken(&self) -> Option<BrokenRule> {
-        let mut broken = None;
-        let directory = (offset_of(self.directory), self.directory_entries);
-        if let Some(first) = self.typed_from {
-            self.file.each_entry(directory, [0; 8], |_, entry| {
-                broken = broken.or_else(|| self.broken_typed(first, u64::from_le_bytes(entry)));
-            });
-            return broken;
-        }
-        let mut named = 0u64;
-        self.file.each_entry(directory, [0; 4], |index, entry| {
+        let (mut broken, mut named) = (None, 0u64);
+        self.each_table(|index, entry| {
             named += 1;
-            broken = broken.or_else(|| self.broken_table(index, u32::from_le_bytes(entry)));
+            broken = broken.or_else(|| match self.typed_from {
+                Some(first) => self.broken_typed(first, entry),
+                None => self.broken_table(index, offset_of(entry)),
+            });
         });
         if broken.is_some() {
             return broken;
         }
-        let redundant = offset_of(self.redundant?);
+        let redundant = (offset_of(self.redundant?), self.directory_entries);
         let mut copied = 0u64;
-        self.file.each_entry((redundant, self.directory_entries), [0; 4], |_, _| copied += 1);
+        self.file.each_entry(redundant, [0; 4], |_, _| copied += 1);
         (copied != named).then_some(DIRECTORY_COPY)
     }
 
     /// Returns a rule that the table at `table` breaks, which the entry `index` of the directory names.
-    fn broken_table(&self, index: u64, table: u32) -> Option<BrokenRule> {
-        let number = |at| u64::from(u32::from_le_bytes(self.file.array(at)));
-        let table = offset_of(table.into());
-        if let Some(redundant) = self.redundant {
-            match number(offset_of(redundant).saturating_add(index * 4)) {
-                0 => return Some(DIRECTORY_COPY),
-                copy if !self.file.is_copy::<4>(table, offset_of(copy), self.table_entries) => {
-                    return Some(TABLE_COPY);
-                }
-                _ => {}
+    fn broken_table(&self, index: u64, table: u64) -> Option<BrokenRule> {
+        match self.copy_of_table(index) {
+            Some(0) => return Some(DIRECTORY_COPY),
+            Some(copy) if !self.file.is_copy::<4>(table, copy, self.table_entries) => {
+                return Some(TABLE_COPY);
             }
+            _ => {}
         }
-        let (mut broken, first) = (None, index * self.table_entries);
-        self.file.each_entry((table, self.table_entries), [0; 4], |at, entry| {
-            let sector = u32::from_le_bytes(entry);
-            if !self.has_zeros || sector != ZERO_GRAIN {
-                broken = broken.or_else(|| self.broken_grain(first + at, sector.into()));
+        let mut broken = None;
+        self.each_grain((index, table), |index, sector| {
+            let marked = || self.file.little_field(offset_of(sector), grain_marker::LBA);
+            if sector < self.overhead {
+                broken = broken.or(Some(OVERHEAD));
+            } else if self.has_markers && marked() != index.saturating_mul(self.grain) {
+                broken = broken.or(Some(MARKER));
             }
         });
         broken
-    }
-
-    /// Returns the rule that the grain `index` breaks, which begins at `sector`.
-    fn broken_grain(&self, index: u64, sector: u64) -> Option<BrokenRule> {
-        let marked = || self.file.little_field(offset_of(sector), grain_marker::LBA);
-        if sector < self.overhead {
-            Some(OVERHEAD)
-        } else {
-            (self.has_markers && marked() != index.saturating_mul(self.grain)).then_some(MARKER)
-        }
     }
 
     /// Returns the rule that an entry of a directory breaks, or an entry of the table that it names. The four highest
@@ -346,9 +226,4 @@ impl<'i> GrainTables<'i> {
         });
         broken
     }
-}
-
-/// Returns the offset of a sector.
-fn offset_of(sector: u64) -> u64 {
-    sector.saturating_mul(SECTOR_BYTES)
 }

@@ -200,7 +200,7 @@ const FAULTS: &[Fault] = &[
     (
         "a descriptor of another size",
         |built| built.replace_text(" SPARSE", "1SPARSE"),
-        &["layout: VMDK extent of another size, "],
+        &["layout: VMDK extent without a size, a kind and a name, "],
     ),
     (
         "a descriptor of another type",
@@ -241,7 +241,7 @@ const FAULTS: &[Fault] = &[
     ),
 ];
 
-fn images() -> Vec<Image> {
+fn images() -> Vec<LayerFiles> {
     let mut harness = Harness::new(Walker::default());
     let programs = (0..PROGRAMS).map(|rng_seed| {
         let mut program = generate_any(rng_seed, 24);
@@ -251,30 +251,33 @@ fn images() -> Vec<Image> {
         program.prologue.form = ImageForm((rng_seed as u16).wrapping_mul(0x9e37));
         program
     });
-    programs.map(|program| harness.build(&program.encode()).clone()).collect()
+    let build = |program: Program| {
+        harness.build(&program.encode());
+        harness.images().top().clone()
+    };
+    programs.map(build).collect()
 }
 
 #[test]
 fn every_fault_in_the_structures_of_vmdk_images_is_found() {
     let images = images();
-    let found = |image: &Image| {
-        let format = ImageFormat::Vmdk;
-        let files = LayerFiles { image: image.clone(), format, ..LayerFiles::default() };
+    let found = |files: &LayerFiles, image: Image| {
+        let files = LayerFiles { image, ..files.clone() };
         let checked = LayoutJudge::default().check(&files, None);
         checked.err().map(|violation| violation.fingerprint())
     };
-    for image in &images {
-        assert_eq!(found(image), None, "unaltered");
+    for files in &images {
+        assert_eq!(found(files, files.image.clone()), None, "unaltered");
     }
     for (name, plant, expected) in FAULTS {
         let (mut planted, mut others) = (0, BTreeSet::new());
-        for image in &images {
-            let Some(mut built) = Built::new(image) else { continue };
+        for files in &images {
+            let Some(mut built) = Built::new(&files.image) else { continue };
             if plant(&mut built).is_none() {
                 continue;
             }
             planted += 1;
-            let found = found(&built.image).unwrap_or_else(|| "nothing".into());
+            let found = found(files, built.image).unwrap_or_else(|| "nothing".into());
             if !expected.iter().any(|expected| found.starts_with(expected)) {
                 others.insert(found);
             }
@@ -284,8 +287,8 @@ fn every_fault_in_the_structures_of_vmdk_images_is_found() {
     }
 }
 
-/// Builds a VMDK image on another one. Returns the files of the parent, and the image.
-fn child() -> (LayerFiles, Image) {
+/// Builds a VMDK image on another one. Returns the files of the parent, and those of the image.
+fn child() -> (LayerFiles, LayerFiles) {
     let mut program = Program::default();
     program.prologue.base = Base::of(ImageFormat::Vmdk);
     program.operations.push(Operation::OverlayVmdk {
@@ -297,19 +300,18 @@ fn child() -> (LayerFiles, Image) {
     harness.build(&program.encode());
     let layers: Vec<_> = harness.images().layers().collect();
     let [child, parent] = layers[..] else { panic!("{} layers", layers.len()) };
-    ((**parent).clone(), child.image.clone())
+    ((**parent).clone(), (**child).clone())
 }
 
 #[test]
 fn every_fault_in_the_reference_to_a_parent_is_found() {
-    let (parent, image) = child();
-    let found = |image: &Image| {
-        let format = ImageFormat::Vmdk;
-        let files = LayerFiles { image: image.clone(), format, ..LayerFiles::default() };
+    let (parent, child) = child();
+    let found = |image: Image| {
+        let files = LayerFiles { image, ..child.clone() };
         let checked = LayoutJudge::default().check(&files, Some(&parent));
         checked.err().map(|violation| violation.fingerprint())
     };
-    assert_eq!(found(&image), None);
+    assert_eq!(found(child.image.clone()), None);
     for (from, to, expected) in [
         ("parentCID=f", "parentCID=e", "layout: VMDK parentCID of another content, "),
         (
@@ -323,9 +325,9 @@ fn every_fault_in_the_reference_to_a_parent_is_found() {
             "layout: VMDK parentFileNameHint of another file, ",
         ),
     ] {
-        let mut built = Built::new(&image).unwrap();
+        let mut built = Built::new(&child.image).unwrap();
         built.replace_text(from, to).unwrap();
-        let found = found(&built.image).unwrap_or_else(|| "nothing".into());
+        let found = found(built.image).unwrap_or_else(|| "nothing".into());
         assert!(found.starts_with(expected), "{to}: {found}");
     }
 }
