@@ -270,7 +270,7 @@ impl VdiForm {
 }
 
 /// The type of an image that stores some blocks.
-const TYPE_DYNAMIC: u64 = 1;
+const VDI_DYNAMIC: u64 = 1;
 
 /// The texts at the beginning of files, of QEMU and of VirtualBox over time.
 const TEXTS: [&str; 4] = [
@@ -302,7 +302,7 @@ impl HeaderFields {
             (header::SIGNATURE, VDI_SIGNATURE.into()),
             (header::VERSION, VDI_VERSION.into()),
             (header::HEADER_SIZE, if form.has_long_header() { 400 } else { 384 }),
-            (header::IMAGE_TYPE, if form.is_static() { TYPE_STATIC.into() } else { TYPE_DYNAMIC }),
+            (header::IMAGE_TYPE, if form.is_static() { TYPE_STATIC.into() } else { VDI_DYNAMIC }),
             (header::IMAGE_FLAGS, u64::from(decoration & 3)),
             (header::OFFSET_BMAP, form.map_offset()),
             (header::OFFSET_DATA, form.data_offset()),

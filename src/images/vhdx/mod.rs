@@ -361,8 +361,9 @@ const FIRST_REGIONS: [FieldList; 2] = behind(REGION_HEADS, region::FIELDS);
 const SECOND_REGIONS: [FieldList; 2] = behind(FIRST_REGIONS, region::FIELDS);
 /// The fields of the metadata: of the table, and of the first items in the usual order, each with its content.
 const METADATA: FieldList = FieldList::new(Part::Metadata, metadata_table::FIELDS);
-const FIRST_ITEM: FieldList = METADATA.behind(metadata_item::FIELDS);
-const PARAMETERS: FieldList = FIRST_ITEM.behind(&[content::BLOCK_SIZE, content::FILE_PARAMETERS]);
+const FIRST_ITEM_FIELDS: FieldList = METADATA.behind(metadata_item::FIELDS);
+const PARAMETERS: FieldList =
+    FIRST_ITEM_FIELDS.behind(&[content::BLOCK_SIZE, content::FILE_PARAMETERS]);
 const DISK_SIZE: FieldList =
     PARAMETERS.behind(metadata_item::FIELDS).behind(&[content::VIRTUAL_DISK_SIZE]);
 const DISK_ID: FieldList = DISK_SIZE
@@ -424,10 +425,10 @@ pub const ATTACKS: &[&[FieldChange]] = {
         &and(NO_TABLE, both(FIRST_REGIONS, region::REQUIRED, Set, 0)),
         &[METADATA.change(metadata_table::SIGNATURE, Set, 0)],
         &[METADATA.change(metadata_table::ENTRY_COUNT, Set, 2048)],
-        &[FIRST_ITEM.change(metadata_item::ITEM_ID, Set, 0)],
+        &[FIRST_ITEM_FIELDS.change(metadata_item::ITEM_ID, Set, 0)],
         &[
-            FIRST_ITEM.change(metadata_item::ITEM_ID, Set, 0),
-            FIRST_ITEM.change(metadata_item::FLAGS, Set, 0),
+            FIRST_ITEM_FIELDS.change(metadata_item::ITEM_ID, Set, 0),
+            FIRST_ITEM_FIELDS.change(metadata_item::FLAGS, Set, 0),
         ],
         &[PARAMETERS.change(content::FILE_PARAMETERS, Flip, 1)],
         &[PARAMETERS.change(content::BLOCK_SIZE, Add, 1)],

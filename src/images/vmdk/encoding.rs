@@ -1,7 +1,7 @@
 //! The bytes of VMDK structures, as the build writes them (VMware, "Virtual Disk Format 5.0"; for COWD, which no
 //! document of VMware describes, QEMU's `block/vmdk.c`). All numbers are little-endian, and places are in sectors. The
-//! walker decodes them with `formats::vmdk`, which shares with this file only constants and declarations of fields. Also
-//! the part of a disk that an extent holds.
+//! walker decodes them with `formats::vmdk`, which shares with this file only constants and declarations of fields.
+//! Also the part of a disk that an extent holds.
 
 use crate::formats::anatomy::{ByteOrder, StructureField};
 use crate::formats::vmdk::constants::{

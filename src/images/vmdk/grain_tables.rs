@@ -1,5 +1,5 @@
-//! The directory and the tables of a sparse extent, as the rules read them: from the bytes of a built image, without any
-//! check.
+//! The directory and the tables of a sparse extent, as the rules read them: from the bytes of a built image, without
+//! any check.
 
 use crate::formats::vmdk::constants::{
     COMPRESS_DEFLATE, ESX_TABLE_ENTRIES, FLAG_MARKERS, FLAG_REDUNDANT_DIRECTORY, FLAG_ZERO_GRAINS,

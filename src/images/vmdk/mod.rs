@@ -303,14 +303,18 @@ fn write_flat(
 }
 
 /// The fields of the header, and those of the footer if there is one: of its marker, and of the header in it.
-const HEADER: FieldList = FieldList::new(Part::Header, sparse_header::FIELDS);
-const FOOTER: FieldList = HEADER.behind(marker::FIELDS).behind(sparse_header::FIELDS);
+const SPARSE_FIELDS: FieldList = FieldList::new(Part::Header, sparse_header::FIELDS);
+const STREAM_FOOTER_FIELDS: FieldList =
+    SPARSE_FIELDS.behind(marker::FIELDS).behind(sparse_header::FIELDS);
 /// The fields at the beginning of a grain: of the marker, and of the stream.
 const GRAIN: FieldList = FieldList::new(Part::BlockFront, grain_marker::FIELDS);
 
 /// Returns the change of a field in the header and in the footer.
 const fn both(field: StructureField, transform: Transform, value: u16) -> [FieldChange; 2] {
-    [HEADER.change(field, transform, value), FOOTER.change(field, transform, value)]
+    [
+        SPARSE_FIELDS.change(field, transform, value),
+        STREAM_FOOTER_FIELDS.change(field, transform, value),
+    ]
 }
 
 /// The attacks on VMDK.
@@ -318,15 +322,18 @@ pub const ATTACKS: &[&[FieldChange]] = {
     use Transform::{Boundary, Flip, Set};
     use sparse_header as field;
     &[
-        &[HEADER.change(field::CAPACITY, Set, 0)],
-        &[FOOTER.change(field::MAGIC, Set, 0)],
+        &[SPARSE_FIELDS.change(field::CAPACITY, Set, 0)],
+        &[STREAM_FOOTER_FIELDS.change(field::MAGIC, Set, 0)],
         &both(field::VERSION, Set, 4),
         &both(field::GTES_PER_GT, Set, 513),
         &both(field::GRAIN_SIZE, Set, 0),
         &both(field::OVERHEAD, Boundary, 14),
         &both(field::GRAIN_SIZE, Boundary, 12),
         &both(field::CAPACITY, Boundary, 16),
-        &[HEADER.change(field::GD_OFFSET, Flip, 54), HEADER.change(field::RGD_OFFSET, Flip, 54)],
+        &[
+            SPARSE_FIELDS.change(field::GD_OFFSET, Flip, 54),
+            SPARSE_FIELDS.change(field::RGD_OFFSET, Flip, 54),
+        ],
         // The values of the first two lines of the descriptor that have a number: the letters `zz`.
         &[item(8, Set, 0x7a7a), item(12, Set, 0x7a7a)],
         &[item(10, Set, 0x7a)],
@@ -341,21 +348,21 @@ pub const ATTACKS: &[&[FieldChange]] = {
 pub const SE_SPARSE: &[&[FieldChange]] = {
     use Transform::{Add, Flip, Set};
     use const_header as field;
-    const HEADER: FieldList = FieldList::new(Part::Header, const_header::FIELDS);
-    const VOLATILE: FieldList = HEADER.behind(volatile_header::FIELDS);
+    const CONST_FIELDS: FieldList = FieldList::new(Part::Header, const_header::FIELDS);
+    const VOLATILE_FIELDS: FieldList = CONST_FIELDS.behind(volatile_header::FIELDS);
     &[
-        &[HEADER.change(field::VERSION, Add, 1)],
-        &[HEADER.change(field::GRAIN_SIZE, Set, 16)],
-        &[HEADER.change(field::GRAIN_TABLE_SIZE, Set, 128)],
-        &[HEADER.change(field::FLAGS, Set, 1)],
-        &[HEADER.change(field::RESERVED1, Set, 1)],
-        &[HEADER.change(field::RESERVED4, Set, 1)],
-        &[HEADER.change(field::VOLATILE_HEADER_OFFSET, Add, 1)],
-        &[HEADER.change(field::GRAIN_DIR_OFFSET, Flip, 54)],
-        &[HEADER.change(field::GRAIN_DIR_SIZE, Flip, 20)],
-        &[HEADER.change(field::PAD, Set, 1)],
-        &[VOLATILE.change(volatile_header::MAGIC, Add, 1)],
-        &[VOLATILE.change(volatile_header::REPLAY_JOURNAL, Set, 1)],
-        &[VOLATILE.change(volatile_header::PAD, Set, 1)],
+        &[CONST_FIELDS.change(field::VERSION, Add, 1)],
+        &[CONST_FIELDS.change(field::GRAIN_SIZE, Set, 16)],
+        &[CONST_FIELDS.change(field::GRAIN_TABLE_SIZE, Set, 128)],
+        &[CONST_FIELDS.change(field::FLAGS, Set, 1)],
+        &[CONST_FIELDS.change(field::RESERVED1, Set, 1)],
+        &[CONST_FIELDS.change(field::RESERVED4, Set, 1)],
+        &[CONST_FIELDS.change(field::VOLATILE_HEADER_OFFSET, Add, 1)],
+        &[CONST_FIELDS.change(field::GRAIN_DIR_OFFSET, Flip, 54)],
+        &[CONST_FIELDS.change(field::GRAIN_DIR_SIZE, Flip, 20)],
+        &[CONST_FIELDS.change(field::PAD, Set, 1)],
+        &[VOLATILE_FIELDS.change(volatile_header::MAGIC, Add, 1)],
+        &[VOLATILE_FIELDS.change(volatile_header::REPLAY_JOURNAL, Set, 1)],
+        &[VOLATILE_FIELDS.change(volatile_header::PAD, Set, 1)],
     ]
 };

@@ -16,7 +16,7 @@ use super::rules::header_of;
 const CONTENT: BrokenRule = "VMDK CID of no content";
 const PARENT_CONTENT: BrokenRule = "VMDK parentCID of another content";
 const PARENT_HINT: BrokenRule = "VMDK parentFileNameHint of another file";
-const FOOTER: BrokenRule = "VMDK footer with other fields";
+const FOOTER_COPY: BrokenRule = "VMDK footer with other fields";
 const CREATE_TYPE: BrokenRule = "VMDK createType of other grains";
 const EXTENT_TEXT: BrokenRule = "VMDK extent without a size, a kind and a name";
 const EXTENT_NAME: BrokenRule = "VMDK extent with another name";
@@ -52,7 +52,7 @@ pub(super) fn broken_by_specification(
         }
         header = header_of(&files.image)?;
         if header > 0 && !is_copy_of_header(&image, header) {
-            return Some(FOOTER);
+            return Some(FOOTER_COPY);
         }
         let is_compressed = GrainTables::of_sparse(image, header).is_compressed;
         let create_type = if is_compressed { "streamOptimized" } else { "monolithicSparse" };

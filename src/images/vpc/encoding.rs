@@ -12,7 +12,7 @@ use crate::images::format::{part, put_fields, seal, size_in};
 /// The version of both structures, 1.0.
 const VERSION: u64 = 0x0001_0000;
 /// The type of a disk that stores some blocks.
-const TYPE_DYNAMIC: u64 = 3;
+const VHD_DYNAMIC: u64 = 3;
 
 /// The largest numbers of cylinders, heads and sectors that a footer can state.
 const MAX_CYLINDERS: u64 = 0xffff;
@@ -37,7 +37,7 @@ impl FooterFields {
     pub fn encode(&self) -> [u8; FOOTER_BYTES] {
         let mut bytes = [0; FOOTER_BYTES];
         let (cylinders, heads, sectors) = self.geometry;
-        let disk_type = if self.header_offset.is_some() { TYPE_DYNAMIC } else { TYPE_FIXED.into() };
+        let disk_type = if self.header_offset.is_some() { VHD_DYNAMIC } else { TYPE_FIXED.into() };
         let identifier = u64::from_ne_bytes([self.decoration; 8]);
         let numbers = [
             (footer::COOKIE, u64::from_be_bytes(COOKIE)),

@@ -363,32 +363,35 @@ impl VpcForm {
 }
 
 /// The fields of a dynamic disk: the footer's, those of the dynamic header, and those of the other footer.
-const FOOTER: FieldList = FieldList::new(Part::Header, footer::FIELDS);
-const HEADER: FieldList = FOOTER.behind(dynamic_header::FIELDS);
-const COPY: FieldList = HEADER.behind(footer::FIELDS);
+const FOOTER_FIELDS: FieldList = FieldList::new(Part::Header, footer::FIELDS);
+const DYNAMIC_FIELDS: FieldList = FOOTER_FIELDS.behind(dynamic_header::FIELDS);
+const COPY_FIELDS: FieldList = DYNAMIC_FIELDS.behind(footer::FIELDS);
 /// The other footer loses its checksum.
-const SPOILED_COPY: FieldChange = COPY.change(footer::FEATURES, Transform::Set, 7);
+const SPOILED_COPY: FieldChange = COPY_FIELDS.change(footer::FEATURES, Transform::Set, 7);
 
 /// The attacks on VHD.
 pub const ATTACKS: &[&[FieldChange]] = {
     use Transform::{Add, Boundary, PastEnd, Set};
     &[
-        &[FOOTER.change(footer::COOKIE, Set, 0), COPY.change(footer::COOKIE, Set, 0)],
-        &[FOOTER.change(footer::COOKIE, Set, 0), SPOILED_COPY],
-        &[FOOTER.change(footer::CHECKSUM, Set, 1), COPY.change(footer::CHECKSUM, Set, 1)],
+        &[FOOTER_FIELDS.change(footer::COOKIE, Set, 0), COPY_FIELDS.change(footer::COOKIE, Set, 0)],
+        &[FOOTER_FIELDS.change(footer::COOKIE, Set, 0), SPOILED_COPY],
+        &[
+            FOOTER_FIELDS.change(footer::CHECKSUM, Set, 1),
+            COPY_FIELDS.change(footer::CHECKSUM, Set, 1),
+        ],
         // The creator whose disk has the size in bytes, and the largest size.
         &[
-            FOOTER.sealed(footer::CREATOR_APPLICATION, Set, 7),
-            FOOTER.sealed(footer::CURRENT_SIZE, Boundary, 17),
+            FOOTER_FIELDS.sealed(footer::CREATOR_APPLICATION, Set, 7),
+            FOOTER_FIELDS.sealed(footer::CURRENT_SIZE, Boundary, 17),
             SPOILED_COPY,
         ],
-        &[HEADER.change(dynamic_header::COOKIE, Set, 0)],
-        &[FOOTER.sealed(footer::DATA_OFFSET, PastEnd, 9), SPOILED_COPY],
-        &[HEADER.sealed(dynamic_header::BLOCK_SIZE, Set, 256)],
-        &[HEADER.sealed(dynamic_header::BLOCK_SIZE, Add, 1)],
-        &[HEADER.sealed(dynamic_header::MAX_TABLE_ENTRIES, Set, 0)],
-        &[HEADER.sealed(dynamic_header::MAX_TABLE_ENTRIES, Boundary, 15)],
-        &[HEADER.sealed(dynamic_header::TABLE_OFFSET, PastEnd, 0)],
+        &[DYNAMIC_FIELDS.change(dynamic_header::COOKIE, Set, 0)],
+        &[FOOTER_FIELDS.sealed(footer::DATA_OFFSET, PastEnd, 9), SPOILED_COPY],
+        &[DYNAMIC_FIELDS.sealed(dynamic_header::BLOCK_SIZE, Set, 256)],
+        &[DYNAMIC_FIELDS.sealed(dynamic_header::BLOCK_SIZE, Add, 1)],
+        &[DYNAMIC_FIELDS.sealed(dynamic_header::MAX_TABLE_ENTRIES, Set, 0)],
+        &[DYNAMIC_FIELDS.sealed(dynamic_header::MAX_TABLE_ENTRIES, Boundary, 15)],
+        &[DYNAMIC_FIELDS.sealed(dynamic_header::TABLE_OFFSET, PastEnd, 0)],
         &[entry(PastEnd, 100)],
     ]
 };

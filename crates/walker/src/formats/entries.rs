@@ -205,8 +205,8 @@ impl Anatomy {
     }
 }
 
-/// The reads of a layer that consists of blocks, by its functions `block_bytes` and `host_of`. A block that is not stored
-/// is zeros, and no hole.
+/// The reads of a layer that consists of blocks, by its functions `block_bytes` and `host_of`. A block that the file
+/// does not store is zeros, and no hole.
 macro_rules! block_reads {
     () => {
         fn piece_bytes(&self, guest: GuestOffset) -> u64 {

@@ -176,12 +176,14 @@ impl StructureField {
     }
 }
 
-/// Declares the fields of a structure, each as a constant, and those that belong to the anatomy in order as `FIELDS`. The
-/// mapping depends on a field with the word `maps`. The fields behind `@unread` are no part of the anatomy.
+/// Declares the fields of a structure, each as a constant, and those that belong to the anatomy in order as `FIELDS`.
+/// The mapping depends on a field with the word `maps`. Fields behind `@unread` are no part of the anatomy.
 macro_rules! fields {
     (
         $($constant:ident = $name:literal at $at:literal, $width:literal bytes $(, $maps:ident)?;)*
-        $(@unread $($other:ident = $other_name:literal at $other_at:literal, $other_width:literal bytes;)*)?
+        $(@unread
+            $($other:ident = $other_name:literal at $other_at:literal, $other_width:literal bytes;)*
+        )?
     ) => {
         $(
             #[doc = concat!("The field `", $name, "`.")]

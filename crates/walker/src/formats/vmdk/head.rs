@@ -1,4 +1,7 @@
 //! The parts of an image that do not depend on other files: its layout, its identity and the name of its parent.
+//!
+//! # Arithmetic
+//! A file has less than 2^63 bytes, and a descriptor at most 2^20, so that neither length saturates.
 
 use super::constants::{
     COWD_MAGIC, EMBEDDED_DESCRIPTOR_AT, HEADER_BYTES, IDENTITY_BYTES, MAX_DESCRIPTOR_BYTES,

@@ -1,4 +1,7 @@
 //! Inflates compressed grains, in pieces: a grain may have 1 GiB.
+//!
+//! # Arithmetic
+//! A payload that passes 2^64 lies past the end of every file, where all bytes are zeros.
 
 use std::fmt;
 

@@ -1,6 +1,10 @@
 //! The VHD format (Microsoft, "Virtual Hard Disk Image Format Specification", version 1.0), which QEMU calls vpc. All
 //! numbers in a file are big-endian. QEMU opens a differencing disk as if it had no parent. As in QEMU, the bitmap of a
 //! block does not matter.
+//!
+//! # Arithmetic
+//! An entry names a sector with 32 bits, so that no block ends past 2^43. A table that ends past 2^64 ends past every
+//! file.
 
 pub mod anatomy;
 pub mod constants;
