@@ -60,7 +60,7 @@ pub fn if_no_reading_is_left(
 /// The unit in which QEMU counts the length of a file.
 const SECTOR_BYTES: u64 = 512;
 /// The number of bytes that are read at once.
-const RULE_PIECE_BYTES: usize = 4 << 10;
+const RULE_PIECE_BYTES: usize = 512;
 
 /// The bytes of an image.
 #[derive(Clone, Copy)]

@@ -144,7 +144,8 @@ pub trait ImageDrawer: Sync {
 
     /// Returns the first rule that only the specification demands and that a layer breaks, which lies on `below`. QEMU
     /// opens such an image all the same. The layer is as a program builds it, and breaks no rule of
-    /// [`ImageDrawer::broken_at_open`].
+    /// [`ImageDrawer::broken_at_open`]. Blocks that overlap or lie past the end of the file break no rule here: the
+    /// anatomy shows them in every format.
     fn broken_by_specification(
         &self,
         files: &LayerFiles,

@@ -166,10 +166,11 @@ impl VhdxFile<'_> {
             (Some(_), None) => Ok(second),
             (None, None) => {
                 let [one, two] = [first, second].map(|header| self.sequence(header));
-                let [fields, others]: [[u8; VHDX_HEADER_FIELD_BYTES]; 2] =
-                    [first, second].map(|header| self.0.array(header));
+                let fields = |header| self.0.array::<VHDX_HEADER_FIELD_BYTES>(header);
                 match one.cmp(&two) {
-                    std::cmp::Ordering::Equal if fields != others => Err(VHDX_SEQUENCE),
+                    std::cmp::Ordering::Equal if fields(first) != fields(second) => {
+                        Err(VHDX_SEQUENCE)
+                    }
                     std::cmp::Ordering::Less => Ok(second),
                     _ => Ok(first),
                 }

@@ -65,29 +65,26 @@ fn broken_region(file: &VhdxFile<'_>, table: u64) -> Option<BrokenRule> {
         }
     }
     let (blocks, metadata) = blocks.zip(metadata)?;
-    broken_metadata(file, metadata).or_else(|| broken_block(file, blocks, metadata.0))
-}
-
-/// Returns the first rule that the metadata break.
-fn broken_metadata(file: &VhdxFile<'_>, (metadata, length): Place) -> Option<BrokenRule> {
-    let mut items = (0..file.item_count(metadata)).map(|index| file.item(metadata, index).1);
+    let mut items = (0..file.item_count(metadata.0)).map(|index| file.item(metadata.0, index).1);
     // An item without bytes has no place.
     let is_inside = |(start, bytes): Place| {
         (start, bytes) == (0, 0)
-            || (METADATA_TABLE_BYTES as u64 <= start && start + bytes <= length)
+            || (METADATA_TABLE_BYTES as u64 <= start && start + bytes <= metadata.1)
     };
     if !items.all(is_inside) {
         return Some(ITEM);
     }
-    let [_, size, ..] = file.items(metadata).ok()?;
-    let size = file.0.little_field(metadata + size, content::VIRTUAL_DISK_SIZE);
-    (!size.is_multiple_of(GUEST_SECTOR_BYTES.into())).then_some(SIZE)
+    let [parameters, size, ..] = file.items(metadata.0).ok()?.map(|item| metadata.0 + item);
+    let size = file.0.little_field(size, content::VIRTUAL_DISK_SIZE);
+    if !size.is_multiple_of(GUEST_SECTOR_BYTES.into()) {
+        return Some(SIZE);
+    }
+    broken_block(file, blocks, file.0.little_field(parameters, content::BLOCK_SIZE))
 }
 
-/// Returns the first rule that an entry of the table of blocks breaks, also behind the entry of the last block.
-fn broken_block(file: &VhdxFile<'_>, (table, length): Place, metadata: u64) -> Option<BrokenRule> {
-    let [parameters, ..] = file.items(metadata).ok()?;
-    let block = file.0.little_field(metadata + parameters, content::BLOCK_SIZE);
+/// Returns the first rule that an entry of the table of blocks breaks, also behind the entry of the last block of the
+/// disk.
+fn broken_block(file: &VhdxFile<'_>, (table, length): Place, block: u64) -> Option<BrokenRule> {
     let chunk = CHUNK_BYTES.checked_div(block)?;
     let mut broken = None;
     let entries = length / BAT_ENTRY_BYTES as u64;

@@ -109,14 +109,19 @@ pub(super) fn broken_extent(image: &Image) -> Option<BrokenRule> {
     }
 }
 
-/// Returns the offset of the header that counts in a sparse extent, if QEMU opens the image.
+/// Returns the offset of the header that counts in a file that begins like a sparse extent.
 pub(super) fn header_of(image: &Image) -> Option<u64> {
     let file = VmdkFile(Bytes::new(image));
-    let at = match file.0.array(0) == SPARSE_MAGIC {
-        true if file.names_footer() => file.footer()?,
-        true => 0,
-        false => return None,
-    };
+    match file.0.array(0) == SPARSE_MAGIC {
+        true if file.names_footer() => file.footer(),
+        true => Some(0),
+        false => None,
+    }
+}
+
+/// Returns the same offset if QEMU opens the image.
+fn opened_header_of(image: &Image) -> Option<u64> {
+    let (file, at) = (VmdkFile(Bytes::new(image)), header_of(image)?);
     let header = HeaderOffsets { fields: at, directory: at };
     let broken = file.broken_header(header).or_else(|| file.broken_descriptor());
     broken.is_none().then_some(at)
@@ -206,16 +211,18 @@ impl VmdkFile<'_> {
 
     /// Returns the first rule that the descriptor in an extent breaks (`vmdk_parent_open` and `vmdk_read_cid`).
     fn broken_descriptor(&self) -> Option<BrokenRule> {
+        let front: [u8; USUAL_TEXT_BYTES] = self.0.array(EMBEDDED_DESCRIPTOR_AT);
+        // A value may begin one byte behind the end of the text.
+        let end = memchr::memchr(0, &front);
+        if end.is_some_and(|end| front.get(end + 1) == Some(&0)) {
+            return broken_text(&front);
+        }
         let mut bytes: [u8; IDENTITY_BYTES] = self.0.array(EMBEDDED_DESCRIPTOR_AT);
         if has_endless_parent_name(&bytes) {
             return Some(VMDK_PARENT_NAME);
         }
         bytes[IDENTITY_BYTES - 1] = 0;
-        if !has_number(&bytes, b"CID") {
-            Some(VMDK_IDENTITY)
-        } else {
-            (!has_number(&bytes, b"parentCID")).then_some(VMDK_PARENT_IDENTITY)
-        }
+        broken_text(&bytes)
     }
 
     /// Reports whether the text at `at` does not state the type of a disk.
@@ -237,15 +244,29 @@ impl VmdkFile<'_> {
     }
 }
 
+/// The bytes of a descriptor that hold the text of most images.
+const USUAL_TEXT_BYTES: usize = 1 << 10;
+
+/// Returns the first rule that a descriptor breaks.
+fn broken_text(bytes: &[u8]) -> Option<BrokenRule> {
+    if has_endless_parent_name(bytes) {
+        Some(VMDK_PARENT_NAME)
+    } else if !has_number(bytes, b"CID") {
+        Some(VMDK_IDENTITY)
+    } else {
+        (!has_number(bytes, b"parentCID")).then_some(VMDK_PARENT_IDENTITY)
+    }
+}
+
 /// Returns the text up to the first zero byte.
 fn text_of(bytes: &[u8]) -> &[u8] {
-    bytes.split(|byte| *byte == 0).next().unwrap_or_default()
+    let end = memchr::memchr(0, bytes).unwrap_or(bytes.len());
+    bytes.get(..end).unwrap_or_default()
 }
 
 /// Returns the index behind the first `name` in a text.
 fn behind(text: &[u8], name: &[u8]) -> Option<usize> {
-    let at = text.windows(name.len()).position(|window| window == name)?;
-    Some(at + name.len())
+    Some(memchr::memmem::find(text, name)? + name.len())
 }
 
 /// Reports whether a hexadecimal number follows the first `name` and one more byte. As C's `sscanf` does, this skips
@@ -273,7 +294,7 @@ const VMDK_JUDGED_ENTRIES: u64 = 1 << 15;
 /// Calls `take` with the entries that break a rule, if QEMU opens the image.
 pub(super) fn broken_entries(image: &Image, take: &mut dyn FnMut(BrokenEntry)) {
     let bytes = Bytes::new(image);
-    let Some(header) = header_of(image) else { return };
+    let Some(header) = opened_header_of(image) else { return };
     let tables = GrainTables::of_sparse(bytes, header);
     if !tables.is_compressed {
         return;
@@ -303,7 +324,12 @@ pub(super) fn broken_entries(image: &Image, take: &mut dyn FnMut(BrokenEntry)) {
 }
 
 /// Returns the rule that the first bytes of a compressed grain of `grain` bytes break.
-fn broken_front(bytes: &Bytes, start: u64, grain: u64, has_marker: bool) -> Option<BrokenRule> {
+pub(super) fn broken_front(
+    bytes: &Bytes,
+    start: u64,
+    grain: u64,
+    has_marker: bool,
+) -> Option<BrokenRule> {
     let mut stream = start;
     if has_marker {
         if !(1..=2 * grain).contains(&bytes.little_field(start, grain_marker::SIZE)) {

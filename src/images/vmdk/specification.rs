@@ -11,7 +11,7 @@ use crate::images::damage::rules::{BrokenRule, Bytes};
 use crate::images::files::LayerFiles;
 
 use super::grain_tables::{GrainTables, offset_of};
-use super::rules::header_of;
+use super::rules::{broken_front, header_of};
 
 const CONTENT: BrokenRule = "VMDK CID of no content";
 const PARENT_CONTENT: BrokenRule = "VMDK parentCID of another content";
@@ -204,6 +204,10 @@ impl GrainTables<'_> {
                 broken = broken.or(Some(OVERHEAD));
             } else if self.has_markers && marked() != index.saturating_mul(self.grain) {
                 broken = broken.or(Some(MARKER));
+            } else if self.is_compressed {
+                let grain = offset_of(self.grain);
+                let front = broken_front(&self.file, offset_of(sector), grain, self.has_markers);
+                broken = broken.or(front);
             }
         });
         broken

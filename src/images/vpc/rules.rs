@@ -49,6 +49,7 @@ enum StatedSize {
 /// Returns the rule that an image breaks.
 pub(super) fn broken_at_open(image: &Image) -> Option<BrokenRule> {
     let file = File(Bytes::new(image));
+    let of_qemu = Some(file.broken_for_qemu()?);
     let at_start = file.is_valid_footer(0).then(|| file.disk(0, StatedSize::Current));
     let at_end = file.ends().filter(|at| file.is_valid_footer(*at)).flat_map(|at| {
         [StatedSize::ByCreator, StatedSize::Current].map(|size| match file.is_fixed(at) {
@@ -56,11 +57,7 @@ pub(super) fn broken_at_open(image: &Image) -> Option<BrokenRule> {
             false => file.disk(at, size),
         })
     });
-    if_no_reading_is_left(
-        VPC_OPEN_RULES,
-        file.broken_for_qemu(),
-        at_start.into_iter().chain(at_end),
-    )
+    if_no_reading_is_left(VPC_OPEN_RULES, of_qemu, at_start.into_iter().chain(at_end))
 }
 
 /// Reports whether a file begins with a footer.

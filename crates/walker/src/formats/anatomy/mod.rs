@@ -96,6 +96,11 @@ impl Anatomy {
         }
     }
 
+    /// Reports whether the anatomy keeps elements, and not only structures.
+    pub(super) fn keeps_elements(&self) -> bool {
+        !self.omits_elements
+    }
+
     /// Returns all elements, sorted by part.
     pub fn elements(&self) -> impl Iterator<Item = &Element> {
         self.elements.iter().flatten()

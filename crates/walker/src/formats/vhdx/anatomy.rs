@@ -132,7 +132,7 @@ impl Anatomy {
     fn other_region(&mut self, entry: &[u8; REGION_ENTRY_BYTES]) {
         if ![BAT_REGION, METADATA_REGION].iter().any(|known| entry.starts_with(known)) {
             let start = HostOffset::new(region::FILE_OFFSET.little(entry));
-            self.add_structure(Part::Header, start, region::LENGTH.little(entry));
+            self.add_structure(Part::Payload, start, region::LENGTH.little(entry));
         }
     }
 

@@ -174,6 +174,9 @@ impl Anatomy {
         storage.read_at(start, &mut bytes)?;
         let text = text_of(&bytes);
         self.add_structure(Part::Metadata, start, text.len() as u64);
+        if !self.keeps_elements() {
+            return Ok(());
+        }
         // Without its parent, an image has other data. A zero byte before the name of the parent ends the text, too.
         let parent_ends = after(text, PARENT_NAME).unwrap_or(0) as u64;
         // A descriptor in a file of its own also names the files of the extents.
