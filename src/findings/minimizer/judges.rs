@@ -27,11 +27,11 @@ pub struct Judge {
     /// True if candidates may be run in this process
     /// ([`MinimizeSettings::runs_here`](crate::findings::minimizer::MinimizeSettings::runs_here)).
     pub runs_here: bool,
-    shows: Box<Judging>,
+    shows: Box<JudgeFn>,
 }
 
 /// Reports whether a candidate shows the bug.
-type Judging = dyn FnMut(&[u8]) -> Result<bool, JudgeError>;
+type JudgeFn = dyn FnMut(&[u8]) -> Result<bool, JudgeError>;
 
 /// The reason why an input or a candidate could not be judged.
 #[derive(Debug, thiserror::Error)]
