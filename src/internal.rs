@@ -115,6 +115,9 @@ pub mod images {
         pub use crate::images::format::layer_anatomy::*;
     }
     pub mod format {
+        pub mod file_plan {
+            pub use crate::images::format::file_plan::ExtentForm;
+        }
         pub mod list {
             pub use crate::images::format::list::*;
         }

@@ -15,10 +15,12 @@ use std::time::Duration;
 
 use qcowfuzz::internal::differential::divergence::known_of_qemu;
 use qcowfuzz::internal::differential::iteration::RecipeRunner;
+use qcowfuzz::internal::differential::reason::{Comparison, ReasonClass, class_of, compare};
 use qcowfuzz::internal::differential::sides::{Sides, Tested};
 use qcowfuzz::internal::recipes::draw;
 use qcowfuzz::internal::recipes::perform::QemuTools;
 use qcowfuzz::internal::recipes::recipe::RecipeStep;
+use qcowfuzz::walkers::MapError;
 use serde_json::Value;
 
 const OURS: &str = env!("CARGO_BIN_EXE_qcowfuzz");
@@ -369,4 +371,29 @@ fn a_recording_is_compared_without_qemu() {
     assert_eq!(against(&[]).status.code(), Some(2));
     fs::write(&file, "no recording").unwrap();
     assert_eq!(against(&[]).status.code(), Some(2));
+}
+
+#[test]
+fn messages_about_images_of_each_format_have_a_class() {
+    use ReasonClass::{Invalid, NotThisFormat};
+
+    let no_footer = "no footer in the first sector, nor that of a fixed disk in the last";
+    for (format, what, class) in [
+        ("vhdx", "the file does not begin with 'vhdxfile'", NotThisFormat),
+        ("vhdx", "neither header is valid", Invalid),
+        ("vpc", no_footer, NotThisFormat),
+        ("vpc", "no dynamic header at the data offset", Invalid),
+        ("vmdk", "the file is empty", NotThisFormat),
+        ("vmdk", "no type of disk in the descriptor", NotThisFormat),
+        ("vmdk", "no header of a sparse extent", NotThisFormat),
+        ("vmdk", "no CID in the descriptor", Invalid),
+    ] {
+        let message = format!("qcowfuzz: a: {}\n", MapError::NotImage { format, what });
+        assert_eq!(class_of(&message), Some(class), "{message}");
+    }
+    let theirs = "qemu-img: Could not open 'a': Could not open backing file: invalid VPC image";
+    assert_eq!(class_of(theirs), Some(NotThisFormat));
+    let signature = "qcowfuzz: a: not a vhdx image: the file does not begin with 'vhdxfile'";
+    let theirs = "qemu-img: Could not open 'a': Could not open 'a': Invalid argument";
+    assert!(matches!(compare("map", signature, theirs), Comparison::Named(_)));
 }

@@ -20,7 +20,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use qcowfuzz::disk::observer::{Event, Rare, State, Vital};
+use qcowfuzz::disk::observer::{Event, State, Vital};
+use qcowfuzz::formats::rare_events;
 use qcowfuzz::harness::Harness;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::internal::fuzzing::feedback::layout::{EDGES, MAGNITUDES, OWN_COUNTERS, REASONS};
@@ -176,7 +177,7 @@ fn feedback_is_listed() {
     );
     assert_eq!(
         documented("## Rare events"),
-        Rare::ALL.iter().map(|one| one.name()).collect::<Vec<_>>()
+        rare_events::ALL.iter().map(|one| one.name()).collect::<Vec<_>>()
     );
     assert_eq!(
         documented("## Vitals"),
@@ -188,7 +189,7 @@ fn feedback_is_listed() {
     );
     let counters = rows(&document, "## Counters");
     assert_eq!(counters[0][1], format!("{},{:03}", EDGES / 1000, EDGES % 1000));
-    assert_eq!(counters[1][1], format!("{}, with room for 64", Rare::COUNT));
+    assert_eq!(counters[1][1], format!("{}, with room for 64", rare_events::COUNT));
     for row in &counters[2..5] {
         assert_eq!(row[1], format!("{} × {MAGNITUDES}", Vital::COUNT));
     }

@@ -9,6 +9,7 @@ use std::{fmt, fs};
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::observer::{Event, Observer, Rare, State, Vital};
 use qcowfuzz::disk::offsets::GuestOffset;
+use qcowfuzz::formats::rare_events;
 use qcowfuzz::fuzzing::feedback::Recorder;
 use qcowfuzz::harness::engine::claims::{EnginePolicy, SizePolicy};
 use qcowfuzz::harness::engine::{Engine, EngineError, Facts, OpenDisk, Opened};
@@ -269,7 +270,7 @@ fn accesses_to_files_are_feedback() {
 #[test]
 fn the_seeds_fire_every_rare_event() {
     let reached = reached();
-    let never = Rare::ALL.iter().filter(|rare| !reached.contains(&Counter::Rare(**rare)));
+    let never = rare_events::ALL.iter().filter(|rare| !reached.contains(&Counter::Rare(**rare)));
     let never: Vec<_> = never.map(|rare| rare.name()).collect();
     assert!(never.is_empty(), "never fired: {never:?}");
 }
@@ -328,8 +329,8 @@ fn each_format_has_walks_of_its_own() {
         walked.into_iter().collect::<Vec<_>>()
     };
     assert_eq!(states(Base::Qcow2), ["walk L1", "walk L2"]);
-    assert_eq!(states(Base::of(ImageFormat::Vpc)), ["walk VHD"]);
-    assert_eq!(states(Base::of(ImageFormat::Vhdx)), ["walk VHDX"]);
+    assert_eq!(states(Base::of(ImageFormat::Vpc)), ["walk blocks"]);
+    assert_eq!(states(Base::of(ImageFormat::Vhdx)), ["walk block states"]);
     assert_eq!(states(Base::of(ImageFormat::Vmdk)), ["walk directory", "walk grains"]);
 }
 
@@ -365,8 +366,8 @@ fn the_log_lists_the_events_that_the_counters_count() {
         log.end_run();
         let printed = printed.0.lock().unwrap();
         assert!(!printed.contains("more entries"), "{printed}");
-        for rare in Rare::ALL {
-            let counted = recorder.count(Counter::Rare(*rare));
+        for rare in rare_events::ALL {
+            let counted = recorder.count(Counter::Rare(rare));
             let lines =
                 printed.lines().filter(|line| line.ends_with(&format!("rare  {}", rare.name())));
             assert_eq!(lines.count().min(255), usize::from(counted), "{}", rare.name());

@@ -12,7 +12,7 @@ use qcowfuzz::images::{Image, Limits};
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::programs::operand::Base;
 use qcowfuzz::programs::Program;
-use qcowfuzz::programs::generate::vary_vmdk;
+use qcowfuzz::programs::generate::vary_extents;
 
 const OVERLAY: &str =
     "overlay version=3 cluster_bits=12 refcount_order=4 features=none data_in=image size=same";
@@ -28,7 +28,7 @@ fn random_program(entropy: &mut Entropy) -> Vec<u8> {
     bytes[0] = 0;
     let mut program = Program::decode(&bytes);
     match program.prologue.base {
-        base if base == Base::of(ImageFormat::Vmdk) => vary_vmdk(&mut program, entropy),
+        base if base == Base::of(ImageFormat::Vmdk) => vary_extents(&mut program, entropy),
         // Only an overlay makes a raw file of the image, and few random programs have one.
         Base::SparseRaw => program.operations.extend(lines::operations(OVERLAY)),
         _ => return bytes,

@@ -4,10 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::disk::clusters::ClusterSize;
-use crate::disk::image_format::{ImageFormat, for_each_format};
+use crate::disk::image_format::{ImageFormat, for_each_format, for_each_other_format};
 
 macro_rules! features {
-    ($($(#[$doc:meta])* $name:ident = $text:literal,)+) => {
+    ($($(#[$doc:meta])* $name:ident = $text:expr,)+) => {
         /// A feature of a chain of images. A chain has it if one of its images has it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Feature {
@@ -28,113 +28,116 @@ macro_rules! features {
     };
 }
 
-features! {
-    /// Version 2, `compat=0.10`.
-    Version2 = "version 2",
-    /// Version 3, `compat=1.1`.
-    Version3 = "version 3",
-    /// Clusters of 512 bytes.
-    Clusters512 = "clusters of 512 bytes",
-    /// Clusters of 1 KiB.
-    Clusters1K = "clusters of 1 KiB",
-    /// Clusters of 2 KiB.
-    Clusters2K = "clusters of 2 KiB",
-    /// Clusters of 4 KiB.
-    Clusters4K = "clusters of 4 KiB",
-    /// Clusters of 8 KiB.
-    Clusters8K = "clusters of 8 KiB",
-    /// Clusters of 16 KiB.
-    Clusters16K = "clusters of 16 KiB",
-    /// Clusters of 32 KiB.
-    Clusters32K = "clusters of 32 KiB",
-    /// Clusters of 64 KiB, the default of QEMU.
-    Clusters64K = "clusters of 64 KiB",
-    /// Clusters of 128 KiB.
-    Clusters128K = "clusters of 128 KiB",
-    /// Clusters of 256 KiB.
-    Clusters256K = "clusters of 256 KiB",
-    /// Clusters of 512 KiB.
-    Clusters512K = "clusters of 512 KiB",
-    /// Clusters of 1 MiB.
-    Clusters1M = "clusters of 1 MiB",
-    /// Clusters of 2 MiB, the largest.
-    Clusters2M = "clusters of 2 MiB",
-    /// Refcounts of 1 bit.
-    Refcounts1 = "refcounts of 1 bit",
-    /// Refcounts of 2 bits.
-    Refcounts2 = "refcounts of 2 bits",
-    /// Refcounts of 4 bits.
-    Refcounts4 = "refcounts of 4 bits",
-    /// Refcounts of 8 bits.
-    Refcounts8 = "refcounts of 8 bits",
-    /// Refcounts of 16 bits, the default of QEMU and the only width of version 2.
-    Refcounts16 = "refcounts of 16 bits",
-    /// Refcounts of 32 bits.
-    Refcounts32 = "refcounts of 32 bits",
-    /// Refcounts of 64 bits.
-    Refcounts64 = "refcounts of 64 bits",
-    /// Extended L2 entries.
-    ExtendedL2 = "extended L2 entries",
-    /// A cluster that was written compressed, with either compression type.
-    Compressed = "compressed clusters",
-    /// The compression type is zstd, even if no cluster is compressed.
-    Zstd = "compression type zstd",
-    /// A backing file in the format qcow2.
-    Qcow2Backing = "a qcow2 backing file",
-    /// A backing file in the format raw.
-    RawBacking = "a raw backing file",
-    /// No extension names the format of the backing file, so that a reader must probe it.
-    UnnamedFormat = "a backing file of unnamed format",
-    /// An external data file.
-    DataFile = "an external data file",
-    /// An external data file that is a raw image of the disk.
-    RawDataFile = "a raw external data file",
-    /// An internal snapshot.
-    Snapshots = "snapshots",
-    /// A bitmap, or the traces that one left.
-    Bitmaps = "bitmaps",
-    /// The dirty bit.
-    Dirty = "the dirty bit",
-    /// Refcounts that are out of date, as lazy refcounts leave them. The dirty bit is set, too.
-    OutOfDateRefcounts = "refcounts out of date",
-    /// The corrupt bit, on an image that is sound.
-    Corrupt = "the corrupt bit",
-    /// The bit for lazy refcounts.
-    LazyRefcounts = "lazy refcounts",
-    /// A version 3 header of 104 bytes, without a compression type.
-    ShortHeader = "a header of 104 bytes",
-    /// A version 3 header of any length but 104 and 112 bytes.
-    OddHeader = "a header of unusual length",
-    /// Unknown bits among the compatible or the autoclear features, or the autoclear bit of bitmaps without bitmaps.
-    /// The specification calls the latter an error. QEMU opens such an image, and takes its own writes for corruption.
-    UnknownBits = "unknown feature bits",
-    /// An L1 table with more entries than the disk needs.
-    SpareL1 = "an L1 table longer than needed",
-    /// An L1 table of more than 1 MiB.
-    LargeL1 = "an L1 table of more than 1 MiB",
-    /// A qcow2 backing file whose size is no whole number of sectors. Readers that round such a size in different ways
-    /// read different bytes through the layers above. The length of a raw backing file needs no rounding.
-    OddBackingSize = "a backing file of an odd size",
-    /// An image in the format qcow2.
-    Qcow2 = "qcow2 images",
-    /// An image in the format VHD.
-    Vpc = "vpc images",
-    /// An image in the format VHDX.
-    Vhdx = "vhdx images",
-    /// An image in the format VMDK.
-    Vmdk = "vmdk images",
-    /// An image in the format VDI.
-    Vdi = "vdi images",
-    /// A VMDK image whose parent is another one.
-    VmdkParent = "parents of vmdk images",
-    /// A VMDK image that is only a descriptor: its data lie in other files.
-    VmdkExtents = "vmdk images in several files",
-    /// A raw backing file with holes. QEMU reports them as zeros with an offset.
-    RawHoles = "holes of a raw backing file",
-    /// The power is cut, or the process killed, while the engine has the image open for writing. An engine without this
-    /// feature promises nothing about the file that either leaves.
-    Cuts = "power cuts",
+/// Defines the features. Each format beside qcow2 and raw has one: raw files are images only below another one.
+macro_rules! with_formats {
+    ($($(#[$about:meta])* $format:ident = $name:literal in $drawer:ident $facts:tt,)*) => {
+        features! {
+            /// Version 2, `compat=0.10`.
+            Version2 = "version 2",
+            /// Version 3, `compat=1.1`.
+            Version3 = "version 3",
+            /// Clusters of 512 bytes.
+            Clusters512 = "clusters of 512 bytes",
+            /// Clusters of 1 KiB.
+            Clusters1K = "clusters of 1 KiB",
+            /// Clusters of 2 KiB.
+            Clusters2K = "clusters of 2 KiB",
+            /// Clusters of 4 KiB.
+            Clusters4K = "clusters of 4 KiB",
+            /// Clusters of 8 KiB.
+            Clusters8K = "clusters of 8 KiB",
+            /// Clusters of 16 KiB.
+            Clusters16K = "clusters of 16 KiB",
+            /// Clusters of 32 KiB.
+            Clusters32K = "clusters of 32 KiB",
+            /// Clusters of 64 KiB, the default of QEMU.
+            Clusters64K = "clusters of 64 KiB",
+            /// Clusters of 128 KiB.
+            Clusters128K = "clusters of 128 KiB",
+            /// Clusters of 256 KiB.
+            Clusters256K = "clusters of 256 KiB",
+            /// Clusters of 512 KiB.
+            Clusters512K = "clusters of 512 KiB",
+            /// Clusters of 1 MiB.
+            Clusters1M = "clusters of 1 MiB",
+            /// Clusters of 2 MiB, the largest.
+            Clusters2M = "clusters of 2 MiB",
+            /// Refcounts of 1 bit.
+            Refcounts1 = "refcounts of 1 bit",
+            /// Refcounts of 2 bits.
+            Refcounts2 = "refcounts of 2 bits",
+            /// Refcounts of 4 bits.
+            Refcounts4 = "refcounts of 4 bits",
+            /// Refcounts of 8 bits.
+            Refcounts8 = "refcounts of 8 bits",
+            /// Refcounts of 16 bits, the default of QEMU and the only width of version 2.
+            Refcounts16 = "refcounts of 16 bits",
+            /// Refcounts of 32 bits.
+            Refcounts32 = "refcounts of 32 bits",
+            /// Refcounts of 64 bits.
+            Refcounts64 = "refcounts of 64 bits",
+            /// Extended L2 entries.
+            ExtendedL2 = "extended L2 entries",
+            /// A cluster that was written compressed, with either compression type.
+            Compressed = "compressed clusters",
+            /// The compression type is zstd, even if no cluster is compressed.
+            Zstd = "compression type zstd",
+            /// A backing file in the format qcow2.
+            Qcow2Backing = "a qcow2 backing file",
+            /// A backing file in the format raw.
+            RawBacking = "a raw backing file",
+            /// No extension names the format of the backing file, so that a reader must probe it.
+            UnnamedFormat = "a backing file of unnamed format",
+            /// An external data file.
+            DataFile = "an external data file",
+            /// An external data file that is a raw image of the disk.
+            RawDataFile = "a raw external data file",
+            /// An internal snapshot.
+            Snapshots = "snapshots",
+            /// A bitmap, or the traces that one left.
+            Bitmaps = "bitmaps",
+            /// The dirty bit.
+            Dirty = "the dirty bit",
+            /// Refcounts that are out of date, as lazy refcounts leave them. The dirty bit is set, too.
+            OutOfDateRefcounts = "refcounts out of date",
+            /// The corrupt bit, on an image that is sound.
+            Corrupt = "the corrupt bit",
+            /// The bit for lazy refcounts.
+            LazyRefcounts = "lazy refcounts",
+            /// A version 3 header of 104 bytes, without a compression type.
+            ShortHeader = "a header of 104 bytes",
+            /// A version 3 header of any length but 104 and 112 bytes.
+            OddHeader = "a header of unusual length",
+            /// Unknown bits among the compatible or the autoclear features, or the autoclear bit of bitmaps without bitmaps.
+            /// The specification calls the latter an error. QEMU opens such an image, and takes its own writes for corruption.
+            UnknownBits = "unknown feature bits",
+            /// An L1 table with more entries than the disk needs.
+            SpareL1 = "an L1 table longer than needed",
+            /// An L1 table of more than 1 MiB.
+            LargeL1 = "an L1 table of more than 1 MiB",
+            /// A qcow2 backing file whose size is no whole number of sectors. Readers that round such a size in different ways
+            /// read different bytes through the layers above. The length of a raw backing file needs no rounding.
+            OddBackingSize = "a backing file of an odd size",
+            /// An image in the format qcow2.
+            Qcow2 = "qcow2 images",
+            $(
+                #[doc = concat!("An image in the format ", $name, ".")]
+                $format = concat!($name, " images"),
+            )*
+            /// A VMDK image whose parent is another one.
+            Parents = "parents of vmdk images",
+            /// A VMDK image that is only a descriptor: its data lie in other files.
+            Extents = "vmdk images in several files",
+            /// A raw backing file with holes. QEMU reports them as zeros with an offset.
+            RawHoles = "holes of a raw backing file",
+            /// The power is cut, or the process killed, while the engine has the image open for writing. An engine without this
+            /// feature promises nothing about the file that either leaves.
+            Cuts = "power cuts",
+        }
+    };
 }
+
+for_each_other_format!(with_formats);
 
 macro_rules! images_of {
     (

@@ -8,3 +8,4 @@ pub mod file_parts;
 pub(crate) mod files;
 pub(crate) mod limits;
 pub(crate) mod ranges;
+pub(crate) mod reasons;

@@ -11,8 +11,9 @@ use crate::base::error::Error;
 use crate::base::files::Existing;
 use crate::cli::options;
 use crate::cli::output::{Exit, ExitResult, counted, print};
-use crate::disk::observer::{Event, Rare, State, Vital};
+use crate::disk::observer::{Event, State, Vital};
 use crate::findings::PanicNotes;
+use crate::formats::rare_events;
 use crate::fuzzing::campaign::Places;
 use crate::fuzzing::corpus::inputs::{Corpus, Pruned};
 use crate::fuzzing::corpus::merge::Merged;
@@ -235,8 +236,8 @@ impl Show {
         for state in State::ALL.iter().map(|state| state.name()) {
             writeln!(out, "  {state:<16} {:>5}", self.edges.get(state).unwrap_or(&0))?;
         }
-        writeln!(out, "\nrare events: {} of {}", self.rare_events.len(), Rare::COUNT)?;
-        for rare in Rare::ALL.iter().map(|rare| rare.name()) {
+        writeln!(out, "\nrare events: {} of {}", self.rare_events.len(), rare_events::COUNT)?;
+        for rare in rare_events::ALL.iter().map(|rare| rare.name()) {
             if let Some(inputs) = self.rare_events.get(rare) {
                 writeln!(out, "  {rare:<36} {:>10}", counted(*inputs, "input"))?;
             }
@@ -279,7 +280,7 @@ impl Never {
             })
         };
         let events = Event::ALL.iter().filter(|event| !happened(**event));
-        let rare = Rare::ALL.iter().filter(|rare| !coverage.reaches(Counter::Rare(**rare)));
+        let rare = rare_events::ALL.iter().filter(|rare| !coverage.reaches(Counter::Rare(**rare)));
         let vitals = Vital::ALL.iter().filter(|vital| !moved(**vital));
         Self {
             events: events.map(|event| event.name()).collect(),

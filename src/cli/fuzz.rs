@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-use crate::disk::observer::Rare;
+use crate::formats::rare_events;
 use crate::fuzzing::campaign::worker::{self, WorkerJob};
 use crate::fuzzing::campaign::{
     Campaign, CampaignError, CampaignPlan, CampaignSummary, FoundBug, KnownBug, Places, Status,
@@ -198,7 +198,7 @@ fn lines(summary: &CampaignSummary, against: Option<&str>, out: &mut impl Write)
     let target = summary.target.name();
     let jobs = counted(*jobs, "job");
     writeln!(out, "{target}: {runs} runs in {seconds:.1} s, {jobs}")?;
-    let rare = format!("{rare_events} of {} rare events", Rare::COUNT);
+    let rare = format!("{rare_events} of {} rare events", rare_events::COUNT);
     writeln!(out, "{corpus}: {inputs} inputs; covered: {edges} edges, {rare}")?;
     if summary.unsupported > 0 {
         let what = "runs had images with features that the implementation does not claim";

@@ -66,7 +66,7 @@ pub fn disasm(arguments: &DisasmArguments) -> ExitResult {
 If the program builds a chain, the command writes every layer and every data file, and derives their \
 names from the output's: beside crash.qcow2 it writes crash.0.qcow2 or crash.0.raw (the lowest layer), \
 crash.1.qcow2 and so on, and crash.N.data for each layer, including the top one, that has an external \
-data file. The files beside a VMDK image are crash.N-s0.vmdk, crash.N-s1.vmdk and so on.
+data file. The files of the extents of an image are crash.N-s0, crash.N-s1 and so on, with the ending of its format.
 
 Exit codes: 0 the image was written; 2 the input could not be read, or a file could not be written.
 

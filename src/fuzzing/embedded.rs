@@ -66,7 +66,7 @@ pub struct FuzzProgress {
     pub inputs: usize,
     /// The number of edges that they cover, at most [`EDGES`](crate::fuzzing::feedback::layout::EDGES).
     pub edges: usize,
-    /// The number of rare events that they cover, at most [`Rare::COUNT`](crate::disk::observer::Rare::COUNT).
+    /// The number of rare events that they cover, at most [`COUNT`](crate::formats::rare_events::COUNT).
     pub rare_events: usize,
 }
 

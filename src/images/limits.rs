@@ -27,7 +27,7 @@ pub struct Limits {
     /// The number of layers in a chain, the image itself included.
     pub layers: usize,
     /// The number of bytes of payload that `compress_as` may place. It has payloads of 64 KiB, which `compress` has
-    /// not, and the walker may read each of them. Compressed VMDK grains count with their whole length: the walker
+    /// not, and the walker may read each of them. Compressed grains count with their whole length: the walker
     /// inflates all of each. Data without stamps count with the bytes that each cluster has of them, and a deep cluster
     /// with 16 KiB.
     pub payload_bytes: u64,

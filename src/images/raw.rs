@@ -67,4 +67,12 @@ impl ImageDrawer for Drawer {
     fn attacks(&self) -> &'static [&'static [FieldChange]] {
         qcow2::Drawer.attacks()
     }
+
+    fn begins_with_data(&self) -> bool {
+        true
+    }
+
+    fn created_of_20(&self) -> u64 {
+        2
+    }
 }

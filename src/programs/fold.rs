@@ -85,8 +85,8 @@ fn fold_observed(
                 true
             }
             Operation::Overlay { .. } => false,
-            Operation::OverlayVmdk { .. } if folding.lacks(Feature::VmdkParent) => false,
-            Operation::OverlayVmdk { size, .. } => {
+            Operation::OverlayInFormat { .. } if folding.lacks(Feature::Parents) => false,
+            Operation::OverlayInFormat { size, .. } => {
                 // It has no effect on an image in another format.
                 size_bytes = size_bytes.max(size.bytes(size_bytes));
                 true
@@ -255,7 +255,7 @@ impl Folding {
             Operation::Bitmap { .. } | Operation::DeleteBitmap { .. } => {
                 !self.lacks(Feature::Bitmaps)
             }
-            Operation::Extent { .. } => !self.lacks(Feature::VmdkExtents),
+            Operation::Extent { .. } => !self.lacks(Feature::Extents),
             // The table of a disk that has grown since is too long for the snapshot's disk.
             Operation::ApplySnapshot { .. } => !self.lacks(Feature::SpareL1),
             _ => true,

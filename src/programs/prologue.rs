@@ -153,8 +153,8 @@ impl Prologue {
     }
 }
 
-/// Returns the plan of a VMDK image whose parent is the VMDK image of `below`.
-pub(super) fn vmdk_plan_over(
+/// Returns the plan of an image in the format of `below`, which is its parent.
+pub(super) fn plan_over_in_format(
     below: &ImagePlan,
     (cluster_bits, form): (ClusterBits, ImageForm),
     size: Relative,

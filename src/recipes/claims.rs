@@ -3,6 +3,7 @@
 use crate::base::features::{Feature, FeatureSet};
 use crate::disk::clusters::ClusterSize;
 use crate::disk::image_format::ImageFormat;
+use crate::images::format::list::drawer;
 
 use super::recipe::{ABORT, COMPRESSED_WRITE, Command, Recipe, value_of, verb_of};
 
@@ -60,16 +61,14 @@ fn of_image(words: &[String]) -> FeatureSet {
             features.add_if(words.iter().any(|word| word == "-c"), Feature::Compressed);
             of_qcow2(&options, &mut features);
         }
-        Some(ImageFormat::Vmdk) => {
-            features.add_if(true, Feature::Vmdk);
-            features.add_if(backing.is_some(), Feature::VmdkParent);
-            let has_files = ["subformat=monolithicFlat", "subformat=twoGb"];
-            let is_descriptor =
-                options.iter().any(|it| has_files.iter().any(|kind| it.starts_with(kind)));
-            features.add_if(is_descriptor, Feature::VmdkExtents);
-        }
         Some(ImageFormat::Raw) | None => {}
-        Some(format) => features.add_if(true, Feature::images_of(format)),
+        Some(format) => {
+            features.add_if(true, Feature::images_of(format));
+            let has_parent = backing.is_some() && format.facts().has_own_parents;
+            features.add_if(has_parent, Feature::Parents);
+            let has_files = options.iter().any(|option| drawer(format).creates_extents(option));
+            features.add_if(has_files, Feature::Extents);
+        }
     }
     features
 }

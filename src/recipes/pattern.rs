@@ -7,8 +7,9 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::images::content::LOOK_BYTES;
 use crate::images::content::entropy::Entropy;
-use crate::images::content::look::{LOOK_BYTES, Look};
+use crate::images::format::looks;
 
 /// The usual block of a file system in bytes.
 const FILE_BLOCK_BYTES: u64 = 4096;
@@ -61,7 +62,7 @@ pub enum Pattern {
         /// The number of pieces of data.
         count: u64,
     },
-    /// One sector that looks like the beginning of another file: the index in `Look::ALL`.
+    /// One sector that looks like the beginning of another file: the index in `looks::all`.
     Look(usize),
 }
 
@@ -87,7 +88,7 @@ impl Pattern {
                 format_args!("{PYTHON_ENTROPY}{PYTHON_STRIPES}")
             ),
             Self::Look(index) => {
-                let sector = look(index).sector();
+                let sector = sector(index);
                 let used =
                     sector.len() - sector.iter().rev().take_while(|byte| **byte == 0).count();
                 let bytes = hex::encode(sector.get(..used).unwrap_or_default());
@@ -124,13 +125,14 @@ impl Pattern {
                 out.flush()?;
                 file.set_len(self.length())
             }
-            Self::Look(index) => file.write_all_at(look(index).sector(), 0),
+            Self::Look(index) => file.write_all_at(sector(index), 0),
         }
     }
 }
 
-fn look(index: usize) -> Look {
-    Look::ALL.get(index).copied().unwrap_or_default()
+fn sector(index: usize) -> &'static [u8; LOOK_BYTES] {
+    let all = looks::all();
+    &all.get(index).unwrap_or(&all[0]).sector
 }
 
 #[cfg(test)]
@@ -141,7 +143,7 @@ mod tests {
     #[test]
     fn commands_write_the_same_bytes() {
         let dir = tempfile::tempdir().unwrap();
-        let looks = (0..Look::ALL.len()).map(Pattern::Look);
+        let looks = (0..looks::LOOK_COUNT).map(Pattern::Look);
         let noise = Pattern::Noise { rng_seed: 3, length: 1000 };
         let stripes =
             [512, 4096].map(|unit| Pattern::Stripes { rng_seed: u64::MAX, unit, count: 3 });

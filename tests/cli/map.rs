@@ -248,7 +248,7 @@ fn vhdx_images_are_all_data_or_show_their_blocks() {
     assert!(made.status.success());
     let ours = qcowfuzz(dir.path(), &["map", "disk.vhdx"]);
     assert_eq!(ours.status.code(), Some(2));
-    let line = "disk.vhdx: cannot print data of a VHDX image at guest offset 0 in the human format, \
+    let line = "disk.vhdx: cannot print data without a host offset at guest offset 0 in the human format, \
                 expected --blocks or --output json";
     assert_eq!(error_line(&ours), line);
     let ours = qcowfuzz(dir.path(), &["map", "--blocks", "disk.vhdx"]);

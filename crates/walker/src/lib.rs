@@ -1,4 +1,4 @@
-//! A walker of disk images in the formats qcow2, VHD, VHDX and VMDK, and of raw files. It opens a chain of files, and
+//! A walker of disk images in the format qcow2 and others, and of raw files. It opens a chain of files, and
 //! answers where the bytes of a guest's disk lie, which bytes they are, and whether the structures of an image are
 //! sound. If the specification leaves room, it answers as qemu-img does. It reads any
 //! [`Storage`](disk::storage::Storage), in bounded memory, and no image makes it panic.

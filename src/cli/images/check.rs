@@ -17,13 +17,13 @@ use super::{ImageFile, malformed};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Exit codes (those of 'qemu-img check'): 0 nothing was found; 1 the check could not be completed, or a VMDK \
-image is corrupt; 2 the image is corrupt; 3 the image has leaked clusters, but is not corrupt; 63 the format has \
-no checks (raw, vpc).
+Exit codes (those of 'qemu-img check'): 0 nothing was found; 1 the check could not be completed, or ended \
+at a fault; 2 the image is corrupt; 3 the image has leaked clusters, but is not corrupt; 63 the format has \
+no checks, such as raw.
 
-The command opens no backing file and no data file. It opens the files of the extents that a VMDK image \
+The command opens no backing file and no data file. It opens the files of the extents that an image \
 names: only regular files, no protocols. Use --no-follow for an image that you do not trust: it could name any \
-file on this machine. The check of a VMDK image ends at its first fault.
+file on this machine. The checks of some formats end at the first fault.
 
 Of a qcow2 image, it reports two errors that qemu-img does not: a cluster that holds two structures, even if its refcount \
 is right, and a zero flag in a version 2 image. It prints each finding as a line on standard error.
@@ -32,13 +32,13 @@ Example: qcowfuzz check --output json disk.qcow2")]
 pub struct Arguments {
     /// The image file
     image: PathBuf,
-    /// The format of the image, such as qcow2, vmdk or vpc [default: by its first bytes, as in qemu-img]
+    /// The format of the image, by its name in qemu-img, such as qcow2 or raw [default: by its first bytes, as in qemu-img]
     #[arg(short, long, value_name = "FMT")]
     format: Option<String>,
     /// The output format
     #[arg(long, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
-    /// Do not open files that the image names; refuse a VMDK image whose extents are other files
+    /// Do not open files that the image names; refuse an image whose extents are other files
     #[arg(long)]
     no_follow: bool,
 }

@@ -17,7 +17,7 @@ use crate::formats::qcow2::constants::{
 use crate::formats::qcow2::geometry::{Compression, Geometry, Version};
 use crate::formats::qcow2::head::{Field, Head};
 use crate::formats::qcow2::snapshot::{SnapshotEntry, each_entry, extra_of};
-use crate::walkers::{Disk, ExtentFacts, VmdkFacts, vmdk_facts};
+use crate::walkers::{Disk, ExtentFacts, ExtentsFacts, extents_facts};
 
 use super::map::Form;
 use super::{ImageFile, malformed};
@@ -26,7 +26,7 @@ use record::{Child, Detail, Details, FormatSpecific, InfoRecord, SnapshotInfo, T
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The command opens no backing file and no data file. It opens the files of the extents that a VMDK image \
+The command opens no backing file and no data file. It opens the files of the extents that an image \
 names: only regular files, no protocols. Use --no-follow for an image that you do not trust: it could name any \
 file on this machine. IMAGE is always the name of a file, even if it begins like a protocol ('nbd:').
 
@@ -38,13 +38,13 @@ Example: qcowfuzz info --output json disk.qcow2")]
 pub(crate) struct Arguments {
     /// The image file
     image: PathBuf,
-    /// The format of the image, such as qcow2, vmdk or vpc [default: by its first bytes, as in qemu-img]
+    /// The format of the image, by its name in qemu-img, such as qcow2 or raw [default: by its first bytes, as in qemu-img]
     #[arg(short, long, value_name = "FMT")]
     format: Option<String>,
     /// The output format
     #[arg(long, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
-    /// Do not open files that the image names; refuse a VMDK image whose extents are other files
+    /// Do not open files that the image names; refuse an image whose extents are other files
     #[arg(long)]
     no_follow: bool,
 }
@@ -96,8 +96,8 @@ fn record_of<S: Storage + ?Sized>(
     };
     match format {
         ImageFormat::Qcow2 => describe_qcow2(&mut info, storage)?,
-        ImageFormat::Vmdk => describe_vmdk(&mut info, layer)?,
-        // These formats have no facts of their own. QEMU prints no block size for a fixed disk (`vpc_co_get_info`).
+        _ if format.facts().has_extents => describe_extents(&mut info, layer)?,
+        // These formats have no facts of their own. QEMU prints no block size for a fixed disk.
         _ => {
             let disk = Disk::open_alone(format, storage)?;
             info.virtual_size = disk.virtual_size_bytes();
@@ -265,17 +265,17 @@ fn snapshot<S: Storage + ?Sized>(
     })
 }
 
-/// Fills in the facts about the image (QEMU `block/vmdk.c`, `vmdk_co_get_info`, `vmdk_get_specific_info`). `layer` has
-/// the files of its extents; the image below is not read.
-fn describe_vmdk<S: Storage + ?Sized>(
+/// Fills in the facts about an image with extents, as QEMU prints them. `layer` has their files; the image below is not
+/// read.
+fn describe_extents<S: Storage + ?Sized>(
     info: &mut InfoRecord,
     layer: &Layer<'_, S>,
 ) -> Result<(), MapError> {
-    let VmdkFacts { identity, size_bytes, create_type, extents } = vmdk_facts(layer)?;
+    let ExtentsFacts { identity, size_bytes, create_type, extents } = extents_facts(layer)?;
     // qemu-img aborts here.
     let Some(first) = extents.first() else {
         let what = "the descriptor names no extent";
-        return Err(MapError::NotImage { format: "vmdk", what });
+        return Err(MapError::NotImage { format: info.format, what });
     };
     info.virtual_size = size_bytes;
     // QEMU prints neither the grain nor the flag if the extents differ.
@@ -284,7 +284,7 @@ fn describe_vmdk<S: Storage + ?Sized>(
         info.dirty_flag = Some(false);
     }
     if let Some(name) = &identity.parent_name {
-        info.set_backing_file(Text::new(name), Some(Text::new(b"vmdk")));
+        info.set_backing_file(Text::new(name), Some(Text::new(info.format.as_bytes())));
     }
     add_files(info, &extents, layer)?;
     let extents = extents.iter().map(|extent| details_of(extent, &info.filename)).collect();

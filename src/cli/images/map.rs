@@ -31,17 +31,17 @@ Example: qcowfuzz map --output json --start-offset 1G --max-length 64M disk.qcow
 pub struct Arguments {
     /// The image file
     image: PathBuf,
-    /// The format of the image, such as qcow2, vmdk or vpc [default: by its first bytes, as in qemu-img]
+    /// The format of the image, by its name in qemu-img, such as qcow2 or raw [default: by its first bytes, as in qemu-img]
     #[arg(short, long, value_name = "FMT")]
     format: Option<String>,
-    /// The output format; the human format lists only data, and cannot show compressed data, nor VHDX images without
-    /// --blocks
+    /// The output format; the human format lists only data, and cannot show compressed data, nor without --blocks
+    /// the formats of which QEMU reports no blocks
     #[arg(long, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
     /// Do not open files that the image names; print ranges that only a backing file has as holes
     #[arg(long)]
     no_follow: bool,
-    /// Print the blocks of VHDX images by their tables; without this, all is data, as in qemu-img
+    /// Print the blocks of images in all formats by their tables; without this, some formats are all data, as in qemu-img
     #[arg(long)]
     blocks: bool,
     /// Start at this byte of the disk; suffixes k, M, G, T, P, E
@@ -111,7 +111,7 @@ pub fn run(arguments: &Arguments) -> ExitResult {
 fn without_offset(extent: &Extent) -> String {
     let (data, expected) = match extent.mapping.compressed {
         true => ("the compressed data", "--output json"),
-        false => ("data of a VHDX image", "--blocks or --output json"),
+        false => ("data without a host offset", "--blocks or --output json"),
     };
     let start = extent.start;
     format!("cannot print {data} at guest offset {start} in the human format, expected {expected}")

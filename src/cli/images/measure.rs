@@ -38,12 +38,12 @@ The command opens the backing files and data files that the image names, as 'map
 Exit codes (those of 'qemu-img measure'): 0 the sizes were printed; 1 the image could not be read, or the options are \
 wrong. A command line that cannot be parsed has the exit code 2.
 
-Example: qcowfuzz measure -O qcow2 -o cluster_size=4k disk.vmdk")]
+Example: qcowfuzz measure -O qcow2 -o cluster_size=4k disk.raw")]
 pub(crate) struct Arguments {
     /// The image whose disk is the source
     #[arg(required_unless_present = "size", conflicts_with = "size")]
     image: Option<PathBuf>,
-    /// The format of the image, such as qcow2, vmdk or vpc [default: by its first bytes, as in qemu-img]
+    /// The format of the image, by its name in qemu-img, such as qcow2 or raw [default: by its first bytes, as in qemu-img]
     #[arg(short, long, value_name = "FMT", conflicts_with = "size")]
     format: Option<String>,
     /// Measure an empty disk of N bytes; suffixes k, M, G, T, P, E

@@ -12,8 +12,8 @@ use std::path::Path;
 use crate::cli::output::CommandError;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::storage::{FileStorage, Layer};
+use crate::formats::ImageLayout;
 use crate::formats::error::MapError;
-use crate::formats::vmdk::head::ImageLayout;
 use crate::walkers::Disk;
 use crate::walkers::chain::{ChainError, ExtentFiles, FileChain, format_of};
 
@@ -52,7 +52,7 @@ pub struct ImageFile {
 }
 
 impl ImageFile {
-    /// Opens the file of the image at `path`, and the files of its extents, which only VMDK images have. It opens no
+    /// Opens the file of the image at `path`, and the files of its extents, which few formats have. It opens no
     /// other file that the image names. `format` is the value of `-f`; `no_follow` refuses an image with such files.
     pub fn open(path: &Path, format: Option<&str>, no_follow: bool) -> Result<Self, CommandError> {
         let format = named_format(path, format)?;
@@ -60,7 +60,7 @@ impl ImageFile {
         let refused = |error| CommandError::at(path, error);
         let format = format_of(path, &storage, format).map_err(refused)?;
         let mut extents = ExtentFiles::default();
-        if format == ImageFormat::Vmdk {
+        if format.facts().has_extents {
             let layout = ImageLayout::read(&storage).map_err(refused)?;
             if no_follow && !layout.extents().is_empty() {
                 let what =

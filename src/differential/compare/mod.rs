@@ -135,7 +135,7 @@ fn exit_code(question: &DiskQuestion, answer: &Reply) -> i32 {
 fn is_failure(question: &DiskQuestion, answer: &Reply) -> bool {
     match (question, answer.end.code()) {
         (_, Some(0)) | (DiskQuestion::Check, Some(2 | 3 | 63)) => false,
-        // A check of a VMDK image that finds a fault exits with 1, and prints its result.
+        // A check that ends at the first fault exits with 1, and prints its result.
         (DiskQuestion::Check, Some(1)) => answer.stdout.is_empty(),
         _ => true,
     }

@@ -10,12 +10,12 @@ use crate::disk::clusters::SUBCLUSTERS;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::formats;
+use crate::formats::Tables as GrainTables;
 use crate::formats::anatomy::{Anatomy, ByteOrder, Element, Part, feature_names, with_reserved};
 use crate::formats::qcow2::constants::{COPIED, OFFSET_MASK};
 use crate::formats::qcow2::entry;
 use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
 use crate::formats::qcow2::geometry::Geometry;
-use crate::formats::vmdk::tables::Tables;
 use crate::images::files::image::Image;
 
 /// A field or an entry.
@@ -151,8 +151,8 @@ pub struct ImageFacts {
     pub format: ImageFormat,
     /// The geometry of a qcow2 image; `None` without a valid header.
     pub geometry: Option<Geometry>,
-    /// The tables of a VMDK image; `None` without a valid header.
-    pub grain_tables: Option<Tables>,
+    /// The tables of an extent of grains; `None` without a valid header.
+    pub grain_tables: Option<GrainTables>,
 }
 
 impl ImageFacts {

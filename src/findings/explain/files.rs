@@ -15,9 +15,7 @@ use crate::findings::explain::provenance::Provenance;
 use crate::formats::anatomy::{Anatomy, EVERYTHING, Element, Part, Structure};
 use crate::formats::qcow2::entry::L1Entry;
 use crate::formats::qcow2::head::Head;
-use crate::formats::vmdk::descriptor::ExtentLine;
-use crate::formats::vmdk::head::ImageLayout;
-use crate::formats::vmdk::tables::Tables;
+use crate::formats::{ExtentLine, ImageLayout, Tables as GrainTables};
 use crate::harness::oracles::qcow2::recount::{Occupied, Recount, Role};
 use crate::images::files::image::Image;
 use crate::images::files::{Images, LayerFile, LayerFiles};
@@ -36,7 +34,7 @@ pub enum FileKind {
     Raw,
     /// The external data file of an image.
     DataFile,
-    /// A file beside a VMDK image: its number, counted from 0.
+    /// A file beside an image: its number, counted from 0.
     Extent(usize),
 }
 
@@ -274,7 +272,7 @@ fn tabled(
     let mut structures: Vec<_> = anatomy.structures().iter().filter(is_shown).cloned().collect();
     structures.sort_by_key(|structure| structure.bytes.start);
     view.runs = with_structures(std::mem::take(&mut view.runs), &structures);
-    if anatomy.grain_tables().is_some_and(Tables::is_compressed) {
+    if anatomy.grain_tables().is_some_and(GrainTables::is_compressed) {
         let data = view.runs.iter_mut().filter(|run| run.role == Some(Role::Data));
         data.for_each(|run| run.role = Some(Role::Compressed));
     }
@@ -284,7 +282,7 @@ fn tabled(
     FileView { facts, ..view }
 }
 
-/// Returns the layouts of the files beside a VMDK image. `parts` are the parts of the disk that they hold.
+/// Returns the layouts of the files beside an image. `parts` are the parts of the disk that they hold.
 fn extents(
     layer: &LayerFiles,
     parts: &[FilePart],
@@ -298,7 +296,7 @@ fn extents(
     let view = |((line, file), part): ((&ExtentLine, &Arc<Image>), &FilePart)| {
         let fault = anatomy.read_extent(line.kind, file.as_ref()).err();
         let (kind, own) = (FileKind::Extent(part.file), provenance.of_part(part));
-        let format = if part.flat_at.is_some() { ImageFormat::Raw } else { ImageFormat::Vmdk };
+        let format = if part.flat_at.is_some() { ImageFormat::Raw } else { layer.format };
         let mut view = tabled((kind, format), file, anatomy, place, &own);
         for entry in &mut view.entries {
             if entry.guest != EVERYTHING {

@@ -76,6 +76,11 @@ pub(super) fn layers(search: &mut Search) {
     }
 }
 
+/// Returns the format whose images lie on images in the same format.
+fn with_own_parents() -> Option<ImageFormat> {
+    ImageFormat::ALL.into_iter().find(|format| format.facts().has_own_parents)
+}
+
 /// Returns the program whose first image is the overlay that the operation at `at` creates.
 fn without_below(program: &Program, at: usize, search: &Search) -> Option<Program> {
     let below = program.prologue;
@@ -84,10 +89,10 @@ fn without_below(program: &Program, at: usize, search: &Search) -> Option<Progra
             let qcow2 = Prologue { base: Base::Qcow2, form: ImageForm::default(), ..below };
             Prologue { version, cluster_bits, refcount_order, features, data_in, ..qcow2 }
         }
-        Operation::OverlayVmdk { cluster_bits, form, .. } => Prologue {
+        Operation::OverlayInFormat { cluster_bits, form, .. } => Prologue {
             cluster_bits,
             form,
-            base: Base::of(ImageFormat::Vmdk).with_reach(below.base.reach()),
+            base: Base::of(with_own_parents()?).with_reach(below.base.reach()),
             ..below
         },
         _ => return None,

@@ -5,6 +5,7 @@
 use std::fmt;
 
 use crate::disk::observer::{Event, Rare, SecondAnswer, State, Vital};
+use crate::formats::rare_events;
 
 use super::states::{edge, edge_at, place_of};
 
@@ -33,7 +34,7 @@ const SECOND_AT: usize = OWN_COUNTERS;
 pub const COUNTERS: usize = (SECOND_AT + SecondAnswer::COUNT).next_multiple_of(64);
 
 const _: () = assert!(COUNTERS <= 16 << 10);
-const _: () = assert!(RARE_AT + Rare::COUNT <= VITALS_AT);
+const _: () = assert!(RARE_AT + rare_events::COUNT <= VITALS_AT);
 
 /// The thing that a counter counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -104,7 +105,7 @@ impl Counter {
             let (vital, magnitude) = bucket(index - VITALS_AT)?;
             Some(Self::Vital { vital, magnitude })
         } else if index >= RARE_AT {
-            Rare::ALL.get(index - RARE_AT).copied().map(Self::Rare)
+            rare_events::ALL.get(index - RARE_AT).copied().map(Self::Rare)
         } else {
             let (state, previous, event) = edge_at(index)?;
             Some(Self::Edge { state, previous, event })
@@ -126,7 +127,7 @@ pub fn tally(counters: impl Iterator<Item = Counter>) -> (usize, usize) {
 /// Returns the index of a rare event's counter.
 #[inline(always)]
 pub(super) const fn rare_index(rare: Rare) -> usize {
-    RARE_AT + rare.index()
+    RARE_AT + rare_events::index(rare)
 }
 
 /// Returns the index of the counter of a vital's magnitude.
@@ -230,7 +231,11 @@ mod tests {
         }
         assert_eq!(
             names.len(),
-            EDGES + Rare::COUNT + 3 * Vital::COUNT * MAGNITUDES + REASONS + SecondAnswer::COUNT
+            EDGES
+                + rare_events::COUNT
+                + 3 * Vital::COUNT * MAGNITUDES
+                + REASONS
+                + SecondAnswer::COUNT
         );
         assert_eq!(Counter::at(COUNTERS), None);
         let (state, previous, event) = (State::Emit, Event::Start, Event::Piece);

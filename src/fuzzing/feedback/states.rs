@@ -14,8 +14,8 @@ pub const fn events_of(state: State) -> &'static [Event] {
         State::Open => OPEN,
         State::WalkL1 => WALK_L1,
         State::WalkL2 => WALK_L2,
-        State::WalkVhd => WALK_VHD,
-        State::WalkVhdx => WALK_VHDX,
+        State::WalkBlocks => WALK_BLOCKS,
+        State::WalkBlockStates => WALK_BLOCK_STATES,
         State::WalkDirectory => WALK_DIRECTORY,
         State::WalkGrains => WALK_GRAINS,
         State::Emit => EMIT,
@@ -103,9 +103,9 @@ const WALK_L2: &[Event] = &[
     PastEnd,
     Failed,
 ];
-const WALK_VHD: &[Event] =
+const WALK_BLOCKS: &[Event] =
     &[Start, ZeroPlain, Normal, Piece, PastEnd, NothingThere, Stopped, Failed];
-const WALK_VHDX: &[Event] = &[
+const WALK_BLOCK_STATES: &[Event] = &[
     Start,
     ZeroPlain,
     Normal,

@@ -102,17 +102,18 @@ impl Layers {
     fn of(program: &Program, most: usize) -> Self {
         let file = program.prologue.plan().file;
         let lowest: &[Part] = match program.prologue.base {
-            // A fixed VHD disk has a footer, and no table.
+            // A fixed disk has a footer, and no table.
             _ if file.begins_with_data() => &[Part::Header],
             _ => parts_of(file.format),
         };
-        let [qcow2, vmdk] = [ImageFormat::Qcow2, ImageFormat::Vmdk].map(parts_of);
+        let qcow2 = parts_of(ImageFormat::Qcow2);
         let (mut layers, mut top) = (SmallVec::from_slice(&[lowest]), file.format);
         for operation in &program.operations {
             let overlay = match operation {
                 Operation::Overlay { .. } => (qcow2, ImageFormat::Qcow2),
-                // A VMDK image has no parent in another format.
-                Operation::OverlayVmdk { .. } if top == ImageFormat::Vmdk => (vmdk, top),
+                Operation::OverlayInFormat { .. } if top.facts().has_own_parents => {
+                    (parts_of(top), top)
+                }
                 _ => continue,
             };
             if layers.len() < most {

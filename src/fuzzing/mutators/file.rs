@@ -248,7 +248,7 @@ pub(super) fn snipe(file: &mut [u8], context: &mut FileContext) -> bool {
     has_changed
 }
 
-/// Returns the accessed ranges of the file, each once and in order. The files beside a VMDK descriptor have the same
+/// Returns the accessed ranges of the file, each once and in order. The files beside a descriptor have the same
 /// bytes.
 fn ranges(accessed: &[AccessedRange], length: usize) -> Vec<Range<usize>> {
     let held = |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX).min(length);

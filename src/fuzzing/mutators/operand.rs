@@ -188,7 +188,7 @@ pub(super) fn payload(program: &mut Program, context: &mut MutationContext) -> b
 
 /// The share of changes after which the disk is a large one. Several fields must change together for it.
 const TO_LARGE_ONE_IN: u64 = 12;
-/// The usual sizes of VMDK grains and of VHD blocks, and a size between them, as the prologue has them.
+/// The usual sizes of grains and of blocks, and a size between them, as the prologue has them.
 const USUAL_BITS: [u8; 3] = [16, 19, 21];
 
 /// Changes one field of the prologue: the geometry, the placement of tables and data, the size of the disk.

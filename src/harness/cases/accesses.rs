@@ -303,7 +303,7 @@ mod tests {
             ]);
             journal
         };
-        let (top, below) = (journal(ImageFormat::Qcow2), journal(ImageFormat::Vpc));
+        let (top, below) = (journal(ImageFormat::Qcow2), journal(ImageFormat::Raw));
         let mut origins = DataOrigins::default();
         origins.take(&[&top, &below]);
         let of = |nth: u64, inside: u64| origins.event(0, nth * bytes + inside);

@@ -38,11 +38,11 @@ impl Claims {
     /// All features are claimed, and images of all formats.
     pub const ALL: Self = Self { no: FeatureSet::EMPTY, refuse_or_be_right: FeatureSet::EMPTY };
     /// All features of qcow2 images are claimed, and no image of another format, except raw backing files. An engine
-    /// that knows VMDK images may know parents and images in several files, too: these are features of their own. So
+    /// that knows other formats may know parents and images in several files, too: these are features of their own. So
     /// are the holes of raw files, for which a reader must ask the storage.
     pub const QCOW2: Self = Self::ALL.without(FeatureSet::of_other_formats()).no(&[
-        Feature::VmdkParent,
-        Feature::VmdkExtents,
+        Feature::Parents,
+        Feature::Extents,
         Feature::RawHoles,
     ]);
 

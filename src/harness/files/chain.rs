@@ -36,7 +36,7 @@ pub struct ChainLayer {
     pub image: ChainFile,
     /// The external data file, if the image has one.
     pub data_file: Option<ChainFile>,
-    /// The files of the extents that a VMDK image names, in its order. An image in one file has none.
+    /// The files of the extents that an image names, in its order. An image in one file has none.
     pub extents: Vec<Arc<ChainFile>>,
     /// The format of the image.
     pub format: ImageFormat,
@@ -447,13 +447,16 @@ mod tests {
     /// Traps and failing reads reach the file of an extent, and spare all other files.
     #[test]
     fn reads_of_extents_meet_faults() {
-        let text = "image version=3 cluster_bits=12 refcount_order=4 features=none size=9<<12+0 \
-                    rng_seed=0 blocks=append table=append tolerance=0 base=vmdk
-                    extent kind=flat length=1<<0 lead=0
-                    extent kind=se_sparse length=1<<0 lead=0
-                    write at=start+1 clusters=2";
+        let base = ImageFormat::with_extents().next().unwrap().name();
+        let text = format!(
+            "image version=3 cluster_bits=12 refcount_order=4 features=none size=9<<12+0 \
+             rng_seed=0 blocks=append table=append tolerance=0 base={base}
+             extent kind=flat length=1<<0 lead=0
+             extent kind=se_sparse length=1<<0 lead=0
+             write at=start+1 clusters=2"
+        );
         let (mut vm, mut images) = (Vm::new(), Images::default());
-        let program = assemble(text).unwrap();
+        let program = assemble(&text).unwrap();
         vm.begin(&program.prologue, Limits::HOSTILE);
         for operation in &program.operations {
             vm.step(*operation);

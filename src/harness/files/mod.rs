@@ -11,20 +11,18 @@ mod written_file;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
-use crate::formats::probe;
-use crate::formats::vmdk::constants::SPARSE_MAGIC;
-use crate::formats::vmdk::head::ImageLayout;
-use crate::formats::vpc::constants::{COOKIE, FOOTER_BYTES};
+use crate::formats::{ImageLayout, SPARSE_MAGIC, probe};
 use crate::harness::engine::claims::Claims;
 use crate::images::files::LayerFiles;
+use crate::images::format::list::drawer;
 
 /// Returns the format of a file among those that the engine opens, and the number of files beside it, which have the
-/// same bytes: a VMDK descriptor stands for the file of each extent. A file of any other format is given to the engine
+/// same bytes: a descriptor stands for the file of each extent. A file of any other format is given to the engine
 /// as a qcow2 image, which it must refuse.
 pub(crate) fn format_of(file: &[u8], claims: &Claims) -> (ImageFormat, usize) {
     let format = format_of_any(file);
     match claims.knows(format) {
-        true if format == ImageFormat::Vmdk => {
+        true if format.facts().has_extents => {
             let layout = ImageLayout::read(file);
             (format, layout.map_or(0, |layout| layout.extents().len()))
         }
@@ -36,10 +34,10 @@ pub(crate) fn format_of(file: &[u8], claims: &Claims) -> (ImageFormat, usize) {
 /// Returns the format of a file, for an engine that opens all of them.
 pub(crate) fn format_of_any(file: &[u8]) -> ImageFormat {
     match probe(file) {
-        // Every file is a raw image. A fixed VHD disk has a mark only at its end.
-        Ok(ImageFormat::Raw) if ends_like_vhd(file) => ImageFormat::Vpc,
-        Ok(format) if format != ImageFormat::Raw => format,
-        _ => ImageFormat::Qcow2,
+        // Every file is a raw image. Some disks have a mark only at their end.
+        Ok(ImageFormat::Raw) => ends_like(file).unwrap_or(ImageFormat::Qcow2),
+        Ok(format) => format,
+        Err(_) => ImageFormat::Qcow2,
     }
 }
 
@@ -51,7 +49,6 @@ pub(crate) fn may_split_grains(files: &LayerFiles) -> bool {
     !files.extents.all().is_empty() && begins_sparse && magic == SPARSE_MAGIC
 }
 
-fn ends_like_vhd(file: &[u8]) -> bool {
-    let last = file.len().checked_sub(FOOTER_BYTES).and_then(|at| file.get(at..));
-    last.is_some_and(|footer| footer.starts_with(&COOKIE))
+fn ends_like(file: &[u8]) -> Option<ImageFormat> {
+    ImageFormat::ALL.into_iter().find(|format| drawer(*format).ends_like_image(file))
 }

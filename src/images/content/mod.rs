@@ -1,11 +1,10 @@
 //! Guest data. Each piece of data has stamps at its edges: sixteen bytes with its guest offset and the write that made
 //! it. So data that an engine reads through a mapping prove the mapping. The bytes between them are the [`fill`]. Some
-//! data has a [`look`] instead of one stamp, has stamps inside of a large cluster, too, or has no stamps at all
+//! data has a [`Look`] instead of one stamp, has stamps inside of a large cluster, too, or has no stamps at all
 //! ([`unstamped`]). This module also defines the shapes of data after the stamp of a compressed cluster.
 
 pub mod entropy;
 pub mod fill;
-pub mod look;
 pub mod unstamped;
 
 use std::ops::Range;
@@ -18,7 +17,6 @@ use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::GuestOffset;
 
 use entropy::Entropy;
-use look::{LOOK_BYTES, Look};
 
 /// The length of a stamp in bytes.
 pub const STAMP_BYTES: usize = 16;
@@ -35,13 +33,13 @@ impl WriteNumber {
     /// plus 1, or one of the two highest numbers. Programs make fewer than 2^28 writes (`limits`).
     const FORM_AT: u32 = 28;
     /// The form of deep data.
-    const DEEP: u32 = 14;
+    pub(crate) const DEEP: u32 = 14;
     /// The form of data without stamps. The bits below it are their index in the journal, not a number of a write.
     const UNSTAMPED: u32 = 15;
 
     /// Returns the same write, if its clusters have this look.
     pub fn with_look(self, look: Look) -> Self {
-        self.with_form(look as u32 + 1)
+        self.with_form(u32::from(look.0) + 1)
     }
 
     /// Returns the same write, if its clusters have stamps inside, too.
@@ -65,14 +63,42 @@ impl WriteNumber {
             0 => WriteContent::Stamped,
             Self::DEEP => WriteContent::Deep,
             Self::UNSTAMPED => WriteContent::Unstamped(self.0 & ((1 << Self::FORM_AT) - 1)),
-            look => Look::ALL
-                .get(look as usize - 1)
-                .map_or(WriteContent::Stamped, |look| WriteContent::Look(*look)),
+            look => WriteContent::Look(Look(look as u8 - 1)),
         }
     }
 }
 
-const _: () = assert!(Look::ALL.len() < WriteNumber::DEEP as usize, "a look has a form of its own");
+/// The length of a look in bytes.
+pub const LOOK_BYTES: usize = 512;
+
+/// The thing that the first or the last sector of a cluster looks like, by its number in the encoding: the beginning or
+/// the end of a file, such as a partition table or the header of an image. A reader that guesses a format from the
+/// bytes of a raw file, of a data file or of a fixed disk takes it for structures, although it is only data.
+/// `images::format::looks` has all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Look(pub u8);
+
+/// The declaration of a look.
+#[derive(Clone, Copy, Debug)]
+pub struct LookForm {
+    /// The number in the encoding.
+    pub look: Look,
+    /// The word in the text of programs.
+    pub word: &'static str,
+    /// The sector is the last one of a cluster, and not the first.
+    pub is_at_end: bool,
+    /// The sector looks like a footer. If a fixed disk begins with it, readers take the disk for a dynamic one.
+    pub is_footer: bool,
+    /// Writes the bytes of the sector, which are zeros before.
+    pub write: fn(&mut [u8; LOOK_BYTES]),
+}
+
+impl LookForm {
+    /// Returns the declaration of a first sector.
+    pub const fn first(number: u8, word: &'static str, write: fn(&mut [u8; LOOK_BYTES])) -> Self {
+        Self { look: Look(number), word, is_at_end: false, is_footer: false, write }
+    }
+}
 
 /// The content of the clusters of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,12 +139,11 @@ pub struct LookOfCluster {
 }
 
 impl LookOfCluster {
-    /// Returns the edges of a cluster.
-    pub fn new(look: Look, cluster_size: ClusterSize) -> Self {
+    /// Returns the edges of a cluster whose last or first sector has a look.
+    pub fn new(is_at_end: bool, cluster_size: ClusterSize) -> Self {
         let last_sector = cluster_size.bytes() - LOOK_BYTES as u64;
         let last_stamp = cluster_size.bytes() - STAMP_BYTES as u64;
-        let (sector_at, stamp_at) =
-            if look.is_at_end() { (last_sector, 0) } else { (0, last_stamp) };
+        let (sector_at, stamp_at) = if is_at_end { (last_sector, 0) } else { (0, last_stamp) };
         Self { sector_at, stamp_at: (last_sector > 0).then_some(stamp_at) }
     }
 

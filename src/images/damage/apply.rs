@@ -94,18 +94,18 @@ impl Damage {
         &self.changed
     }
 
-    /// Reports whether a VMDK image may no longer fit its parent, so that a guest cannot read what the parent has.
+    /// Reports whether an image may no longer fit its parent, so that a guest cannot read what the parent has.
     pub fn may_change_identities(&self, images: &Images) -> bool {
-        let is_vmdk = |depth: usize| {
-            images.layers().nth(depth).is_some_and(|files| files.format == ImageFormat::Vmdk)
+        let has_own_parent = |depth: usize| {
+            images.layers().nth(depth).is_some_and(|files| files.format.facts().has_own_parents)
         };
         let in_descriptor = |changed: &ChangedElement| {
-            changed.element.part == Part::Metadata && is_vmdk(changed.depth)
+            changed.element.part == Part::Metadata && has_own_parent(changed.depth)
         };
         self.changed.iter().any(in_descriptor)
     }
 
-    /// Reports whether an extent of a VMDK image may end inside a grain. A walk then maps the whole grain, as QEMU
+    /// Reports whether an extent of an image may end inside a grain. A walk then maps the whole grain, as QEMU
     /// does, and a question that begins behind the end of the extent is about the next extent.
     pub fn may_split_grains(&self) -> bool {
         let in_header = |changed: &ChangedElement| {
@@ -212,7 +212,7 @@ impl Damage {
         let files = images.at_depth_mut(depth);
         let length = files.image.length_bytes().saturating_sub(bytes);
         if files.format != ImageFormat::Qcow2 {
-            // A raw file is as long as the disk that it holds, and a reader of VHD checks that the file has all blocks.
+            // A raw file is as long as the disk that it holds, and some readers check that the file has all blocks.
             self.touched.push(EVERYTHING);
         }
         let file = LayerFile::Image;
@@ -357,8 +357,9 @@ impl Damage {
         let mut above = None;
         for (depth, files) in images.layers().enumerate() {
             let (format, image) = (files.format, &files.image);
-            // QEMU opens the parent of a VMDK image as VMDK, and does not probe it.
-            let is_probed = above.replace(format).is_some_and(|above| above != ImageFormat::Vmdk);
+            // QEMU does not probe a parent that must have the format of its child.
+            let is_probed =
+                above.replace(format).is_some_and(|above| !above.facts().has_own_parents);
             match drawer(format).broken_at_open(image) {
                 Some(rule) if is_probed && !drawer(format).has_signature(image, rule) => return,
                 Some(rule) => {

@@ -36,10 +36,11 @@ struct HeightNames {
 impl FileNames {
     /// Creates names that begin with `stem`.
     pub fn new(stem: &str) -> Self {
+        let of_extents = ImageFormat::with_extents().next().map_or("", ImageFormat::name);
         let heights = std::array::from_fn(|height| HeightNames {
             images: ImageFormat::ALL.map(|format| format!("{stem}.{height}.{}", format.name())),
             data_file: format!("{stem}.{height}.data"),
-            extents: std::array::from_fn(|index| format!("{stem}.{height}-s{index}.vmdk")),
+            extents: std::array::from_fn(|index| format!("{stem}.{height}-s{index}.{of_extents}")),
         });
         Self { heights }
     }
@@ -54,7 +55,7 @@ impl FileNames {
         &self.heights[height].data_file
     }
 
-    /// Returns the names of the files beside a layer's VMDK image.
+    /// Returns the names of the files beside a layer's image.
     pub fn extents(&self, height: usize) -> &[String; MAX_EXTENT_FILES] {
         &self.heights[height].extents
     }
@@ -91,7 +92,7 @@ pub enum LayerFile {
     Extent(usize),
 }
 
-/// The files beside a VMDK image.
+/// The files beside an image.
 #[derive(Clone, Debug, Default)]
 pub struct ExtentImages {
     /// The files, followed by spare ones whose buffers are reused.
@@ -133,9 +134,9 @@ pub struct LayerFiles {
     pub image: Image,
     /// The external data file; empty if the layer has none.
     pub data_file: Image,
-    /// The names by which a VMDK image names the files beside it.
+    /// The names by which an image names the files beside it.
     pub extent_names: [String; MAX_EXTENT_FILES],
-    /// The files beside a VMDK image, in its order.
+    /// The files beside an image, in its order.
     pub extents: ExtentImages,
     /// The layer has an external data file.
     pub has_data_file: bool,

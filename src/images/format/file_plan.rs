@@ -24,7 +24,7 @@ pub struct FilePlan {
     pub flat_at: Option<HostOffset>,
     /// The size of the smallest disk.
     pub min_size_bytes: u64,
-    /// The files of a VMDK image that lie beside it. If there are none, the image has all data in its own file.
+    /// The files of the extents beside the image. If there are none, the image has all data in its own file.
     pub extents: ExtentPlans,
 }
 
@@ -40,7 +40,7 @@ pub enum TableReach {
     Large,
 }
 
-/// The kind of a file beside a VMDK image.
+/// The kind of a file beside an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExtentForm {
     /// Guest data, from some sector on.
@@ -63,7 +63,7 @@ impl ExtentForm {
     }
 }
 
-/// The plan of a file beside a VMDK image.
+/// The plan of a file beside an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExtentPlan {
     /// The kind of the file.
@@ -87,7 +87,7 @@ impl ExtentPlan {
     }
 }
 
-/// The plans of the files beside a VMDK image, in the order of the disk.
+/// The plans of the files beside an image, in the order of the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExtentPlans {
     count: usize,

@@ -1,12 +1,12 @@
-//! The anatomies of the files of a layer. A VMDK image in several files has one for each of them; every other layer has
+//! The anatomies of the files of a layer. An image in several files has one for each of them; every other layer has
 //! one for its image.
 
 use std::ops::Range;
 
 use crate::base::file_parts::MAX_EXTENT_FILES;
+use crate::formats::ImageLayout;
 use crate::formats::anatomy::{Anatomy, EVERYTHING, Element, Part};
 use crate::formats::error::MapError;
-use crate::formats::vmdk::head::ImageLayout;
 use crate::images::files::{LayerFile, LayerFiles};
 
 /// The anatomies of the files of a layer. The buffers are reused for the next layer.

@@ -4,9 +4,14 @@
 pub mod file_plan;
 pub mod layer_anatomy;
 pub mod list;
+pub mod looks;
 
+use std::ops::Range;
+
+use crate::base::reasons::FormatMessages;
 use crate::disk::clusters::{ClusterSize, GuestCluster};
 use crate::disk::observer::Observer;
+use crate::disk::offsets::HostOffset;
 use crate::formats::anatomy::{ByteOrder, SealKind, StructureField};
 
 use super::content::unstamped::EntryForm;
@@ -14,8 +19,9 @@ use super::damage::FieldChange;
 use super::damage::rules::{BrokenEntry, BrokenRule};
 use super::files::LayerFiles;
 use super::files::image::Image;
-use super::qcow2::{BuildScratch, Builder, MappedCluster, Names};
-use file_plan::{FilePlan, TableReach};
+use super::qcow2::payload::PayloadKind;
+use super::qcow2::{BuildScratch, Builder, ImagePlan, MappedCluster, Names, PayloadFrame};
+use file_plan::{ExtentForm, ExtentPlan, FilePlan, TableReach};
 
 /// A layer that is built.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +54,27 @@ pub struct CreateOption {
     pub values: &'static [&'static str],
     /// The value for a large disk, whose file would be as large with others.
     pub of_large_disk: Option<&'static str>,
+}
+
+/// A disk for which a recipe creates an image.
+#[derive(Clone, Copy, Debug)]
+pub struct NewDisk {
+    /// The image lies on another one.
+    pub is_overlay: bool,
+    /// The disk is so large that its tables are not preallocated.
+    pub is_large: bool,
+}
+
+/// A function that draws a number below another one.
+pub type DrawBelow<'a> = &'a mut dyn FnMut(u64) -> u64;
+
+/// Options of `qemu-img create` that a drawer has drawn.
+#[derive(Clone, Debug)]
+pub struct DrawnOptions {
+    /// The options, separated by commas.
+    pub text: String,
+    /// The image takes each cluster only once, and in order.
+    pub is_stream: bool,
 }
 
 /// A plain image of the self-test in another format than qcow2. Its program writes two blocks.
@@ -166,7 +193,8 @@ pub trait ImageDrawer: Sync {
     }
 
     /// Returns the options with which recipes let qemu-img create an image. The option `block_size` sets the length of
-    /// a block in bytes. The options of qcow2, raw and VMDK images depend on each other: recipes draw these themselves.
+    /// a block in bytes. Options that depend on each other are those of [`Self::draw_create_options`]; recipes draw the
+    /// options of qcow2 and raw images themselves.
     fn create_options(&self) -> &'static [CreateOption] {
         &[]
     }
@@ -184,6 +212,78 @@ pub trait ImageDrawer: Sync {
     /// Returns the attacks of known meaning on an image: damage for which QEMU refuses an image that is sound
     /// otherwise.
     fn attacks(&self) -> &'static [&'static [FieldChange]];
+
+    /// Returns the attacks on an image with a file of this kind beside it; `None` if these are [`Self::attacks`].
+    fn attacks_on_extent(&self, kind: ExtentForm) -> Option<&'static [&'static [FieldChange]]> {
+        let _ = kind;
+        None
+    }
+
+    /// Returns the messages of this program and of QEMU about images of the format.
+    fn messages(&self) -> FormatMessages {
+        FormatMessages::NONE
+    }
+
+    /// Returns the bytes around the payload of each block of an image that stores all of them compressed; `None` for
+    /// other images.
+    fn payload_frame(&self, file: &FilePlan) -> Option<PayloadFrame> {
+        let _ = file;
+        None
+    }
+
+    /// Returns the kind of payload that a compressed block gets for `wanted`.
+    fn fitting_payload(&self, plan: &ImagePlan, wanted: PayloadKind) -> PayloadKind {
+        let _ = plan;
+        wanted
+    }
+
+    /// Returns the plan of the files of an image that has one more file beside it; `None` if it has the largest number,
+    /// or if the format has no such files.
+    fn plan_with_extent(&self, plan: &ImagePlan, extent: ExtentPlan) -> Option<FilePlan> {
+        let _ = (plan, extent);
+        None
+    }
+
+    /// Reports whether an image that qemu-img creates with `option` has files beside it.
+    fn creates_extents(&self, option: &str) -> bool {
+        let _ = option;
+        false
+    }
+
+    /// Reports whether a file ends like an image of the format, which need not begin like one.
+    fn ends_like_image(&self, file: &[u8]) -> bool {
+        let _ = file;
+        false
+    }
+
+    /// Reports whether an image may begin with guest data, so that probing may find another format.
+    fn begins_with_data(&self) -> bool {
+        false
+    }
+
+    /// Returns the number of images in the format among 20 that recipes create.
+    fn created_of_20(&self) -> u64 {
+        1
+    }
+
+    /// Returns the size of the largest disk that recipes create, in bytes.
+    fn max_created_bytes(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// Draws the options with which a recipe lets qemu-img create an image, if they depend on each other. `below` draws
+    /// a number below another one.
+    fn draw_create_options(&self, disk: NewDisk, below: DrawBelow<'_>) -> Option<DrawnOptions> {
+        let _ = (disk, below);
+        None
+    }
+
+    /// Returns the place of blocks of which QEMU may read other bytes than the image states: the host offset of the
+    /// first block that a writer may store, and the end of the largest block at host offset 0. Blocks before the first
+    /// one lead QEMU astray.
+    fn misread_blocks(&self) -> Option<Range<HostOffset>> {
+        None
+    }
 }
 
 /// Writes numbers into fields of a structure, in the byte order of its format.

@@ -107,6 +107,11 @@ impl ImageDrawer for Drawer {
     fn attacks(&self) -> &'static [&'static [FieldChange]] {
         ATTACKS
     }
+
+    /// qcow2 has the most structures.
+    fn created_of_20(&self) -> u64 {
+        9
+    }
 }
 
 /// The declarations that an image is meant to have. They come from the plan and the operations, never from a function

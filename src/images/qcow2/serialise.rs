@@ -9,11 +9,11 @@ use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::images::content::fill::{DeepCluster, between_stamps, fill};
-use crate::images::content::look::Look;
 use crate::images::content::unstamped::{MAX_UNSTAMPED_BYTES, UnstampedData};
-use crate::images::content::{LookOfCluster, STAMP_BYTES, WriteContent, WriteNumber, stamp};
+use crate::images::content::{Look, LookOfCluster, STAMP_BYTES, WriteContent, WriteNumber, stamp};
 use crate::images::files::LayerFiles;
 use crate::images::files::image::Image;
+use crate::images::format::looks::{self, MadeLook};
 
 use super::builder::Builder;
 use super::encoding::{Sizes, Subclusters};
@@ -294,8 +294,9 @@ fn write_look(
     (guest, host): (GuestOffset, HostOffset),
     (look, write): (Look, WriteNumber),
 ) {
-    let edges = LookOfCluster::new(look, cluster_size);
-    image.write_parts(host + edges.sector_at, &[], look.sector());
+    let MadeLook { form, sector } = looks::made(look);
+    let edges = LookOfCluster::new(form.is_at_end, cluster_size);
+    image.write_parts(host + edges.sector_at, &[], sector);
     if let Some(at) = edges.stamp_at {
         image.write(host + at, &stamp(guest + at, write));
     }

@@ -1,8 +1,11 @@
 //! VDI images: the bytes of a file that follows the decisions of the builder of qcow2 images, the attacks of known
 //! meaning, and the rules of refusal. All numbers are little-endian.
 
+pub(in crate::images) mod facts;
+
 use std::sync::LazyLock;
 
+use crate::base::reasons::FormatMessages;
 use crate::disk::clusters::ClusterSize;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Event, Observer};
@@ -134,6 +137,10 @@ impl ImageDrawer for Drawer {
 
     fn attacks(&self) -> &'static [&'static [FieldChange]] {
         ATTACKS
+    }
+
+    fn messages(&self) -> FormatMessages {
+        facts::FORMAT_MESSAGES
     }
 }
 

@@ -1,17 +1,21 @@
 //! VHDX images: the bytes of a file that follows the decisions of the builder of qcow2 images.
 
 mod encoding;
+pub(in crate::images) mod facts;
 mod form;
 mod rules;
 mod specification;
 
+use std::ops::Range;
+
+use crate::base::reasons::FormatMessages;
 use crate::disk::clusters::ClusterSize;
-use crate::disk::observer::{Event, Observer, Rare};
+use crate::disk::observer::{Event, Observer};
 use crate::disk::offsets::HostOffset;
 use crate::formats::anatomy::{Part, StructureField};
 use crate::formats::vhdx::constants::{
     BAT_ENTRY_BYTES, CHUNK_BYTES, GUEST_SECTOR_BYTES, REGION_TABLE_OFFSETS, VHDX_HEADER_OFFSETS,
-    content, file_identifier, header, metadata_item, metadata_table, region, region_table,
+    content, file_identifier, header, metadata_item, metadata_table, rare, region, region_table,
 };
 
 use super::content::unstamped::EntryForm;
@@ -113,6 +117,14 @@ impl ImageDrawer for Drawer {
     fn attacks(&self) -> &'static [&'static [FieldChange]] {
         ATTACKS
     }
+
+    fn misread_blocks(&self) -> Option<Range<HostOffset>> {
+        Some(HostOffset::new(1 << 20)..HostOffset::new(256 << 20))
+    }
+
+    fn messages(&self) -> FormatMessages {
+        facts::FORMAT_MESSAGES
+    }
 }
 
 /// The data of a block that is zeros, but has its room in the file. A reader that ignores the state finds them.
@@ -167,10 +179,10 @@ fn report(form: VhdxForm, regions: &RegionOffsets, blocks: Option<u64>, observer
     ];
     report_structures(structures, observer);
     if form.has_old_log() {
-        observer.rare(Rare::VhdxOldLog);
+        observer.rare(rare::OLD_LOG);
     }
     if form.has_unknown() {
-        observer.rare(Rare::VhdxUnknown);
+        observer.rare(rare::UNKNOWN);
     }
 }
 

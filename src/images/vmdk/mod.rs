@@ -3,6 +3,7 @@
 
 mod descriptor;
 mod encoding;
+pub(in crate::images) mod facts;
 mod form;
 mod grain_tables;
 mod grains;
@@ -11,11 +12,12 @@ mod sesparse;
 mod sparse;
 mod specification;
 
-pub use form::VmdkForm;
+use form::VmdkForm;
 
 use smallvec::SmallVec;
 
 use crate::base::file_parts::MAX_EXTENT_FILES;
+use crate::base::reasons::FormatMessages;
 use crate::disk::clusters::ClusterSize;
 use crate::disk::observer::{Event, Observer, State};
 use crate::disk::offsets::HostOffset;
@@ -32,7 +34,9 @@ use super::damage::{FieldChange, Transform};
 use super::files::LayerFiles;
 use super::files::image::Image;
 use super::format::file_plan::{ExtentForm, ExtentPlan, FilePlan, TableReach};
-use super::format::{BuildBuffers, ImageDrawer, NewLayer, PlainForm, TWO_BLOCKS};
+use super::format::{
+    BuildBuffers, DrawBelow, DrawnOptions, ImageDrawer, NewDisk, NewLayer, PlainForm, TWO_BLOCKS,
+};
 use super::qcow2::payload::PayloadKind;
 use super::qcow2::tables::ClusterMapping;
 use super::qcow2::{Builder, ImagePlan, MappedCluster, PayloadFrame, report_structures};
@@ -129,22 +133,79 @@ impl ImageDrawer for Drawer {
     fn attacks(&self) -> &'static [&'static [FieldChange]] {
         ATTACKS
     }
+
+    fn attacks_on_extent(&self, kind: ExtentForm) -> Option<&'static [&'static [FieldChange]]> {
+        (kind == ExtentForm::SeSparse).then_some(SE_SPARSE)
+    }
+
+    fn created_of_20(&self) -> u64 {
+        4
+    }
+
+    /// More than two files of 2 GiB. `qemu-img map` asks for the grains of 64 KiB one by one.
+    fn max_created_bytes(&self) -> u64 {
+        5 << 30
+    }
+
+    fn draw_create_options(&self, disk: NewDisk, below: DrawBelow<'_>) -> Option<DrawnOptions> {
+        Some(draw_create_options(disk, below))
+    }
+
+    fn payload_frame(&self, file: &FilePlan) -> Option<PayloadFrame> {
+        let form = VmdkForm::of(file);
+        form.is_compressed().then(|| grains::frame(form.storage()))
+    }
+
+    fn fitting_payload(&self, plan: &ImagePlan, wanted: PayloadKind) -> PayloadKind {
+        grains::fitting(VmdkForm::of(&plan.file).storage(), plan, wanted)
+    }
+
+    fn plan_with_extent(&self, plan: &ImagePlan, extent: ExtentPlan) -> Option<FilePlan> {
+        plan_with_extent(plan, extent)
+    }
+
+    fn creates_extents(&self, option: &str) -> bool {
+        ["subformat=monolithicFlat", "subformat=twoGb"].iter().any(|kind| option.starts_with(kind))
+    }
+
+    fn messages(&self) -> FormatMessages {
+        facts::FORMAT_MESSAGES
+    }
 }
 
-impl VmdkForm {
-    /// Returns the bytes around the payload of a compressed grain.
-    pub fn payload_frame(self) -> PayloadFrame {
-        grains::frame(self.storage())
+/// Draws options of `qemu-img create`. Few of them go together.
+fn draw_create_options(disk: NewDisk, below: DrawBelow<'_>) -> DrawnOptions {
+    const OVERLAYS: &[&str] = &["monolithicSparse", "twoGbMaxExtentSparse"];
+    const LARGE: &[&str] = &["monolithicSparse", "monolithicSparse", "twoGbMaxExtentSparse"];
+    const SMALL: &[&str] = &[
+        "monolithicSparse",
+        "monolithicSparse",
+        "monolithicFlat",
+        "twoGbMaxExtentSparse",
+        "twoGbMaxExtentFlat",
+        "streamOptimized",
+    ];
+    const ADAPTERS: &[&str] = &["ide", "buslogic", "lsilogic", "legacyESX"];
+    const OTHERS: &[&str] = &[",compat6=on", ",hwversion=13", ",toolsversion=1234", ""];
+    let word = |words: &[&'static str], below: DrawBelow<'_>| {
+        words.get(below(words.len() as u64) as usize).copied().unwrap_or_default()
+    };
+    let kinds = match disk {
+        NewDisk { is_overlay: true, .. } => OVERLAYS,
+        NewDisk { is_large: true, .. } => LARGE,
+        _ => SMALL,
+    };
+    let kind = word(kinds, below);
+    let mut text = format!("subformat={kind},adapter_type={}", word(ADAPTERS, below));
+    if kind.ends_with("Sparse") && below(100) < 40 {
+        text += ",zeroed_grain=on";
     }
-
-    /// Returns the kind of payload that a compressed grain gets for `wanted`.
-    pub fn fitting_payload(self, plan: &ImagePlan, wanted: PayloadKind) -> PayloadKind {
-        grains::fitting(self.storage(), plan, wanted)
-    }
+    text += word(OTHERS, below);
+    DrawnOptions { text, is_stream: kind == "streamOptimized" }
 }
 
 /// Returns the plan of the files of an image that has one more file beside it; `None` if it has the largest number.
-pub fn plan_with_extent(plan: &ImagePlan, wanted: ExtentPlan) -> Option<FilePlan> {
+fn plan_with_extent(plan: &ImagePlan, wanted: ExtentPlan) -> Option<FilePlan> {
     let grain = plan.geometry.cluster_size;
     let form = match wanted.form {
         ExtentForm::SeSparse if !sesparse::has_grains_for(grain) => ExtentForm::Sparse,
@@ -345,7 +406,7 @@ pub const ATTACKS: &[&[FieldChange]] = {
 };
 
 /// The attacks on an seSparse extent, the first file beside a descriptor.
-pub const SE_SPARSE: &[&[FieldChange]] = {
+const SE_SPARSE: &[&[FieldChange]] = {
     use Transform::{Add, Flip, Set};
     use const_header as field;
     const CONST_FIELDS: FieldList = FieldList::new(Part::Header, const_header::FIELDS);

@@ -2,15 +2,17 @@
 //! qcow2 images.
 
 mod encoding;
+pub(in crate::images) mod facts;
 mod rules;
 
+use crate::base::reasons::FormatMessages;
 use crate::disk::clusters::{ClusterSize, GuestCluster};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Event, Observer};
 use crate::disk::offsets::HostOffset;
 use crate::formats::anatomy::Part;
 use crate::formats::vpc::constants::{
-    DYNAMIC_HEADER_BYTES, FOOTER_BYTES, MAX_SECTORS, SECTOR_BYTES, dynamic_header, footer,
+    COOKIE, DYNAMIC_HEADER_BYTES, FOOTER_BYTES, MAX_SECTORS, SECTOR_BYTES, dynamic_header, footer,
 };
 
 use super::content::unstamped::EntryForm;
@@ -134,6 +136,23 @@ impl ImageDrawer for Drawer {
 
     fn attacks(&self) -> &'static [&'static [FieldChange]] {
         ATTACKS
+    }
+
+    fn ends_like_image(&self, file: &[u8]) -> bool {
+        let last = file.len().checked_sub(FOOTER_BYTES).and_then(|at| file.get(at..));
+        last.is_some_and(|footer| footer.starts_with(&COOKIE))
+    }
+
+    fn begins_with_data(&self) -> bool {
+        true
+    }
+
+    fn created_of_20(&self) -> u64 {
+        3
+    }
+
+    fn messages(&self) -> FormatMessages {
+        facts::FORMAT_MESSAGES
     }
 }
 

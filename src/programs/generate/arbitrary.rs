@@ -11,7 +11,6 @@
 use arbitrary::{Arbitrary, Unstructured};
 
 use crate::base::limits::MAX_OPERATIONS;
-use crate::disk::image_format::ImageFormat;
 use crate::images::content::entropy::Entropy;
 use crate::images::limits::Limits;
 use crate::programs::generate;
@@ -65,6 +64,8 @@ fn drawn(bytes: &[u8]) -> Program {
         rest: bytes.get(IMAGE_BYTES..).unwrap_or_default(),
     };
     drawing.vm.begin(&prologue, Limits::WALKED);
+    let format = prologue.base.format();
+    let has_extents = format.facts().has_extents && prologue.base == Base::of(format);
     let mut records = 0;
     while drawing.program.operations.len() + MOST_OF_A_RECORD <= MAX_OPERATIONS
         && let Some((record, rest)) = drawing.rest.split_first_chunk::<RECORD_BYTES>()
@@ -72,7 +73,7 @@ fn drawn(bytes: &[u8]) -> Program {
         drawing.rest = rest;
         let mut choices = chosen_by(record);
         match records {
-            0 if prologue.base == Base::of(ImageFormat::Vmdk) => drawing.add_extents(&mut choices),
+            0 if has_extents => drawing.add_extents(&mut choices),
             at if Some(at) == far_at => drawing.add(generate::far_gap(&mut choices)),
             _ => drawing.add_effective(&mut choices),
         }
@@ -118,7 +119,7 @@ impl Drawing<'_> {
         self.rest = self.rest.get(used.next_multiple_of(RECORD_BYTES)..).unwrap_or_default();
     }
 
-    /// Adds the extents of a VMDK image, or none.
+    /// Adds the extents of an image, or none.
     fn add_extents(&mut self, choices: &mut ByteChoices) {
         let mut extents = Vec::new();
         generate::add_extents(&mut extents, choices);

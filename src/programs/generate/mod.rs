@@ -83,8 +83,8 @@ pub fn generate_any(rng_seed: u64, operations: usize) -> Program {
     while program.operations.len() < operations {
         program.operations.extend(valid_operation(&mut entropy));
     }
-    if program.prologue.base.format() == ImageFormat::Vmdk {
-        vary_vmdk(&mut program, &mut entropy);
+    if program.prologue.base.format().facts().has_extents {
+        vary_extents(&mut program, &mut entropy);
         program.operations.truncate(operations);
     }
     if operations > 0 && entropy.one_in(FAR_ONE_IN) {
@@ -216,17 +216,17 @@ pub(crate) fn writing_begins() -> Operation {
     Operation::WriteAt { at: At::default(), inside: Inside::default(), length: Gap::default() }
 }
 
-/// Gives a program with a VMDK base what only VMDK images have, where it has an effect: in half of the programs, all
-/// overlays are VMDK images; a third of the images have files beside them.
-pub fn vary_vmdk(program: &mut Program, entropy: &mut Entropy) {
-    let are_vmdk = entropy.one_in(2);
+/// Gives a program the operations that only images with extents have: in half of the programs, all overlays have the
+/// format of the base; a third of the images have files beside them.
+pub fn vary_extents(program: &mut Program, entropy: &mut Entropy) {
+    let keep_format = entropy.one_in(2);
     let mut varied = Vec::with_capacity(program.operations.len());
     add_extents(&mut varied, entropy);
     for operation in program.operations.drain(..) {
         match operation {
-            Operation::Overlay { cluster_bits, size, .. } if are_vmdk => {
+            Operation::Overlay { cluster_bits, size, .. } if keep_format => {
                 let form = ImageForm(entropy.next_u64() as u16);
-                varied.push(Operation::OverlayVmdk { cluster_bits, form, size });
+                varied.push(Operation::OverlayInFormat { cluster_bits, form, size });
                 add_extents(&mut varied, entropy);
             }
             operation => varied.push(operation),

@@ -11,7 +11,7 @@ use crate::images::qcow2::{
 };
 use crate::programs::journal::Journal;
 use crate::programs::operand::{Base, ClusterBits, ImageForm, Relative};
-use crate::programs::prologue::{ImageOperands, vmdk_plan_over};
+use crate::programs::prologue::{ImageOperands, plan_over_in_format};
 use crate::programs::request::WriteRequest;
 
 use super::{BuiltLayer, Effect, Vm};
@@ -47,12 +47,11 @@ impl Vm {
         };
         let mut below =
             self.layers().skip(1).filter(|(_, journal)| journal.format == ImageFormat::Qcow2);
-        let is_vmdk = |(_, journal): (&Builder, &Journal)| journal.format == ImageFormat::Vmdk;
-        let vmdk_layers = self.layers().map(is_vmdk).filter(|is_vmdk| *is_vmdk).count();
+        let has_own_parents = self.journals().filter(|it| it.format.facts().has_own_parents);
         // All of them lie below all qcow2 images.
-        features.add_if(vmdk_layers > 1, Feature::VmdkParent);
+        features.add_if(has_own_parents.count() > 1, Feature::Parents);
         let has_extents = |builder: &Builder| !builder.plan().file.extents.all().is_empty();
-        features.add_if(self.builders().any(has_extents), Feature::VmdkExtents);
+        features.add_if(self.builders().any(has_extents), Feature::Extents);
         let any_is_odd = below.any(|(builder, _)| is_odd(builder));
         features.add_if(any_is_odd, Feature::OddBackingSize);
         features
@@ -146,21 +145,19 @@ impl Vm {
         self.lay(format, image.plan_over(self.builder.plan(), backing, size))
     }
 
-    /// Lays an empty VMDK image on top of the current one.
-    pub(super) fn overlay_vmdk(
+    /// Lays an empty image in the format of the current one on top of it.
+    pub(super) fn overlay_in_format(
         &mut self,
         cluster_bits: ClusterBits,
         form: ImageForm,
         size: Relative,
     ) -> Effect {
-        match self.journal.format {
-            ImageFormat::Vmdk => {
-                let plan = vmdk_plan_over(self.builder.plan(), (cluster_bits, form), size);
-                self.lay(ImageFormat::Vmdk, plan)
-            }
-            // A VMDK image has no parent in another format.
-            _ => Effect::None,
+        let format = self.journal.format;
+        if !format.facts().has_own_parents {
+            return Effect::None;
         }
+        let plan = plan_over_in_format(self.builder.plan(), (cluster_bits, form), size);
+        self.lay(format, plan)
     }
 
     /// Lays an empty image on top of the current one, which becomes a file in `format`.

@@ -3,7 +3,6 @@
 use crate::disk::clusters::GuestCluster;
 use crate::disk::image_format::ImageFormat;
 use crate::images::content::fill::DeepCluster;
-use crate::images::content::look::Look;
 use crate::images::content::unstamped::{MAX_UNSTAMPED_BYTES, ShortPiece, UnstampedData};
 use crate::images::content::{CompressedContent, NOISE_BYTES, Shape, WriteNumber};
 use crate::images::format::list::drawer;
@@ -104,8 +103,8 @@ impl Vm {
         let plan = self.builder.plan();
         let most = plan.geometry.cluster_size.bytes_usize().min(MAX_UNSTAMPED_BYTES);
         let copied = data.covered_bytes(most) as u64;
-        // Any bytes may be those of a look that misleads.
-        if !self.allows_look(cluster, Look::Vpc) || !self.take_payload_bytes(copied) {
+        // Any bytes may be those of a footer that misleads.
+        if !self.allows_look(cluster, true) || !self.take_payload_bytes(copied) {
             return None;
         }
         Some(*added.get_or_insert_with(|| self.add_unstamped(data)))
@@ -186,7 +185,7 @@ impl Vm {
     ) -> CompressedWrite {
         let plan = self.builder.plan();
         let (kind, frame) = match self.compressing() {
-            Some(form) => (form.fitting_payload(plan, kind), form.payload_frame()),
+            Some(frame) => (drawer(plan.file.format).fitting_payload(plan, kind), frame),
             None => (kind, PayloadFrame::default()),
         };
         CompressedWrite { kind, packing, frame, write }
@@ -225,7 +224,7 @@ impl Vm {
 
     fn place_payloads(&mut self, at: At, clusters: Count, wanted: CompressedWrite) -> Effect {
         let plan = self.builder.plan();
-        // Readers inflate a qcow2 cluster up to the bytes that they need, and all of a VMDK grain.
+        // Readers inflate a qcow2 cluster up to the bytes that they need, and all of a grain.
         let inflated_bytes = match self.compressing() {
             Some(_) => plan.geometry.cluster_size.bytes(),
             None => 0,

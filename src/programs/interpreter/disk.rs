@@ -3,11 +3,11 @@
 use crate::disk::clusters::{GuestCluster, SubclusterRange};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
-use crate::images::content::look::Look;
-use crate::images::content::{Shape, SubclusterChange, WriteNumber};
+use crate::images::content::{Look, Shape, SubclusterChange, WriteNumber};
 use crate::images::format::list::drawer;
+use crate::images::format::looks;
+use crate::images::qcow2::PayloadFrame;
 use crate::images::qcow2::Sizes;
-use crate::images::vmdk::VmdkForm;
 use crate::programs::journal::JournalRecord;
 use crate::programs::operand::{Anchor, At, Change, Count, Few, Hidden, Keep, Size, Skew};
 use crate::programs::operation::Operation;
@@ -29,7 +29,8 @@ impl Vm {
             return self.write(at, clusters);
         }
         let write = self.next_write();
-        self.write_each(at, clusters, |vm, cluster| match vm.allows_look(cluster, look) {
+        let is_footer = looks::made(look).form.is_footer;
+        self.write_each(at, clusters, |vm, cluster| match vm.allows_look(cluster, is_footer) {
             true => write.with_look(look),
             false => write,
         })
@@ -186,20 +187,19 @@ impl Vm {
 
 /// The operations that an image of each format has.
 impl Vm {
-    /// Returns the form of a VMDK image that stores every grain compressed; `None` for other images.
-    pub(super) fn compressing(&self) -> Option<VmdkForm> {
+    /// Returns the bytes around the payload of each cluster of an image that stores all of them compressed, see
+    /// `ImageDrawer::payload_frame`; `None` for other images.
+    pub(super) fn compressing(&self) -> Option<PayloadFrame> {
         let file = &self.builder.plan().file;
-        let form = VmdkForm::of(file);
-        (file.format == ImageFormat::Vmdk && form.is_compressed()).then_some(form)
+        drawer(file.format).payload_frame(file)
     }
 
     /// Reports whether the data of a cluster may have a look. Under extended L2, pieces of data may begin inside a
     /// cluster. Data that look like a footer must not lie where a reader would take them for the image's own.
-    pub(super) fn allows_look(&self, cluster: GuestCluster, look: Look) -> bool {
+    pub(super) fn allows_look(&self, cluster: GuestCluster, is_footer: bool) -> bool {
         let plan = self.builder.plan();
         let misleads = drawer(plan.file.format).misleads(&plan.file, cluster);
-        let is_ambiguous = misleads && look.is_footer();
-        !plan.geometry.extended_l2 && !is_ambiguous
+        !(plan.geometry.extended_l2 || misleads && is_footer)
     }
 
     /// Reports whether an operation has a meaning in an image of this format.

@@ -6,11 +6,11 @@ use crate::disk::clusters::GuestCluster;
 use crate::disk::image_format::ImageFormat;
 use crate::images::content::WriteNumber;
 use crate::images::format::file_plan::{ExtentForm, ExtentPlan};
+use crate::images::format::list::drawer;
 use crate::images::qcow2::payload::PayloadKind;
 use crate::images::qcow2::placement::Policy;
 use crate::images::qcow2::refcounts::SpareBlocks;
 use crate::images::qcow2::{FileEnd, HeaderFlags, HeaderLength, HeaderStyle, ImagePlan, Packing};
-use crate::images::vmdk;
 use crate::programs::operand::{At, BytesKind, Count, FarGap, Gap, Hidden, Number};
 
 use super::{Effect, Vm, effect};
@@ -36,14 +36,14 @@ impl Vm {
         effect(self.builder.leave_far_gap(gap.units()))
     }
 
-    /// Adds a file beside the current VMDK image, which begins again.
+    /// Adds a file beside the current image, which begins again.
     pub(super) fn extent(&mut self, kind: ExtentForm, length: Gap, lead: u8) -> Effect {
         let plan = *self.builder.plan();
-        if plan.file.format != ImageFormat::Vmdk || !self.journal.records.is_empty() {
+        if !self.journal.records.is_empty() {
             return Effect::None;
         }
         let extent = ExtentPlan::new(kind, length.units(), lead);
-        match vmdk::plan_with_extent(&plan, extent) {
+        match drawer(plan.file.format).plan_with_extent(&plan, extent) {
             Some(file) => {
                 self.begin_layer(ImagePlan { file, ..plan });
                 Effect::Changed

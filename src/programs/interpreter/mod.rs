@@ -76,7 +76,7 @@ pub struct Vm {
     touchable: u64,
     /// The number of clusters that runs may still preallocate.
     preallocatable: u64,
-    /// The bytes of payload that `compress_as` may still place, of compressed VMDK grains, and of data that the build
+    /// The bytes of payload that `compress_as` may still place, of compressed grains, and of data that the build
     /// copies.
     payload_bytes: u64,
     checkpoints: u32,
@@ -181,7 +181,9 @@ impl Vm {
                     ImageOperands { version, cluster_bits, refcount_order, features, data_in };
                 self.overlay(image, size)
             }
-            OverlayVmdk { cluster_bits, form, size } => self.overlay_vmdk(cluster_bits, form, size),
+            OverlayInFormat { cluster_bits, form, size } => {
+                self.overlay_in_format(cluster_bits, form, size)
+            }
             Header { length, order, unknown, bytes, flags } => {
                 self.header(length, order, (unknown, bytes), flags)
             }

@@ -127,7 +127,7 @@ impl Base {
 impl Operand for Base {
     const BYTES: usize = 2;
     const EXPECTED: &'static str =
-        "qcow2, raw, sparse_raw, or another format such as vpc or large_vpc";
+        "qcow2, raw, sparse_raw, or the name of another format, perhaps with large_ before it";
     const KIND: OperandKind = OperandKind::Other;
 
     fn decode(bytes: &mut &[u8]) -> Self {

@@ -6,10 +6,11 @@ use bytes::{Buf, BufMut};
 
 use crate::formats::anatomy::Part;
 use crate::formats::qcow2::geometry::Version;
+use crate::images::content::Look;
 use crate::images::content::Shape;
-use crate::images::content::look::Look;
 use crate::images::damage::Transform;
 use crate::images::format::file_plan::ExtentForm;
+use crate::images::format::looks;
 use crate::images::qcow2::payload::Coding;
 use crate::images::qcow2::placement::Policy;
 use crate::images::qcow2::{FileEnd, Fill, Leaving};
@@ -125,21 +126,15 @@ words!(
     Cowd = "vmfs_sparse",
     SeSparse = "se_sparse"
 );
-words!(
+operand!(
     Look,
-    Content,
-    fold = 16,
-    Mbr = "mbr",
-    Qcow2 = "qcow2",
-    Vmdk = "vmdk",
-    Cowd = "cowd",
-    Descriptor = "descriptor",
-    Vpc = "vpc",
-    VpcEnd = "vpc_end",
-    Vhdx = "vhdx",
-    Luks = "luks",
-    Vdi = "vdi",
-    Parallels = "parallels"
+    u8,
+    OperandKind::Content,
+    "mbr, luks, parallels, qcow2, or the word of another format for a sector that looks like its own",
+    |number| looks::made(Self(number % 16)).form.look,
+    |it| it.0,
+    |it, f| f.write_str(looks::made(it).form.word),
+    |text| looks::all().iter().map(|made| made.form).find(|it| it.word == text).map(|it| it.look),
 );
 words! {
     /// The treatment of an allocation when its cluster is zeroed.

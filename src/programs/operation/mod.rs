@@ -12,8 +12,8 @@ pub use definition::{Class, OPERATION_BYTES};
 use crate::disk::observer::Event;
 use crate::formats::anatomy::Part;
 use crate::formats::qcow2::geometry::Version;
+use crate::images::content::Look;
 use crate::images::content::Shape;
-use crate::images::content::look::Look;
 use crate::images::damage::Transform;
 use crate::images::format::file_plan::ExtentForm;
 use crate::images::qcow2::payload::Coding;
@@ -241,9 +241,10 @@ operations! {
         /// The number of additional entries of the L1 table.
         l1: Gap,
     } is Arranges, plainer [];
-    /// Lays an empty VMDK image on top of the current one, which becomes its parent, if that is a VMDK image, too.
+    /// Lays an empty image in the same format on top of the current one, which becomes its parent, if the format has
+    /// parents of its own.
     /// Later operations change the new image.
-    24 "overlay_vmdk" OverlayVmdk {
+    24 "overlay_vmdk" OverlayInFormat {
         /// The size of a grain.
         cluster_bits: ClusterBits,
         /// The variety of the image.
@@ -318,7 +319,7 @@ operations! {
         /// The number of clusters.
         gap: FarGap,
     } is Arranges, plainer [Self::Reserve { gap: gap.shortened() }];
-    /// Begins the current VMDK image again, with one more file beside it. No effect after an operation that changed the
+    /// Begins the current image again, with one more file beside it, if its format has extents. No effect after an operation that changed the
     /// disk.
     32 "extent" Extent {
         /// The kind of the file.

@@ -1,9 +1,10 @@
 //! Draws the operations that change a disk.
 
-use super::create::{MAX_VMDK_BYTES, Options};
+use super::create::Options;
 use super::writes::WriteKind;
 use super::{Draft, DraftImage};
 use crate::disk::image_format::ImageFormat;
+use crate::images::format::list::drawer;
 use crate::recipes::recipe::{Command, DiskOperation};
 
 /// The bytes of a piece of damage.
@@ -116,7 +117,7 @@ impl Draft<'_> {
     fn convert(&mut self) {
         let size = self.top.size;
         let format = match self.format() {
-            ImageFormat::Vmdk if size > MAX_VMDK_BYTES => ImageFormat::Qcow2,
+            format if size > drawer(format).max_created_bytes() => ImageFormat::Qcow2,
             format => format,
         };
         let Options { text, image } = self.options(format, size, false);

@@ -1,11 +1,13 @@
 //! Draws the disk with which an iteration begins.
 
+use std::cmp::Reverse;
+
 use super::{Draft, DraftImage};
 use crate::base::limits::MAX_INPUT_BYTES;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::storage::Storage;
-use crate::images::format::CreateOption;
 use crate::images::format::list::drawer;
+use crate::images::format::{CreateOption, DrawnOptions, NewDisk};
 use crate::programs::generate::{any_operation, generate_any};
 use crate::programs::operation::Class;
 use crate::programs::{Operation, Program, export};
@@ -14,9 +16,6 @@ use crate::recipes::perform::BuiltProgram;
 use crate::recipes::recipe::{Command, DiskOperation};
 use crate::walkers::Disk;
 
-/// The largest VMDK disk in bytes: more than two files of 2 GiB. `qemu-img map` asks for the grains of 64 KiB one by
-/// one, and a chain on 50 GiB takes it 16 seconds.
-pub(super) const MAX_VMDK_BYTES: u64 = 5 << 30;
 /// The key of encrypted images.
 const KEY: &str = "secret,id=key,data=qcowfuzz";
 /// The unit of a disk with more than ten thousand extents, in bytes.
@@ -40,23 +39,22 @@ impl Draft<'_> {
         self.finish(DiskOperation::Create);
     }
 
-    /// Draws a format. qcow2 has the most structures, and QEMU reports nothing of VHDX.
+    /// Draws a format.
     pub(super) fn format(&mut self) -> ImageFormat {
-        match self.choices.below(20) {
-            0..=8 => ImageFormat::Qcow2,
-            9..=12 => ImageFormat::Vmdk,
-            13..=15 => ImageFormat::Vpc,
-            16 | 17 => ImageFormat::Raw,
-            18 => ImageFormat::Vhdx,
-            _ => ImageFormat::Vdi,
-        }
+        let mut formats = ImageFormat::ALL.map(|format| (format, drawer(format).created_of_20()));
+        // The most frequent format comes first.
+        formats.sort_by_key(|(_, weight)| Reverse(*weight));
+        let mut left = self.choices.below(formats.iter().map(|(_, weight)| weight).sum());
+        let drawn = formats.into_iter().find(|(_, weight)| {
+            let is_here = left < *weight;
+            left = left.saturating_sub(*weight);
+            is_here
+        });
+        drawn.map_or(ImageFormat::Qcow2, |(format, _)| format)
     }
 
     fn create_one(&mut self, format: ImageFormat) {
-        let size = match format {
-            ImageFormat::Vmdk => self.size().min(MAX_VMDK_BYTES),
-            _ => self.size(),
-        };
+        let size = self.size().min(drawer(format).max_created_bytes());
         let Options { text, image } = self.options(format, size, false);
         let (file, size) = (image.file.clone(), size.to_string());
         self.img(["create", "-q", "-f", format.name(), "-o", &text, &file, &size]);
@@ -73,16 +71,17 @@ impl Draft<'_> {
         }
     }
 
-    /// Puts an overlay on top: VMDK on VMDK, or qcow2 on any format. Its size may differ.
+    /// Puts an overlay on top: an image in the format below, if that has parents of its own, or qcow2 on any format. Its size may differ.
     pub(super) fn put_overlay(&mut self) {
         let backing = self.top.clone();
         let format = match backing.format {
-            ImageFormat::Vmdk if self.percent(60) => ImageFormat::Vmdk,
+            ImageFormat::Qcow2 => ImageFormat::Qcow2,
+            other if other.facts().has_backing_files && self.percent(60) => other,
             _ => ImageFormat::Qcow2,
         };
-        // QEMU gives a VMDK overlay the size of its parent.
+        // QEMU gives an overlay in another format than qcow2 the size of its parent.
         let size = match self.choices.below(8) {
-            _ if format == ImageFormat::Vmdk => None,
+            _ if format != ImageFormat::Qcow2 => None,
             0 => Some(backing.size / 2 + 512),
             1 => Some(backing.size.saturating_add(700_000)),
             _ => None,
@@ -196,15 +195,21 @@ impl Draft<'_> {
                 let image = DraftImage { unit: 4 * KIB, ..image };
                 Options { text: format!("preallocation={preallocation}"), image }
             }
-            ImageFormat::Vmdk => self.vmdk(image, is_overlay),
-            _ => self.drawer_options(image),
+            _ => self.drawer_options(image, is_overlay),
         }
     }
 
-    /// Draws a value for each option of the drawer. Large disks are not preallocated.
-    fn drawer_options(&mut self, image: DraftImage) -> Options {
+    /// Draws options of the drawer: all at once, or a value for each. Large disks are not preallocated.
+    fn drawer_options(&mut self, image: DraftImage, is_overlay: bool) -> Options {
         let drawer = drawer(image.format);
         let is_large = image.size > MAX_PREALLOCATED_TABLES_BYTES;
+        let disk = NewDisk { is_overlay, is_large };
+        if let Some(drawn) =
+            drawer.draw_create_options(disk, &mut |bound| self.choices.below(bound))
+        {
+            let DrawnOptions { text, is_stream } = drawn;
+            return Options { text, image: DraftImage { is_stream, ..image } };
+        }
         let mut text = String::new();
         let mut unit = drawer.created_block_bytes();
         for CreateOption { name, values, of_large_disk } in drawer.create_options() {
@@ -276,33 +281,6 @@ impl Draft<'_> {
             self.word(&["off", "off", "off", "off", "metadata", "falloc", "full"])
         };
         format!(",preallocation={value}")
-    }
-
-    fn vmdk(&mut self, image: DraftImage, is_overlay: bool) -> Options {
-        let kind = match image.size {
-            _ if is_overlay => self.word(&["monolithicSparse", "twoGbMaxExtentSparse"]),
-            0..=MAX_PREALLOCATED_TABLES_BYTES => self.word(&[
-                "monolithicSparse",
-                "monolithicSparse",
-                "monolithicFlat",
-                "twoGbMaxExtentSparse",
-                "twoGbMaxExtentFlat",
-                "streamOptimized",
-            ]),
-            _ => self.word(&["monolithicSparse", "monolithicSparse", "twoGbMaxExtentSparse"]),
-        };
-        let adapter = self.word(&["ide", "buslogic", "lsilogic", "legacyESX"]);
-        let mut text = format!("subformat={kind},adapter_type={adapter}");
-        if kind.ends_with("Sparse") && self.percent(40) {
-            text += ",zeroed_grain=on";
-        }
-        text += match self.choices.below(4) {
-            0 => ",compat6=on",
-            1 => ",hwversion=13",
-            2 => ",toolsversion=1234",
-            _ => "",
-        };
-        Options { text, image: DraftImage { is_stream: kind == "streamOptimized", ..image } }
     }
 }
 

@@ -10,6 +10,7 @@ use super::recipe::{
 };
 use crate::disk::image_format::ImageFormat;
 use crate::images::content::entropy::Entropy;
+use crate::images::format::list::drawer;
 use crate::programs::generate::choices::{ByteChoices, Choices};
 
 /// The number of operations after the creation: from the first number up to the second.
@@ -94,10 +95,8 @@ impl<'c> Draft<'c> {
 
     /// Ends the step with the commands that were drawn for it.
     fn finish(&mut self, operation: DiskOperation) {
-        // Half of the images are probed. A raw image is not: guest data may look like a format.
-        let is_probed = self.top.format != ImageFormat::Raw
-            && self.top.format != ImageFormat::Vpc
-            && self.choices.one_in(2);
+        // Half of the images are probed, except for those whose guest data may look like a format.
+        let is_probed = !drawer(self.top.format).begins_with_data() && self.choices.one_in(2);
         let format = (!is_probed).then(|| self.top.format.name().to_string());
         let disk = AskedDisk { file: self.top.file.clone(), format };
         let commands = std::mem::take(&mut self.commands);

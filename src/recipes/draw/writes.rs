@@ -1,7 +1,8 @@
 //! Draws requests for qemu-io: data, zeros and discards, anywhere on the disk.
 
 use crate::disk::image_format::ImageFormat;
-use crate::images::content::look::{LOOK_BYTES, Look};
+use crate::images::content::LOOK_BYTES;
+use crate::images::format::looks;
 
 use crate::recipes::pattern::Pattern;
 use crate::recipes::recipe::{ABORT, COMPRESSED_WRITE, Command};
@@ -107,11 +108,11 @@ impl Draft<'_> {
     fn look(&mut self) -> String {
         let index = match self.percent(40) {
             true => 0,
-            false => self.choices.below(Look::ALL.len() as u64) as usize,
+            false => self.choices.below(looks::LOOK_COUNT as u64) as usize,
         };
         let file = self.pattern(Pattern::Look(index));
         let length = LOOK_BYTES as u64;
-        let is_at_end = Look::ALL.get(index).is_some_and(|look| look.is_at_end());
+        let is_at_end = looks::all().get(index).is_some_and(|look| look.form.is_at_end);
         let at = if is_at_end { self.top.size.saturating_sub(length) / length * length } else { 0 };
         format!("write -q -s {file} {at} {length}")
     }

@@ -291,7 +291,7 @@ fn every_fault_in_the_structures_of_vmdk_images_is_found() {
 fn child() -> (LayerFiles, LayerFiles) {
     let mut program = Program::default();
     program.prologue.base = Base::of(ImageFormat::Vmdk);
-    program.operations.push(Operation::OverlayVmdk {
+    program.operations.push(Operation::OverlayInFormat {
         cluster_bits: Number::LOWEST,
         form: ImageForm::default(),
         size: Relative::Same,

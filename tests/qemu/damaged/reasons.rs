@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use qcowfuzz::disk::image_format::ImageFormat;
-use qcowfuzz::internal::differential::reason::{Comparison, PAIRS, ReasonClass, class_of, compare};
+use qcowfuzz::internal::differential::reason::{Comparison, ReasonClass, class_of, compare, pairs};
 use qcowfuzz::walkers::chain::FileChain;
 
 use super::reason_files;
@@ -87,7 +87,7 @@ fn failures_on_damaged_images_have_the_same_reason() {
         (ReasonClass::CheckFindings, 20),
     ];
     let classes = classes.map(|(class, least)| (class.name().to_string(), least));
-    let named = PAIRS.iter().map(|pair| (pair.reason.to_string(), 1));
+    let named = pairs().map(|pair| (pair.reason.to_string(), 1));
     let commands = COMMANDS.map(|command| (format!("failures of {command}"), 200));
     let formats = ImageFormat::ALL.into_iter().filter(|format| *format != ImageFormat::Raw);
     let formats = formats.map(|format| (format!("failures of {}", format.name()), 100));
@@ -131,7 +131,7 @@ fn failures_on_files_and_command_lines_have_the_same_reason() {
     let tally = qemu::judge_all(&cases, || (), |(), case| judge_file(dir.path(), case));
     let classes: BTreeSet<_> = cases.iter().map(|case| case.class).collect();
     // QEMU does not name the signature of a VHDX file.
-    let signature = PAIRS.iter().find(|pair| pair.our_phrase.contains("vhdxfile")).unwrap();
+    let signature = pairs().find(|pair| pair.our_phrase.contains("vhdxfile")).unwrap();
     let classes = classes.into_iter().map(|class| (class.name(), 1));
     let bounds: Vec<_> = classes.chain([(signature.reason, 8)]).collect();
     tally.assert_at_least(&bounds);

@@ -305,7 +305,7 @@ fn made(base: Base, wanted: &[Part], form: u16, more: &[Operation], rng_seed: u6
     // The image with a parent is the one that has the wanted parts.
     let prologue = program.prologue;
     for operation in &mut program.operations {
-        if let Operation::OverlayVmdk { cluster_bits, form, .. } = operation {
+        if let Operation::OverlayInFormat { cluster_bits, form, .. } = operation {
             (*cluster_bits, *form) = (prologue.cluster_bits, prologue.form);
         }
     }

@@ -16,7 +16,7 @@ use qcowfuzz::internal::images::export::{self, Holes};
 use qcowfuzz::internal::images::files::LayerFile;
 use qcowfuzz::internal::images::layer_anatomy::LayerAnatomy;
 use qcowfuzz::internal::programs::operand::{Anchor, At, Base, ImageForm, Number, Size};
-use qcowfuzz::programs::generate::{generate_any, vary_vmdk};
+use qcowfuzz::programs::generate::{generate_any, vary_extents};
 use qcowfuzz::programs::{Operation, Program};
 use qcowfuzz::walkers::Disk;
 
@@ -32,7 +32,7 @@ pub fn program(base: Base, rng_seed: u64) -> Program {
     // Every bit occurs with every other.
     program.prologue.form = ImageForm((rng_seed as u16).wrapping_mul(0x9e37));
     if base.format() == ImageFormat::Vmdk {
-        vary_vmdk(&mut program, &mut Entropy::new(rng_seed));
+        vary_extents(&mut program, &mut Entropy::new(rng_seed));
     }
     program.operations.retain(|one| !matches!(one, Operation::Overlay { .. }));
     program

@@ -2,7 +2,7 @@
 
 /// The largest number of images in a chain of files, where each image names the next.
 pub const MAX_FILE_LAYERS: usize = 64;
-/// The largest number of grain tables whose offsets the check of a VMDK image keeps, in order to read them only once.
+/// The largest number of grain tables whose offsets the check of an image keeps, in order to read them only once.
 /// That is enough for 32 TiB of data in the usual grains of 64 KiB, and takes some dozen MiB. The check reads further
 /// tables each time that an entry names them.
 pub const MAX_SOUND_TABLES: usize = 1 << 20;

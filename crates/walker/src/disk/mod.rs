@@ -3,7 +3,7 @@
 pub mod clusters;
 pub mod crc32c_zeros;
 pub mod error;
-mod events;
+pub(crate) mod events;
 pub mod extent;
 pub mod image_format;
 pub mod limits;

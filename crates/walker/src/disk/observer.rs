@@ -75,11 +75,11 @@ closed! {
         RefusedExtension = "refused: extension",
         /// It refuses the backing file or the data file.
         RefusedOtherFile = "refused: other file",
-        /// It refuses the descriptor or the extents of a VMDK image.
+        /// It refuses the descriptor or the extents.
         RefusedDescriptor = "refused: descriptor",
         /// It refuses a checksum.
         RefusedChecksum = "refused: checksum",
-        /// It refuses a region or the metadata of a VHDX image.
+        /// It refuses a region or the metadata.
         RefusedMetadata = "refused: metadata",
         /// A read fails while it opens the image.
         RefusedByRead = "refused: a read fails",

@@ -114,7 +114,7 @@ pub enum MapError {
         /// The fault in the payload.
         what: &'static str,
     },
-    /// The tables of a VMDK extent, or a compressed grain, are malformed.
+    /// The tables of an extent, or a compressed grain, are malformed.
     #[error("grain at guest offset {guest}: {what}")]
     Grain {
         /// The guest offset that the walk, the look-up or the read had reached.

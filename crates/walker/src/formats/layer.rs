@@ -6,12 +6,12 @@ use std::ops::{ControlFlow, Range};
 
 use crate::disk::extent::Mapping;
 use crate::disk::image_format::ImageFormat;
-use crate::disk::observer::{Observer, State};
+use crate::disk::observer::{Observer, Rare, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Layer, PIECE_BYTES, Storage};
+use crate::formats::Tables as GrainTables;
 use crate::formats::anatomy::{Anatomy, Part};
 use crate::formats::error::{Flow, MapError};
-pub(crate) use crate::formats::vmdk::tables::Tables as ExtentTables;
 
 /// The number of bytes of a table that an open reads at once. Its buffer is new at each open, so that it is smaller
 /// than those of a walk.
@@ -34,6 +34,9 @@ pub(crate) trait FormatLayer<'s, S: Storage + ?Sized>: Sized {
 
     /// The parts that images can have.
     const PARTS: &'static [Part];
+
+    /// The rare events that happen only in images of the format.
+    const RARE_EVENTS: &'static [Rare] = &[];
 
     /// Reports whether a file with these first bytes is an image of the format, as QEMU probes it.
     fn is_probed(first_bytes: &ProbedBytes) -> bool {
@@ -67,7 +70,7 @@ pub(crate) trait FormatLayer<'s, S: Storage + ?Sized>: Sized {
 
     /// Returns the meaning of a field or an entry in words. `tables` are those of an extent, which give its entries
     /// their meaning.
-    fn spelled(part: Part, name: &str, value: u64, tables: Option<&ExtentTables>) -> String {
+    fn spelled(part: Part, name: &str, value: u64, tables: Option<&GrainTables>) -> String {
         let _ = (part, name, tables);
         value.to_string()
     }

@@ -7,6 +7,7 @@ pub mod entries;
 pub mod error;
 mod layer;
 pub mod qcow2;
+pub mod rare_events;
 mod raw;
 pub mod vdi;
 pub mod vhdx;
@@ -17,12 +18,12 @@ use std::fmt;
 
 use crate::disk::extent::Mapping;
 use crate::disk::image_format::{ImageFormat, for_each_format};
-use crate::disk::observer::Observer;
+use crate::disk::observer::{Observer, Rare};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Layer, Storage, read_array};
 use crate::formats::anatomy::{Anatomy, Part};
 use crate::formats::error::{Flow, MapError};
-use crate::formats::layer::{ExtentTables, FormatLayer, ProbedBytes, ReadBuffers, WalkStates};
+use crate::formats::layer::{FormatLayer, ProbedBytes, ReadBuffers, WalkStates};
 use crate::formats::qcow2::Qcow2;
 use crate::formats::raw::Raw;
 use crate::formats::vdi::Vdi;
@@ -31,7 +32,13 @@ use crate::formats::vmdk::Vmdk;
 use crate::formats::vpc::Vpc;
 
 pub use layer::Declared;
+// Images in several files, as other folders know them.
 pub(crate) use layer::{Cover, HoldingFile, Named, TablePieces, at_depth, go_on};
+pub use vmdk::constants::SPARSE_MAGIC;
+pub use vmdk::descriptor::ExtentLine;
+pub use vmdk::head::{Identity, ImageLayout};
+pub use vmdk::tables::Tables;
+pub use vmdk::{ExtentFacts, ExtentsFacts, extents_facts};
 
 macro_rules! formats {
     (
@@ -55,6 +62,12 @@ macro_rules! formats {
                 $(ReadBuffers::forget(&mut self.$drawer);)*
             }
         }
+
+        /// The rare events: those of all formats, then those of each format.
+        const RARE_EVENTS: &[&[Rare]] = &[
+            Rare::OF_ALL_FORMATS,
+            $(<$format<'_, [u8]> as FormatLayer<'_, [u8]>>::RARE_EVENTS,)*
+        ];
 
         /// Evaluates an expression with the open layer.
         macro_rules! with_layer {
@@ -134,7 +147,7 @@ macro_rules! formats {
         /// which [`check_qcow2`](crate::formats::qcow2::check::check_qcow2) checks.
         ///
         /// # Errors
-        /// A fault that ends the check, as each fault in VMDK does; or QEMU refuses the image, or a read failed.
+        /// A fault that ends the check, as each fault in some formats does; or QEMU refuses the image, or a read failed.
         pub fn check<S: Storage + ?Sized>(
             format: ImageFormat,
             layer: &Layer<'_, S>,
@@ -155,13 +168,13 @@ macro_rules! formats {
         }
 
         /// Returns the meaning of a field or an entry in words; without its meaning, the number. Entries of qcow2
-        /// images need the geometry, and have no words here. `tables` are those of an extent of a VMDK image.
+        /// images need the geometry, and have no words here. `tables` are those of an extent of grains.
         pub fn spelled(
             format: ImageFormat,
             part: Part,
             name: &str,
             value: u64,
-            tables: Option<&ExtentTables>,
+            tables: Option<&Tables>,
         ) -> String {
             match format {
                 $(ImageFormat::$format => {

@@ -17,7 +17,7 @@ use crate::disk::storage::{FileId, FileStorage, Layer};
 use crate::formats::error::MapError;
 use crate::formats::probe;
 use crate::formats::qcow2::head::{Field, Head};
-use crate::formats::vmdk::head::{Identity, ImageLayout};
+use crate::formats::{Identity, ImageLayout};
 use crate::walkers::disk::Disk;
 
 /// The files of a chain of images, the top image first.
@@ -183,7 +183,7 @@ impl FileLayer {
         let layer = Self { format, path, image, data_file: None, extents: ExtentFiles::default() };
         match format {
             ImageFormat::Qcow2 => layer.with_files_of_qcow2(follow),
-            ImageFormat::Vmdk => layer.with_files_of_vmdk(follow),
+            _ if format.facts().has_extents => layer.with_files_of_extents(follow),
             // Images of the other formats are one file.
             _ => Ok((layer, None)),
         }
@@ -212,7 +212,7 @@ impl FileLayer {
         Ok((self, Some(named)))
     }
 
-    fn with_files_of_vmdk(
+    fn with_files_of_extents(
         mut self,
         follow: Follow,
     ) -> Result<(Self, Option<BackingReference>), ChainError> {
@@ -222,7 +222,7 @@ impl FileLayer {
         }
         self.extents = ExtentFiles::open(&self.path, &layout)?;
         let identity = Identity::read(&self.image, &layout).map_err(|error| self.error(error))?;
-        let named = identity.parent_name.map(|name| self.backing(&name, Some(ImageFormat::Vmdk)));
+        let named = identity.parent_name.map(|name| self.backing(&name, Some(self.format)));
         Ok((self, named.transpose()?))
     }
 

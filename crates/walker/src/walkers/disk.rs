@@ -146,7 +146,7 @@ impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
     }
 
     /// Returns the disk with the answers of QEMU's drivers for layers about which these report less than the images
-    /// state: walks and look-ups report every byte of a VHDX layer as data without a host offset, and do not read its
+    /// state: walks and look-ups report every byte of such a layer as data without a host offset, and do not read its
     /// block allocation table. [`read`](super::read()) is not affected.
     pub fn as_qemu_reports(mut self) -> Self {
         self.layers_mut().for_each(OpenLayer::report_as_qemu);
@@ -178,7 +178,7 @@ impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
     }
 
     /// Returns the number of the extent that holds a guest byte in the layer at `depth`, counted from 0; `None` unless
-    /// that layer is a VMDK image. The order is that of [`Layer::extents`].
+    /// that layer has extents. The order is that of [`Layer::extents`].
     pub fn extent_index(&self, depth: u32, guest: GuestOffset) -> Option<usize> {
         self.layer(usize::try_from(depth).ok()?)?.extent_index(guest)
     }

@@ -17,7 +17,7 @@ impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
     /// Makes walks and look-ups report data in holes of the host file, and past its end, as zeros, too. Extents are cut
     /// at the edges of these holes.
     ///
-    /// `qemu-img map` does so for fixed VHD images, for flat VMDK extents, and for qcow2 images whose files take far
+    /// `qemu-img map` does so for fixed disks, for flat extents, and for qcow2 images whose files take far
     /// less space than their counts say, such as those with `preallocation=metadata` (QEMU
     /// `block/qcow2-refcount.c`, `qcow2_detect_metadata_preallocation`). This asks the storages
     /// ([`Storage::stored`] and [`Storage::allocated_bytes`]), so that the answers do not depend on the bytes of the

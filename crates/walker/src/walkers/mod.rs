@@ -18,8 +18,8 @@ pub use crate::formats::error::MapError;
 pub use crate::formats::qcow2::check::{
     CheckFinding, CheckedQcow2, FindingCounts, GuestClusters, check_qcow2,
 };
-pub use crate::formats::vmdk::{ExtentFacts, VmdkFacts, vmdk_facts};
 pub use crate::formats::{Declared, check, declared};
+pub use crate::formats::{ExtentFacts, ExtentsFacts, extents_facts};
 pub use disk::{Disk, WalkScratch};
 
 pub use map::map_extents;

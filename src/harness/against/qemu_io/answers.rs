@@ -1,6 +1,8 @@
 //! The meaning of QEMU's answers: the images about which it answers slowly or wrongly, the classes of its refusals, the
 //! named differences, and the violations for all other differences.
 
+use std::ops::Range;
+
 use crate::disk::extent::{Extent, Mapping};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::SecondAnswer;
@@ -14,6 +16,7 @@ use crate::harness::against::second_opinion::{JudgedDisk, JudgedImage};
 use crate::harness::engines::engine_process::Ran;
 use crate::harness::files::chain::{Chain, ChainFile, ChainLayer};
 use crate::harness::oracles::{Violation, disagreement};
+use crate::images::format::list::drawer;
 
 /// The text with which qemu-io begins a refusal.
 const REFUSED: &str = "can't open";
@@ -190,23 +193,24 @@ pub(super) fn has_many_tables(image: &JudgedImage) -> bool {
     image.disk.as_ref().is_ok_and(|disk| tables(disk) > MAX_CHEAP_TABLES)
 }
 
-/// The host offset of the first block that a writer of VHDX may store.
-const FIRST_BLOCK_AT: HostOffset = HostOffset::new(1 << 20);
-/// The size of the largest block of VHDX, and so the end of a block at host offset 0.
-const MAX_BLOCK_BYTES: HostOffset = HostOffset::new(256 << 20);
-
-/// Returns the host offset below which QEMU may read other bytes of the VHDX images of a chain than a reader should.
-pub(super) fn misread_end(extents: &[Extent], chain: &Chain) -> HostOffset {
-    let is_first = |extent: &Extent| is_below(extent, chain, FIRST_BLOCK_AT);
-    if extents.iter().any(is_first) { MAX_BLOCK_BYTES } else { HostOffset::ZERO }
+/// Reports whether one of `extents` lies before the first block that a writer may store. Then QEMU may read other bytes
+/// of the images of its format than a reader should.
+pub(super) fn has_early_block(extents: &[Extent], chain: &Chain) -> bool {
+    extents.iter().any(|extent| is_in(extent, chain, |misread| misread.start))
 }
 
-/// Reports whether an extent is data of a VHDX image below a host offset.
-pub(super) fn is_below(extent: &Extent, chain: &Chain, end: HostOffset) -> bool {
+/// Reports whether QEMU may read other bytes of an extent than a reader should, if an extent lies before the first
+/// block.
+pub(super) fn is_misread(extent: &Extent, chain: &Chain) -> bool {
+    is_in(extent, chain, |misread| misread.end)
+}
+
+/// Reports whether an extent begins below a bound of the format of its layer, see `ImageDrawer::misread_blocks`.
+fn is_in(extent: &Extent, chain: &Chain, bound: fn(Range<HostOffset>) -> HostOffset) -> bool {
     let Mapping { depth, offset, .. } = extent.mapping;
     let layer = usize::try_from(depth).ok().and_then(|depth| chain.layers().get(depth));
-    offset.is_some_and(|offset| offset < end)
-        && layer.is_some_and(|layer| layer.format == ImageFormat::Vhdx)
+    let misread = layer.and_then(|layer| drawer(layer.format).misread_blocks());
+    misread.zip(offset).is_some_and(|(misread, offset)| offset < bound(misread))
 }
 
 #[cfg(test)]

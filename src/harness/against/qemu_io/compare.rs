@@ -125,8 +125,9 @@ impl QemuComparison {
         answered: &mut RecordAnswer<'_>,
     ) -> OracleResult {
         let size_bytes = disk.size_bytes / SECTOR_BYTES * SECTOR_BYTES;
-        let misread_end = answers::misread_end(disk.extents, image.chain);
-        let is_misread = |extent: &Extent| answers::is_below(extent, image.chain, misread_end);
+        let has_early_block = answers::has_early_block(disk.extents, image.chain);
+        let is_misread =
+            |extent: &Extent| has_early_block && answers::is_misread(extent, image.chain);
         differences::plan_windows(size_bytes, disk.extents, is_misread, &mut self.windows);
         let Some(folder) = self.files.folder() else { return Ok(()) };
         let data = self.data.get_or_insert_with(|| EngineData::new(folder));

@@ -1,8 +1,8 @@
 //! The mapping as QEMU prints it, compared with the engine's extents: by qemu-io, the runs of bytes that the image at
 //! the top allocates or leaves to the layers below; by a whole `qemu-img map`, each field of each extent.
 //!
-//! Named differences of a whole map: the flag `zero` of data, which depends on the holes of a file; VHDX images, of
-//! which QEMU reports no blocks; and files so long that QEMU counts their clusters for minutes.
+//! Named differences of a whole map: the flag `zero` of data, which depends on the holes of a file; images of
+//! formats of which QEMU reports no blocks; and files so long that QEMU counts their clusters for minutes.
 //!
 //! # Arithmetic
 //! The end of a part that passes 2^64 lies past the end of every disk.

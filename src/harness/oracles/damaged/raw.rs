@@ -7,7 +7,6 @@
 //! (`partition`).
 
 use crate::disk::extent::{Extent, Window};
-use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Event, Observer, State, Vital};
 use crate::disk::offsets::GuestOffset;
 use crate::harness::cases::case::Case;
@@ -111,10 +110,10 @@ impl RawJudge {
 }
 
 /// Reports whether a parent may be another one than its child names: then the child maps it, and does not read it. Only
-/// VMDK images name the identity of their parent.
+/// images in some formats name the identity of their parent.
 fn may_change_identities(chain: &Chain) -> bool {
     let above = chain.layers().split_last().map_or(&[][..], |(_, above)| above);
-    above.iter().any(|layer| layer.format == ImageFormat::Vmdk)
+    above.iter().any(|layer| layer.format.facts().has_own_parents)
 }
 
 /// Returns the number of steps that a walk of a file with `bytes` written bytes may take.
@@ -158,12 +157,12 @@ pub(super) struct Answers<'a> {
     /// The questions of the program.
     pub(super) questions: &'a [Question],
     pub(super) fuel: Fuel,
-    /// Reads may fail where the walk succeeds: for VMDK images that no longer fit their parents. Then they must only
+    /// Reads may fail where the walk succeeds: for images that no longer fit their parents. Then they must only
     /// end without a panic.
     pub(super) may_fail_to_read: bool,
     /// The parts of the disk about which the answers are known.
     pub(super) untouched: Option<Untouched<'a>>,
-    /// The answer may depend on the byte at which a question begins: for VMDK images whose extents end inside a grain.
+    /// The answer may depend on the byte at which a question begins: for images whose extents end inside a grain.
     pub(super) may_split_grains: bool,
 }
 

@@ -16,6 +16,7 @@ use crate::harness::model::{Model, PieceState, Visible};
 use crate::images::content::fill::{DeepCluster, between_stamps, fill};
 use crate::images::content::unstamped::{MAX_UNSTAMPED_BYTES, UnstampedData};
 use crate::images::content::{LookOfCluster, STAMP_BYTES, WriteContent, WriteNumber, stamp};
+use crate::images::format::looks::{self, MadeLook};
 
 use super::{OracleResult, POISON, unexpected_error, violation};
 
@@ -243,8 +244,9 @@ fn expect_write(
     match write.content() {
         WriteContent::Stamped => expect_stamped(cluster_size, (at, next), write, start, into),
         WriteContent::Look(look) => {
-            let edges = LookOfCluster::new(look, cluster_size);
-            overlay(into, start, at + edges.sector_at, look.sector());
+            let MadeLook { form, sector } = looks::made(look);
+            let edges = LookOfCluster::new(form.is_at_end, cluster_size);
+            overlay(into, start, at + edges.sector_at, sector);
             let edge = edges.stamp_at.map(|edge| at + edge);
             edge.into_iter().for_each(|edge| overlay_stamp(into, start, edge, write));
             overlay_fill(into, start, at, write, edges.between(cluster_size));

@@ -10,7 +10,7 @@ pub enum Part {
     Bitmap,
     /// Entries of the active L1 table.
     L1,
-    /// Fields of headers and footers, of VHDX's log entry, and of the markers in VMDK files.
+    /// Fields of headers and footers, of the entries of a log, and of markers before data.
     Header,
     /// Header extensions: types, lengths and contents. Also the first byte of the backing file's name.
     Extension,
@@ -28,13 +28,13 @@ pub enum Part {
     BitmapTable,
     /// First bytes of compressed clusters.
     Payload,
-    /// Entries of the tables that name blocks: the block allocation tables of VHD and VHDX, the grain tables of VMDK.
+    /// Entries of the tables that name blocks or grains.
     Table,
-    /// The bytes before the data of a block: the bitmap of VHD, the marker and the stream's head of VMDK.
+    /// The bytes before the data of a block: its bitmap, or its marker and the head of its stream.
     BlockFront,
-    /// Entries of the tables that name other structures: the region tables of VHDX, the grain directories of VMDK.
+    /// Entries of the tables that name other structures or tables.
     Directory,
-    /// The description of the disk beside the header: the metadata of VHDX, the descriptor of VMDK.
+    /// The description of the disk beside the header.
     Metadata,
 }
 
@@ -103,9 +103,9 @@ impl Part {
 /// The order of a number's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByteOrder {
-    /// The highest byte comes first, as in qcow2 and VHD.
+    /// The highest byte comes first, as in qcow2.
     BigEndian,
-    /// The lowest byte comes first, as in VHDX and VMDK.
+    /// The lowest byte comes first.
     LittleEndian,
 }
 

@@ -14,11 +14,12 @@ use std::ops::{ControlFlow, Range};
 use crate::disk::clusters::ClusterSize;
 use crate::disk::limits::MAX_ELEMENTS;
 use crate::disk::offsets::HostOffset;
-use crate::formats::vmdk::tables::Tables;
+use crate::formats::Tables as GrainTables;
 
 pub use fields::{ByteOrder, Part, StructureField, feature_names, with_reserved};
 pub(in crate::formats) use fields::{field_in_words, fields, text_in_words};
-pub use seal::{Seal, SealKind};
+pub(crate) use seal::crc32c_without;
+pub use seal::{Seal, SealKind, complement_of_sum};
 
 /// The place of a structure in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,8 +43,8 @@ pub struct Anatomy {
     omits_elements: bool,
     pub(super) cluster_size: Option<ClusterSize>,
     structures: Vec<Structure>,
-    /// The tables of a VMDK image.
-    pub(super) grain_tables: Option<Tables>,
+    /// The tables of an extent of grains.
+    pub(super) grain_tables: Option<GrainTables>,
     /// The tables of the active disk, while an image of qcow2 is read.
     pub(super) active: Vec<HostOffset>,
 }
@@ -111,8 +112,8 @@ impl Anatomy {
         self.count
     }
 
-    /// Returns the tables of a VMDK image, which give its entries their meaning.
-    pub fn grain_tables(&self) -> Option<&Tables> {
+    /// Returns the tables of an extent of grains, which give its entries their meaning.
+    pub fn grain_tables(&self) -> Option<&GrainTables> {
         self.grain_tables.as_ref()
     }
 
@@ -166,7 +167,7 @@ pub(in crate::formats) const NOTHING: Range<u64> = 0..0;
 pub struct Element {
     /// The part that the element belongs to.
     pub part: Part,
-    /// The field's name in the specification. An entry has no name, except for those of sector bitmaps in VHDX.
+    /// The field's name in the specification. An entry has no name, except for those of sector bitmaps.
     pub name: &'static str,
     /// The first byte.
     pub at: HostOffset,

@@ -1,8 +1,6 @@
 //! The checksums of structures.
 
 use crate::disk::offsets::HostOffset;
-use crate::formats::vhdx::header::Checksum;
-use crate::formats::vpc::headers::checksums;
 
 /// A checksum over a structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,9 +25,9 @@ impl Seal {
 /// How a checksum is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SealKind {
-    /// VHD: the one's complement of the sum of all other bytes, big-endian.
+    /// The one's complement of the sum of all other bytes, big-endian.
     ComplementOfSum,
-    /// VHDX: CRC-32C, little-endian. The checksum itself counts as zeros.
+    /// CRC-32C, little-endian. The checksum itself counts as zeros.
     Crc32c,
 }
 
@@ -37,8 +35,28 @@ impl SealKind {
     /// Returns the bytes of the checksum of `structure`, which lies at `inside`.
     pub fn of(self, structure: &[u8], inside: usize) -> [u8; 4] {
         match self {
-            Self::ComplementOfSum => checksums(structure, inside).0.to_be_bytes(),
-            Self::Crc32c => Checksum::of_structure(structure).get().to_le_bytes(),
+            Self::ComplementOfSum => complement_of_sum(structure, inside).0.to_be_bytes(),
+            Self::Crc32c => crc32c_without(structure, inside).to_le_bytes(),
         }
+    }
+}
+
+/// Returns the checksum of a structure as computed and as stored, big-endian, at `at`: the one's complement of the sum
+/// of all other bytes.
+pub fn complement_of_sum(structure: &[u8], at: usize) -> (u32, u32) {
+    let sum =
+        |bytes: &[u8]| bytes.iter().fold(0u32, |sum, byte| sum.wrapping_add(u32::from(*byte)));
+    let stored = structure.get(at..).and_then(|rest| rest.first_chunk::<4>());
+    let stored = stored.copied().unwrap_or_default();
+    (!sum(structure).wrapping_sub(sum(&stored)), u32::from_be_bytes(stored))
+}
+
+/// Returns the CRC-32C of a structure, whose four bytes at `at` count as zeros.
+pub(crate) fn crc32c_without(structure: &[u8], at: usize) -> u32 {
+    let (before, rest) = structure.split_at_checked(at).unwrap_or((structure, &[]));
+    let checksum = crc32c::crc32c(before);
+    match rest.split_first_chunk::<4>() {
+        Some((_, after)) => crc32c::crc32c_append(crc32c::crc32c_append(checksum, &[0; 4]), after),
+        None => checksum,
     }
 }

@@ -16,14 +16,15 @@ use crate::disk::extent::Mapping;
 use crate::disk::observer::{Event, Observer, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Layer, Storage, read_array};
+use crate::formats::Tables as GrainTables;
 use crate::formats::anatomy::{
     Anatomy, ByteOrder, FieldGroup, OffsetUnit, Part, StructureField, field_in_words,
 };
 use crate::formats::entries::{Blocks, EntryRun, block_reads, each_entries, mapping_of};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::layer::{
-    Cover, ExtentTables, FormatLayer, Named, OPEN_PIECE_BYTES, ProbedBytes, TablePieces,
-    WalkStates, whole_sectors,
+    Cover, FormatLayer, Named, OPEN_PIECE_BYTES, ProbedBytes, TablePieces, WalkStates,
+    whole_sectors,
 };
 use crate::formats::vdi::constants::{
     MAX_VDI_BLOCKS, TYPE_STATIC, VDI_BLOCK_BYTES, VDI_DISCARDED, VDI_HEADER_BYTES,
@@ -137,7 +138,7 @@ pub(crate) struct Vdi<'s, S: Storage + ?Sized> {
 impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vdi<'s, S> {
     type Buffers = ();
 
-    const STATES: WalkStates = WalkStates { outer: State::WalkVhd, inner: State::WalkVhd };
+    const STATES: WalkStates = WalkStates { outer: State::WalkBlocks, inner: State::WalkBlocks };
 
     const PARTS: &'static [Part] = &[Part::Header, Part::Table];
 
@@ -166,7 +167,7 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vdi<'s, S> {
         })
     }
 
-    fn spelled(part: Part, name: &str, value: u64, _tables: Option<&ExtentTables>) -> String {
+    fn spelled(part: Part, name: &str, value: u64, _tables: Option<&GrainTables>) -> String {
         match (part, name) {
             (Part::Table, _) if value == u64::from(u32::MAX) => "not stored".to_string(),
             (Part::Table, _) if value == u64::from(VDI_DISCARDED) => "discarded".to_string(),
@@ -201,9 +202,9 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vdi<'s, S> {
     }
 
     fn walk(&self, pieces: &mut TablePieces, cover: &mut impl Cover) -> Flow {
-        cover.observer().begin(State::WalkVhd);
+        cover.observer().begin(State::WalkBlocks);
         let data_of = |entry| self.header.data_of(entry);
-        self.blocks().walk(State::WalkVhd, data_of, &mut pieces.first, cover)
+        self.blocks().walk(State::WalkBlocks, data_of, &mut pieces.first, cover)
     }
 
     fn lookup(&self, guest: GuestOffset) -> Result<Mapping, MapError> {

@@ -1,5 +1,7 @@
 //! Numbers of the format.
 
+use crate::disk::events::rare_events;
+
 /// The first bytes of a file.
 pub const FILE_SIGNATURE: [u8; 8] = *b"vhdxfile";
 /// The unit of offsets in the block allocation table, of the log's offset and of its length, in bytes.
@@ -211,5 +213,27 @@ pub mod content {
         PAGE_83_DATA_END = "page_83_data_end" at 8, 8 bytes;
         LOGICAL_SECTOR_SIZE = "logical_sector_size" at 0, 4 bytes;
         PHYSICAL_SECTOR_SIZE = "physical_sector_size" at 0, 4 bytes;
+    }
+}
+
+rare_events! {
+    /// The rare events of the format.
+    rare of Vhdx {
+        /// Only one of the two headers of a VHDX image is valid.
+        SINGLE_HEADER = "a VHDX with one valid header",
+        /// The second header of a VHDX image counts.
+        SECOND_HEADER = "the second VHDX header counts",
+        /// Both headers of a VHDX image are the same.
+        EQUAL_HEADERS = "equal VHDX headers",
+        /// The walker searches the log of a VHDX image for entries that have to be replayed.
+        LOG = "a VHDX log is searched",
+        /// The log of a VHDX image is empty, but holds an old entry.
+        OLD_LOG = "an old entry in a VHDX log",
+        /// A VHDX image has a region and metadata that no reader knows.
+        UNKNOWN = "unknown parts of a VHDX",
+        /// A walk reads past an entry of a sector bitmap.
+        BITMAP = "a walk meets a VHDX sector bitmap",
+        /// A walk meets a block of a VHDX image whose state readers refuse.
+        UNREADABLE = "an unreadable VHDX block",
     }
 }

@@ -7,6 +7,7 @@ use crate::disk::crc32c_zeros::append_zeros;
 use crate::disk::error::StorageError;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Storage, each_data, read_array};
+use crate::formats::anatomy::crc32c_without;
 use crate::formats::error::MapError;
 use crate::formats::vhdx::constants::{
     CHECKSUM_AT, Guid, HEADER_SIGNATURE, MAX_LENGTH_BYTES, OFFSET_UNIT_BYTES, VHDX_HEADER_BYTES,
@@ -20,14 +21,7 @@ pub struct Checksum(u32);
 impl Checksum {
     /// Returns the checksum of a structure, whose own checksum counts as zeros.
     pub fn of_structure(bytes: &[u8]) -> Self {
-        let mut checksum = Self::default();
-        let (before, rest) = bytes.split_at_checked(CHECKSUM_AT).unwrap_or((bytes, &[]));
-        checksum.append(before);
-        if let Some((_, after)) = rest.split_first_chunk::<4>() {
-            checksum.append(&[0; 4]);
-            checksum.append(after);
-        }
-        checksum
+        Self(crc32c_without(bytes, CHECKSUM_AT))
     }
 
     /// Reports whether this is the checksum that a structure contains.

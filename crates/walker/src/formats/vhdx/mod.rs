@@ -19,18 +19,19 @@ use crate::disk::extent::Mapping;
 use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Layer, Storage, read_array};
+use crate::formats::Tables as GrainTables;
 use crate::formats::anatomy::{Anatomy, Part};
 use crate::formats::entries::{EntryRun, block_reads, each_entries, mapping_of};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::layer::{
-    Cover, ExtentTables, FormatLayer, Named, OPEN_PIECE_BYTES, ProbedBytes, TablePieces,
-    WalkStates, entries_of, go_on,
+    Cover, FormatLayer, Named, OPEN_PIECE_BYTES, ProbedBytes, TablePieces, WalkStates, entries_of,
+    go_on,
 };
 use crate::formats::vhdx::anatomy::spelled;
 use crate::formats::vhdx::block_table::{
     BlockState, BlockTable, STATE_MASK, STATE_UNDEFINED, STATE_UNMAPPED, each_fault,
 };
-use crate::formats::vhdx::constants::{FILE_SIGNATURE, REGION_TABLE_OFFSET};
+use crate::formats::vhdx::constants::{FILE_SIGNATURE, REGION_TABLE_OFFSET, rare};
 use crate::formats::vhdx::header::{HeaderChoice, LesserHeader, VhdxHeader};
 use crate::formats::vhdx::log::check_log;
 use crate::formats::vhdx::metadata::MetadataTable;
@@ -65,7 +66,7 @@ impl<'s, S: Storage + ?Sized> Vhdx<'s, S> {
         let mut scratch = [0; OPEN_PIECE_BYTES];
         if let Some(log) = header.log()? {
             observer.event(State::Open, Event::Log);
-            observer.rare(Rare::VhdxLog);
+            observer.rare(rare::LOG);
             check_log(image, &log, &mut scratch)?;
         }
         let log = Region::new(header.log_offset, header.log_length_bytes);
@@ -88,11 +89,11 @@ fn report_choice(choice: HeaderChoice, observer: &impl Observer) {
     let event = if choice.is_second { Event::SecondHeader } else { Event::Header };
     observer.event(State::Open, event);
     if choice.is_second {
-        observer.rare(Rare::VhdxSecondHeader);
+        observer.rare(rare::SECOND_HEADER);
     }
     match choice.other {
-        LesserHeader::Invalid => observer.rare(Rare::VhdxSingleHeader),
-        LesserHeader::Equal => observer.rare(Rare::VhdxEqualHeaders),
+        LesserHeader::Invalid => observer.rare(rare::SINGLE_HEADER),
+        LesserHeader::Equal => observer.rare(rare::EQUAL_HEADERS),
         LesserHeader::Older => {}
     }
 }
@@ -103,9 +104,12 @@ const ALL_DATA: Mapping = Mapping { present: true, zero: false, data: true, ..Ma
 impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vhdx<'s, S> {
     type Buffers = ();
 
-    const STATES: WalkStates = WalkStates { outer: State::WalkVhdx, inner: State::WalkVhdx };
+    const STATES: WalkStates =
+        WalkStates { outer: State::WalkBlockStates, inner: State::WalkBlockStates };
 
     const PARTS: &'static [Part] = &[Part::Header, Part::Table, Part::Directory, Part::Metadata];
+
+    const RARE_EVENTS: &'static [Rare] = rare::ALL;
 
     fn is_probed(first_bytes: &ProbedBytes) -> bool {
         first_bytes.starts_with(&FILE_SIGNATURE)
@@ -115,7 +119,7 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vhdx<'s, S> {
         Ok((Self::open_reporting(layer.image, observer, Err)?, None))
     }
 
-    fn spelled(part: Part, name: &str, value: u64, _tables: Option<&ExtentTables>) -> String {
+    fn spelled(part: Part, name: &str, value: u64, _tables: Option<&GrainTables>) -> String {
         spelled(part, name, value)
     }
 
@@ -145,7 +149,7 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vhdx<'s, S> {
     }
 
     fn walk(&self, pieces: &mut TablePieces, cover: &mut impl Cover) -> Flow {
-        cover.observer().begin(State::WalkVhdx);
+        cover.observer().begin(State::WalkBlockStates);
         if !self.reports_blocks {
             go_on!(cover.step());
             return Ok(cover.put(cover.end(), ALL_DATA));
@@ -162,7 +166,7 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vhdx<'s, S> {
             &mut pieces.first,
             |entries| -> Flow {
                 go_on!(cover.step());
-                cover.observer().event(State::WalkVhdx, Event::Piece);
+                cover.observer().event(State::WalkBlockStates, Event::Piece);
                 for EntryRun { indices, entry } in entries.runs() {
                     go_on!(equal_blocks(table, indices, u64::from_le_bytes(entry), cover)?);
                 }
@@ -251,14 +255,14 @@ fn report_zeros(table: &BlockTable, indices: &Range<u64>, entry: u64, observer: 
         _ => None,
     };
     if let Some(event) = event.filter(|_| blocks > 0) {
-        observer.event(State::WalkVhdx, event);
+        observer.event(State::WalkBlockStates, event);
     }
 }
 
 /// Reports an entry of a sector bitmap.
 fn report_bitmap(observer: &impl Observer) {
-    observer.event(State::WalkVhdx, Event::Bitmap);
-    observer.rare(Rare::VhdxBitmap);
+    observer.event(State::WalkBlockStates, Event::Bitmap);
+    observer.rare(rare::BITMAP);
 }
 
 /// Covers the block with the entry at `index`, unless that stands for a sector bitmap.
@@ -270,7 +274,7 @@ fn block(table: &BlockTable, index: u64, entry: u64, cover: &mut impl Cover) -> 
     let start = start_of(table, index);
     let host = start_of_data(table, index, entry);
     if host.is_err() {
-        cover.observer().rare(Rare::VhdxUnreadable);
+        cover.observer().rare(rare::UNREADABLE);
     }
     let mapping = mapping_of(host?);
     cover.cover(start, start + table.block_bytes.into(), mapping)

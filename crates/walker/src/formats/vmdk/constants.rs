@@ -1,5 +1,7 @@
 //! Numbers of the format, and the bounds of QEMU (`block/vmdk.c`).
 
+use crate::disk::events::rare_events;
+
 /// The first bytes of a sparse extent.
 pub const SPARSE_MAGIC: [u8; 4] = *b"KDMV";
 /// The first bytes of a sparse extent as ESX writes it.
@@ -180,5 +182,33 @@ pub mod stream {
     fields! {
         ZLIB_HEADER = "zlib_header" at 0, 2 bytes;
         DEFLATE = "deflate" at 2, 4 bytes;
+    }
+}
+
+rare_events! {
+    /// The rare events of the format.
+    rare of Vmdk {
+        /// A footer of a VMDK image replaces its header.
+        FOOTER = "a VMDK footer counts",
+        /// A VMDK image has an extent as ESX writes it.
+        COWD = "a COWD extent",
+        /// A walk meets a grain of zeros.
+        ZERO_GRAIN = "a zero grain",
+        /// The grains of a VMDK image are compressed, and markers precede them.
+        MARKED = "compressed grains with markers",
+        /// The grains of a VMDK image are compressed, without markers.
+        UNMARKED = "compressed grains without markers",
+        /// The grain tables of a VMDK image are shorter than a sector.
+        SHORT_TABLE = "grain tables below a sector",
+        /// Two entries of a grain directory name the same table, and no entry between them names one.
+        SHARED_TABLE = "a grain table is shared",
+        /// A grain begins past the end of its file.
+        PAST_FILE = "a grain past the file",
+        /// A VMDK image has an extent without tables.
+        FLAT = "a flat VMDK extent",
+        /// A VMDK image has an seSparse extent.
+        SE_SPARSE = "an seSparse extent",
+        /// A VMDK image has a parent.
+        PARENT = "a VMDK parent",
     }
 }

@@ -40,7 +40,7 @@ use crate::formats::layer::{
 };
 use crate::formats::vmdk::anatomy::spelled;
 use crate::formats::vmdk::check::check;
-use crate::formats::vmdk::constants::{COWD_MAGIC, SPARSE_MAGIC};
+use crate::formats::vmdk::constants::{COWD_MAGIC, SPARSE_MAGIC, rare};
 use crate::formats::vmdk::descriptor::{ExtentLine, is_probed};
 use crate::formats::vmdk::head::{Identity, ImageLayout};
 use crate::formats::vmdk::inflate::{StoredGrain, ZlibInflater};
@@ -59,6 +59,8 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vmdk<'s, S> {
     const PARTS: &'static [Part] =
         &[Part::Header, Part::Table, Part::BlockFront, Part::Directory, Part::Metadata];
 
+    const RARE_EVENTS: &'static [Rare] = rare::ALL;
+
     fn is_probed(first_bytes: &ProbedBytes) -> bool {
         [SPARSE_MAGIC, COWD_MAGIC].iter().any(|magic| first_bytes.starts_with(magic))
             || is_probed(first_bytes)
@@ -68,7 +70,7 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vmdk<'s, S> {
         let vmdk = Self::open_with(layer, &ImageLayout::read(layer.image)?, observer)?;
         let has_parent = vmdk.identity.parent_name.is_some();
         if has_parent {
-            observer.rare(Rare::VmdkParent);
+            observer.rare(rare::PARENT);
             observer.event(State::Open, Event::Backing);
         }
         Ok((vmdk, has_parent.then_some(Some(ImageFormat::Vmdk))))
@@ -192,7 +194,7 @@ impl<'s, S: Storage + ?Sized> Vmdk<'s, S> {
 
 /// The facts about an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VmdkFacts {
+pub struct ExtentsFacts {
     /// The identity of the image, and the reference to its parent.
     pub identity: Identity,
     /// The size of the disk that a guest sees.
@@ -227,7 +229,7 @@ pub struct ExtentUnit {
 ///
 /// # Errors
 /// QEMU refuses the image, `layer` lacks the file of an extent, or a read failed.
-pub fn vmdk_facts<S: Storage + ?Sized>(layer: &Layer<'_, S>) -> Result<VmdkFacts, MapError> {
+pub fn extents_facts<S: Storage + ?Sized>(layer: &Layer<'_, S>) -> Result<ExtentsFacts, MapError> {
     let layout = ImageLayout::read(layer.image)?;
     let vmdk = Vmdk::open_with(layer, &layout, &())?;
     let lines = layout.extents().iter().cloned().map(Some).chain(std::iter::repeat(None));
@@ -242,7 +244,7 @@ pub fn vmdk_facts<S: Storage + ?Sized>(layer: &Layer<'_, S>) -> Result<VmdkFacts
         false => layout.create_type(),
     };
     let size_bytes = vmdk.size_bytes();
-    Ok(VmdkFacts { identity: vmdk.identity, size_bytes, create_type, extents })
+    Ok(ExtentsFacts { identity: vmdk.identity, size_bytes, create_type, extents })
 }
 
 fn unit_of(data: &ExtentData) -> ExtentUnit {

@@ -1,13 +1,13 @@
 //! Opens an image and its extents, with the checks that QEMU makes (`block/vmdk.c`, `vmdk_open`).
 
 use crate::disk::extent::Mapping;
-use crate::disk::observer::{Event, Observer, Rare, State};
+use crate::disk::observer::{Event, Observer, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Layer, Storage};
 use crate::formats::error::MapError;
 use crate::formats::vmdk::constants::{
     COWD_MAGIC, DIRECTORY_AT_END, HEADER_BYTES, MAX_LENGTH_BYTES, SECTOR_BYTES, SPARSE_MAGIC,
-    STREAM_FOOTER_BYTES,
+    STREAM_FOOTER_BYTES, rare,
 };
 use crate::formats::vmdk::descriptor::ExtentKind;
 use crate::formats::vmdk::head::{Identity, ImageLayout, first_sector, sectors_of};
@@ -40,8 +40,8 @@ impl<'s, S: Storage + ?Sized> Vmdk<'s, S> {
         }
         for (line, file) in layout.extents().iter().zip(layer.extents) {
             match line.kind {
-                ExtentKind::Flat(_) => observer.rare(Rare::VmdkFlat),
-                ExtentKind::SeSparse => observer.rare(Rare::VmdkSeSparse),
+                ExtentKind::Flat(_) => observer.rare(rare::FLAT),
+                ExtentKind::SeSparse => observer.rare(rare::SE_SPARSE),
                 ExtentKind::Sparse => {}
             }
             observer.event(State::Open, Event::Extent);
@@ -85,7 +85,7 @@ fn sparse<S: Storage + ?Sized>(
     let first = first_sector(file)?;
     observer.event(State::Open, Event::Header);
     if first.starts_with(&COWD_MAGIC) {
-        observer.rare(Rare::VmdkCowd);
+        observer.rare(rare::COWD);
         let header = CowdHeader::read(&first);
         let tables = header.tables()?;
         let data = match header.is_divisible() {
@@ -108,7 +108,7 @@ fn sparse<S: Storage + ?Sized>(
         file.read_at(HostOffset::new(at), &mut bytes)?;
         header = footer_header(&bytes)?;
         observer.event(State::Open, Event::Footer);
-        observer.rare(Rare::VmdkFooter);
+        observer.rare(rare::FOOTER);
     }
     let tables = header.tables(sectors_of(file))?;
     report_tables(&tables, observer);
@@ -119,12 +119,12 @@ fn sparse<S: Storage + ?Sized>(
 fn report_tables(tables: &Tables, observer: &impl Observer) {
     observer.event(State::Open, Event::Directory);
     match tables.kind {
-        GrainKind::Compressed { has_marker: true } => observer.rare(Rare::VmdkMarked),
-        GrainKind::Compressed { has_marker: false } => observer.rare(Rare::VmdkUnmarked),
+        GrainKind::Compressed { has_marker: true } => observer.rare(rare::MARKED),
+        GrainKind::Compressed { has_marker: false } => observer.rare(rare::UNMARKED),
         GrainKind::Plain | GrainKind::SeSparse(_) => {}
     }
     if tables.table_bytes() < SECTOR_BYTES {
-        observer.rare(Rare::VmdkShortTable);
+        observer.rare(rare::SHORT_TABLE);
     }
 }
 

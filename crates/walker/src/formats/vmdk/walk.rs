@@ -2,12 +2,13 @@
 
 use std::ops::ControlFlow;
 
-use crate::disk::observer::{Event, Observer, Rare, State};
+use crate::disk::observer::{Event, Observer, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::Storage;
 use crate::formats::entries::{Entries, EntryRun, each_entries};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::layer::{Cover, FormatLayer, HoldingFile, go_on};
+use crate::formats::vmdk::constants::rare;
 use crate::formats::vmdk::tables::{Grain, GrainKind, Tables};
 
 use super::open::{ExtentData, NO_DIRECTORY_ENTRY, OpenExtent, Vmdk};
@@ -110,7 +111,7 @@ impl<S: Storage + ?Sized, C: Cover> ExtentWalk<'_, '_, S, C> {
         match previous == Some(table) {
             true => {
                 observer.event(State::WalkDirectory, Event::SharedTable);
-                observer.rare(Rare::VmdkSharedTable);
+                observer.rare(rare::SHARED_TABLE);
             }
             false => observer.event(State::WalkDirectory, Event::Table),
         }
@@ -167,12 +168,12 @@ impl<S: Storage + ?Sized, C: Cover> ExtentWalk<'_, '_, S, C> {
     fn report_grain(&self, grain: Grain) {
         let observer = self.cover.observer();
         match grain {
-            Grain::Zero => observer.rare(Rare::VmdkZeroGrain),
+            Grain::Zero => observer.rare(rare::ZERO_GRAIN),
             Grain::At(host)
                 if observer.observes() && host.get() >= self.extent.file.length_bytes() =>
             {
                 observer.event(State::WalkGrains, Event::PastFile);
-                observer.rare(Rare::VmdkPastFile);
+                observer.rare(rare::PAST_FILE);
             }
             Grain::At(_) | Grain::Unallocated => {}
         }

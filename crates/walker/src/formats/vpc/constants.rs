@@ -1,5 +1,7 @@
 //! Numbers of the format.
 
+use crate::disk::events::rare_events;
+
 /// The first bytes of a footer.
 pub const COOKIE: [u8; 8] = *b"conectix";
 /// The length of a footer in bytes.
@@ -64,5 +66,25 @@ pub mod dynamic_header {
         MAX_TABLE_ENTRIES = "max_table_entries" at 28, 4 bytes, maps;
         BLOCK_SIZE = "block_size" at 32, 4 bytes, maps;
         CHECKSUM = "checksum" at 36, 4 bytes;
+    }
+}
+
+rare_events! {
+    /// The rare events of the format.
+    rare of Vpc {
+        /// The creator of a VHD image states the size of the disk by its geometry.
+        GEOMETRY = "a VHD of its geometry's size",
+        /// The dynamic header of a VHD image does not follow the first footer.
+        HEADER_GAP = "a gap before a VHD header",
+        /// All blocks of a VHD image lie before the block allocation table.
+        TABLE_LAST = "a VHD table behind the blocks",
+        /// A block of a VHD image begins 1 TiB or more after the beginning of the file.
+        FAR_BLOCK = "a VHD block past 1 TiB",
+        /// The blocks of a VHD image are so small that QEMU expects no bitmaps.
+        NO_BITMAP = "VHD blocks without bitmaps",
+        /// A VHD image stores a block past the end of the disk.
+        SPARE_BLOCK = "a VHD block past the disk",
+        /// A VHD image begins with a footer that states a fixed disk.
+        TYPE_FIXED = "a VHD footer of the wrong type",
     }
 }

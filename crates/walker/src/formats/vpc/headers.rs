@@ -2,6 +2,7 @@
 //! disk.
 
 use crate::disk::offsets::HostOffset;
+pub use crate::formats::anatomy::complement_of_sum as checksums;
 use crate::formats::error::MapError;
 use crate::formats::vpc::constants::{
     CHS_CREATORS, COOKIE, DYNAMIC_COOKIE, DYNAMIC_HEADER_BYTES, FOOTER_BYTES, MAX_CHS_SECTORS,
@@ -96,16 +97,6 @@ impl Footer {
             false => self.current_size_bytes / SECTOR_BYTES,
         }
     }
-}
-
-/// Returns the checksum of a structure as computed and as stored, big-endian, at `at`: the one's complement of the sum
-/// of all other bytes.
-pub fn checksums(structure: &[u8], at: usize) -> (u32, u32) {
-    let sum =
-        |bytes: &[u8]| bytes.iter().fold(0u32, |sum, byte| sum.wrapping_add(u32::from(*byte)));
-    let stored = structure.get(at..).and_then(|rest| rest.first_chunk::<4>());
-    let stored = stored.copied().unwrap_or_default();
-    (!sum(structure).wrapping_sub(sum(&stored)), u32::from_be_bytes(stored))
 }
 
 /// The fields of a dynamic header that a reader needs. QEMU checks neither its checksum nor its version.

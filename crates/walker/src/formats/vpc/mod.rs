@@ -16,16 +16,17 @@ use crate::disk::extent::Mapping;
 use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Layer, Storage};
+use crate::formats::Tables as GrainTables;
 use crate::formats::anatomy::{Anatomy, Part};
 use crate::formats::entries::{Blocks, block_reads, each_entries, mapping_of};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::layer::{
-    Cover, ExtentTables, FormatLayer, Named, OPEN_PIECE_BYTES, ProbedBytes, TablePieces,
-    WalkStates, go_on, in_place, whole_sectors,
+    Cover, FormatLayer, Named, OPEN_PIECE_BYTES, ProbedBytes, TablePieces, WalkStates, go_on,
+    in_place, whole_sectors,
 };
 use crate::formats::vpc::anatomy::spelled;
 use crate::formats::vpc::constants::{
-    COOKIE, DYNAMIC_HEADER_BYTES, FOOTER_BYTES, SECTOR_BYTES, TYPE_FIXED, UNALLOCATED,
+    COOKIE, DYNAMIC_HEADER_BYTES, FOOTER_BYTES, SECTOR_BYTES, TYPE_FIXED, UNALLOCATED, rare,
 };
 use crate::formats::vpc::headers::{DynamicHeader, Footer};
 
@@ -95,12 +96,12 @@ impl StoredBlocks {
     fn report(&self, footer: &Footer, header: &DynamicHeader, observer: &impl Observer) {
         let highest = self.highest.and_then(|entry| header.data_of(entry));
         for (rare, fires) in [
-            (Rare::VhdHeaderGap, footer.data_offset != FOOTER_BYTES as u64),
-            (Rare::VhdTableLast, highest.is_some_and(|data| data < header.table_offset)),
-            (Rare::VhdFarBlock, highest.is_some_and(|data| data.get() >= FAR_BYTES)),
-            (Rare::VhdNoBitmap, header.bitmap_bytes() == 0),
-            (Rare::VhdSpareBlock, self.is_past_end),
-            (Rare::VhdTypeFixed, footer.disk_type == TYPE_FIXED),
+            (rare::HEADER_GAP, footer.data_offset != FOOTER_BYTES as u64),
+            (rare::TABLE_LAST, highest.is_some_and(|data| data < header.table_offset)),
+            (rare::FAR_BLOCK, highest.is_some_and(|data| data.get() >= FAR_BYTES)),
+            (rare::NO_BITMAP, header.bitmap_bytes() == 0),
+            (rare::SPARE_BLOCK, self.is_past_end),
+            (rare::TYPE_FIXED, footer.disk_type == TYPE_FIXED),
         ] {
             if fires {
                 observer.rare(rare);
@@ -141,9 +142,11 @@ fn check_ends<S: Storage + ?Sized>(
 impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vpc<'s, S> {
     type Buffers = ();
 
-    const STATES: WalkStates = WalkStates { outer: State::WalkVhd, inner: State::WalkVhd };
+    const STATES: WalkStates = WalkStates { outer: State::WalkBlocks, inner: State::WalkBlocks };
 
     const PARTS: &'static [Part] = &[Part::Header, Part::Table, Part::BlockFront];
+
+    const RARE_EVENTS: &'static [Rare] = rare::ALL;
 
     fn is_probed(first_bytes: &ProbedBytes) -> bool {
         first_bytes.starts_with(&COOKIE)
@@ -155,7 +158,7 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vpc<'s, S> {
         let (footer, is_dynamic) = footer(image)?;
         observer.event(State::Open, Event::Footer);
         if footer.states_geometry() {
-            observer.rare(Rare::VhdGeometry);
+            observer.rare(rare::GEOMETRY);
         }
         let size_bytes = footer.virtual_size_bytes();
         let blocks = match is_dynamic {
@@ -176,7 +179,7 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vpc<'s, S> {
         Ok((Self { image, size_bytes, blocks }, None))
     }
 
-    fn spelled(part: Part, name: &str, value: u64, _tables: Option<&ExtentTables>) -> String {
+    fn spelled(part: Part, name: &str, value: u64, _tables: Option<&GrainTables>) -> String {
         spelled(part, name, value)
     }
 
@@ -193,15 +196,15 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vpc<'s, S> {
     }
 
     fn walk(&self, pieces: &mut TablePieces, cover: &mut impl Cover) -> Flow {
-        cover.observer().begin(State::WalkVhd);
+        cover.observer().begin(State::WalkBlocks);
         let Some(header) = &self.blocks else {
             go_on!(cover.step());
-            cover.observer().event(State::WalkVhd, Event::Normal);
+            cover.observer().event(State::WalkBlocks, Event::Normal);
             let (from, end) = (in_place(cover.position()), cover.end());
             return Ok(cover.put(end, mapping_of(Some(from))));
         };
         let data_of = |entry| header.data_of(u32::from_be_bytes(entry));
-        self.table(header).walk(State::WalkVhd, data_of, &mut pieces.first, cover)
+        self.table(header).walk(State::WalkBlocks, data_of, &mut pieces.first, cover)
     }
 
     fn lookup(&self, guest: GuestOffset) -> Result<Mapping, MapError> {
