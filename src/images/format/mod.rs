@@ -90,8 +90,15 @@ pub struct PlainForm {
     pub operations: &'static str,
 }
 
+impl PlainForm {
+    /// Creates an image whose program writes [`TWO_BLOCKS`].
+    pub const fn of_two_blocks(name: &'static str, operands: &'static str, form: u16) -> Self {
+        Self { name, operands, form, operations: TWO_BLOCKS }
+    }
+}
+
 /// Operations that write two blocks in reverse order, and leave holes.
-pub const TWO_BLOCKS: &str = "write at=start+6 clusters=1\nwrite at=start+1 clusters=1";
+const TWO_BLOCKS: &str = "write at=start+6 clusters=1\nwrite at=start+1 clusters=1";
 
 /// The harness's knowledge of a format: the images that it builds, their damage, and the rules that readers enforce.
 /// Each method of a format without the feature keeps its default.

@@ -23,9 +23,7 @@ use super::damage::{FieldChange, Transform};
 use super::files::LayerFiles;
 use super::files::image::Image;
 use super::format::file_plan::{BlockPlaces, FilePlan, TableReach};
-use super::format::{
-    BuildBuffers, CreateOption, ImageDrawer, NewLayer, PlainForm, TWO_BLOCKS, put_fields,
-};
+use super::format::{BuildBuffers, CreateOption, ImageDrawer, NewLayer, PlainForm, put_fields};
 use super::qcow2::tables::ClusterMapping;
 use super::qcow2::{BLOCK_ENTRY_BYTES, Builder, MappedCluster, report_structures, write_table};
 
@@ -118,21 +116,11 @@ impl ImageDrawer for Drawer {
     }
 
     fn plain_forms(&self) -> &'static [PlainForm] {
-        const OPERANDS: &str = "size=8<<20+0";
-        &[
-            PlainForm {
-                name: "dynamic VDI disk",
-                operands: OPERANDS,
-                form: 0,
-                operations: TWO_BLOCKS,
-            },
-            PlainForm {
-                name: "static VDI disk",
-                operands: OPERANDS,
-                form: 1,
-                operations: TWO_BLOCKS,
-            },
-        ]
+        const FORMS: &[PlainForm] = &[
+            PlainForm::of_two_blocks("dynamic VDI disk", "size=8<<20+0", 0),
+            PlainForm::of_two_blocks("static VDI disk", "size=8<<20+0", 1),
+        ];
+        FORMS
     }
 
     fn attacks(&self) -> &'static [&'static [FieldChange]] {

@@ -16,6 +16,8 @@ use crate::formats::vhdx::constants::{
 };
 use crate::images::format::{part, put_fields, seal, size_in};
 
+use super::form::{RegionOffsets, VhdxForm};
+
 /// The identifier of the file, with the name of its creator in UTF-16.
 pub const FILE_IDENTIFIER: &[u8] = b"vhdxfileq\0c\0o\0w\0f\0u\0z\0z\0";
 /// The offset of the first metadata item in its region.
@@ -27,21 +29,6 @@ const UNKNOWN_IDS: [Guid; 3] = [[0xA1; 16], [0xB2; 16], [0xC3; 16]];
 /// The flags of metadata items beside [`METADATA_REQUIRED`]: of a user, of the disk.
 const USER: u32 = 1;
 const OF_DISK: u32 = 2;
-
-/// The state of a block in its entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EntryState {
-    /// The file does not define the content.
-    NotPresent = 0,
-    /// The content may be anything.
-    Undefined = 1,
-    /// The content is zeros.
-    Zero = 2,
-    /// The guest discarded the block.
-    Unmapped = 3,
-    /// The file stores the block.
-    Present = 6,
-}
 
 /// A header.
 #[derive(Clone, Copy, Debug)]
@@ -81,56 +68,45 @@ impl HeaderPlan {
     }
 }
 
-/// The places of the regions.
-#[derive(Clone, Copy, Debug)]
-pub struct RegionTablePlan {
-    /// The offset and the length of the block allocation table's region.
-    pub table: (u64, u64),
-    /// The offset of the metadata region, which has 1 MiB.
-    pub metadata: u64,
-    /// The offset of a region that no reader knows, likewise.
-    pub unknown: Option<u64>,
-    /// The entries have the reverse order.
-    pub is_reversed: bool,
-}
-
 /// The longest region table.
 pub const MAX_REGION_TABLE_BYTES: usize = REGION_ENTRIES_AT + 3 * REGION_ENTRY_BYTES;
 
-impl RegionTablePlan {
-    /// Returns the bytes of the table, with zeros at their end.
-    pub fn encode(&self) -> [u8; MAX_REGION_TABLE_BYTES] {
-        let mut regions = [
-            Some((BAT_REGION, self.table, REGION_REQUIRED)),
-            Some((METADATA_REGION, (self.metadata, OFFSET_UNIT_BYTES), REGION_REQUIRED)),
-            self.unknown.map(|offset| (UNKNOWN_IDS[0], (offset, OFFSET_UNIT_BYTES), 0)),
-        ];
-        if self.is_reversed {
-            regions.reverse();
-        }
-        let mut bytes = [0; MAX_REGION_TABLE_BYTES];
-        let count = regions.iter().flatten().count() as u64;
-        let head = [
-            (region_table::SIGNATURE, u32::from_le_bytes(REGION_TABLE_SIGNATURE).into()),
-            (region_table::ENTRY_COUNT, count),
-        ];
-        put_fields(&mut bytes, ByteOrder::LittleEndian, &head);
-        let entries = bytes[REGION_ENTRIES_AT..].chunks_exact_mut(REGION_ENTRY_BYTES);
-        for ((id, (offset, length), required), entry) in regions.into_iter().flatten().zip(entries)
-        {
-            let [low, high] = halves(id);
-            let numbers = [
-                (region::GUID, low),
-                (region::GUID_END, high),
-                (region::FILE_OFFSET, offset),
-                (region::LENGTH, length),
-                (region::REQUIRED, required.into()),
-            ];
-            put_fields(entry, ByteOrder::LittleEndian, &numbers);
-        }
-        put_checksum(&mut bytes, region_table::CHECKSUM, REGION_TABLE_BYTES);
-        bytes
+/// Returns the bytes of the region table, with zeros at their end. The region of the block allocation table has
+/// `table_bytes`.
+pub fn region_table(
+    form: VhdxForm,
+    places: &RegionOffsets,
+    table_bytes: u64,
+) -> [u8; MAX_REGION_TABLE_BYTES] {
+    let mut regions = [
+        Some((BAT_REGION, (places.table, table_bytes), REGION_REQUIRED)),
+        Some((METADATA_REGION, (places.metadata, OFFSET_UNIT_BYTES), REGION_REQUIRED)),
+        places.unknown.map(|offset| (UNKNOWN_IDS[0], (offset, OFFSET_UNIT_BYTES), 0)),
+    ];
+    if form.is_reversed() {
+        regions.reverse();
     }
+    let mut bytes = [0; MAX_REGION_TABLE_BYTES];
+    let count = regions.iter().flatten().count() as u64;
+    let head = [
+        (region_table::SIGNATURE, u32::from_le_bytes(REGION_TABLE_SIGNATURE).into()),
+        (region_table::ENTRY_COUNT, count),
+    ];
+    put_fields(&mut bytes, ByteOrder::LittleEndian, &head);
+    let entries = bytes[REGION_ENTRIES_AT..].chunks_exact_mut(REGION_ENTRY_BYTES);
+    for ((id, (offset, length), required), entry) in regions.into_iter().flatten().zip(entries) {
+        let [low, high] = halves(id);
+        let numbers = [
+            (region::GUID, low),
+            (region::GUID_END, high),
+            (region::FILE_OFFSET, offset),
+            (region::LENGTH, length),
+            (region::REQUIRED, required.into()),
+        ];
+        put_fields(entry, ByteOrder::LittleEndian, &numbers);
+    }
+    put_checksum(&mut bytes, region_table::CHECKSUM, REGION_TABLE_BYTES);
+    bytes
 }
 
 /// Returns the numbers in the two halves of an identifier.
@@ -142,22 +118,12 @@ fn halves(id: Guid) -> [u64; 2] {
 /// The values of the metadata.
 #[derive(Clone, Copy, Debug)]
 pub struct MetadataPlan {
+    /// The variety of the image.
+    pub form: VhdxForm,
     /// The size of a block in bytes.
     pub block_bytes: u32,
-    /// The disk is fixed.
-    pub is_fixed: bool,
     /// The size of the disk in bytes, whole sectors.
     pub size_bytes: u64,
-    /// The size of a physical sector in bytes.
-    pub physical_sector_bytes: u32,
-    /// Fills the identifier of the disk.
-    pub decoration: u16,
-    /// There are items that no reader knows.
-    pub has_unknown: bool,
-    /// The entries of the table have the reverse order. The items themselves do not.
-    pub is_reversed: bool,
-    /// The number of bytes between two items.
-    pub gap_bytes: u32,
 }
 
 /// An item: its identifier, its flags, and its bytes. Only the first ones, the length, belong to the item.
@@ -165,19 +131,24 @@ type Item = (Guid, u32, (u64, u64), u32);
 
 impl MetadataPlan {
     fn items(&self) -> [Option<Item>; 7] {
-        let parameters = u64::from(self.block_bytes) | u64::from(self.is_fixed) << 32;
+        let parameters = u64::from(self.block_bytes) | u64::from(self.form.is_fixed()) << 32;
         let sector = |bytes: u32| (u64::from(bytes), 0);
-        let unknown = |item| Some(item).filter(|_| self.has_unknown);
+        let unknown = |item| Some(item).filter(|_| self.form.has_unknown());
         [
             Some((FILE_PARAMETERS, METADATA_REQUIRED, (parameters, 0), 8)),
             unknown((UNKNOWN_IDS[1], USER, (u64::MAX, 0), 9)),
             Some((VIRTUAL_DISK_SIZE, OF_DISK | METADATA_REQUIRED, (self.size_bytes, 0), 8)),
-            Some((PAGE_83, OF_DISK | METADATA_REQUIRED, (u64::from(self.decoration), 1), 16)),
+            Some((
+                PAGE_83,
+                OF_DISK | METADATA_REQUIRED,
+                (u64::from(self.form.decoration()), 1),
+                16,
+            )),
             Some((LOGICAL_SECTOR_SIZE, OF_DISK | METADATA_REQUIRED, sector(GUEST_SECTOR_BYTES), 4)),
             Some((
                 PHYSICAL_SECTOR_SIZE,
                 OF_DISK | METADATA_REQUIRED,
-                sector(self.physical_sector_bytes),
+                sector(self.form.physical_sector_bytes()),
                 4,
             )),
             // An item without bytes has no offset.
@@ -193,10 +164,11 @@ impl MetadataPlan {
             let offset = if length == 0 { 0 } else { next };
             let bytes = (u128::from(high) << 64 | u128::from(low)).to_le_bytes();
             write(offset.into(), bytes.get(..length as usize).unwrap_or(&bytes));
-            next = next.saturating_add(length).saturating_add(self.gap_bytes);
+            next = next.saturating_add(length).saturating_add(self.form.item_gap_bytes());
             Some((id, offset, length, flags))
         });
-        if self.is_reversed {
+        // The items themselves keep their order.
+        if self.form.is_reversed() {
             entries.reverse();
         }
         let mut bytes = [0; METADATA_ENTRIES_AT + 7 * METADATA_ENTRY_BYTES];

@@ -6,8 +6,6 @@ use crate::disk::image_format::ImageFormat;
 use crate::formats::vhdx::constants::{BAT_ENTRY_BYTES, GUEST_SECTOR_BYTES, OFFSET_UNIT_BYTES};
 use crate::images::format::file_plan::{BlockPlaces, FilePlan, TableReach};
 
-use super::encoding::EntryState;
-
 /// The variety of a VHDX image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VhdxForm {
@@ -58,6 +56,21 @@ enum RegionKind {
     Table,
     Metadata,
     Unknown,
+}
+
+/// The state of a block in its entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryState {
+    /// The file does not define the content.
+    NotPresent = 0,
+    /// The content may be anything.
+    Undefined = 1,
+    /// The content is zeros.
+    Zero = 2,
+    /// The guest discarded the block.
+    Unmapped = 3,
+    /// The file stores the block.
+    Present = 6,
 }
 
 /// The content of the header that does not count.

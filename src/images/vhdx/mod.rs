@@ -25,13 +25,11 @@ use super::damage::{FieldChange, Transform};
 use super::files::LayerFiles;
 use super::files::image::Image;
 use super::format::file_plan::{BlockPlaces, FilePlan, TableReach};
-use super::format::{BuildBuffers, CreateOption, ImageDrawer, NewLayer, PlainForm, TWO_BLOCKS};
+use super::format::{BuildBuffers, CreateOption, ImageDrawer, NewLayer, PlainForm};
 use super::qcow2::tables::ClusterMapping;
 use super::qcow2::{Builder, MappedCluster, report_structures};
-use encoding::{
-    EntryState, FILE_IDENTIFIER, HeaderPlan, MetadataPlan, OLD_LOG_ID, RegionTablePlan,
-};
-use form::{OtherHeader, RegionOffsets, SPARE_FILE_BYTES, VhdxForm};
+use encoding::{FILE_IDENTIFIER, HeaderPlan, MetadataPlan, OLD_LOG_ID};
+use form::{EntryState, OtherHeader, RegionOffsets, SPARE_FILE_BYTES, VhdxForm};
 
 /// The drawer of the format.
 pub struct Drawer;
@@ -110,8 +108,9 @@ impl ImageDrawer for Drawer {
     }
 
     fn plain_forms(&self) -> &'static [PlainForm] {
-        const OPERANDS: &str = "cluster_bits=9 size=8<<20+0";
-        &[PlainForm { name: "VHDX disk", operands: OPERANDS, form: 0, operations: TWO_BLOCKS }]
+        const FORMS: &[PlainForm] =
+            &[PlainForm::of_two_blocks("VHDX disk", "cluster_bits=9 size=8<<20+0", 0)];
+        FORMS
     }
 
     fn attacks(&self) -> &'static [&'static [FieldChange]] {
@@ -148,7 +147,10 @@ fn build(
     let regions = form.regions(blocks_end, length);
     image.write(HostOffset::ZERO, FILE_IDENTIFIER);
     write_headers(image, form, &regions);
-    write_region_tables(image, form, &regions, length);
+    let region_table = encoding::region_table(form, &regions, length);
+    for offset in REGION_TABLE_OFFSETS {
+        image.write(HostOffset::new(offset), &region_table);
+    }
     write_metadata(image, form, builder, regions.metadata);
     table.write(image, HostOffset::new(regions.table), mapped, form, places);
     let end = write_blocks(image, builder, mapped, places).max(regions.end);
@@ -215,32 +217,12 @@ fn write_headers(image: &mut Image, form: VhdxForm, regions: &RegionOffsets) {
     }
 }
 
-fn write_region_tables(
-    image: &mut Image,
-    form: VhdxForm,
-    regions: &RegionOffsets,
-    table_bytes: u64,
-) {
-    let RegionOffsets { table, metadata, unknown, .. } = *regions;
-    let is_reversed = form.is_reversed();
-    let table = (table, table_bytes);
-    let bytes = RegionTablePlan { table, metadata, unknown, is_reversed }.encode();
-    for offset in REGION_TABLE_OFFSETS {
-        image.write(HostOffset::new(offset), &bytes);
-    }
-}
-
 fn write_metadata(image: &mut Image, form: VhdxForm, builder: &Builder, region: u64) {
     let plan = builder.plan();
     let metadata = MetadataPlan {
+        form,
         block_bytes: u32::try_from(plan.geometry.cluster_size.bytes()).unwrap_or(u32::MAX),
-        is_fixed: form.is_fixed(),
         size_bytes: plan.virtual_size_bytes().max(GUEST_SECTOR_BYTES.into()),
-        physical_sector_bytes: form.physical_sector_bytes(),
-        decoration: form.decoration(),
-        has_unknown: form.has_unknown(),
-        is_reversed: form.is_reversed(),
-        gap_bytes: form.item_gap_bytes(),
     };
     metadata.encode(|offset, bytes| {
         image.write(HostOffset::new(region.saturating_add(offset)), bytes);

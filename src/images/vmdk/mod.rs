@@ -35,7 +35,7 @@ use super::files::LayerFiles;
 use super::files::image::Image;
 use super::format::file_plan::{ExtentForm, ExtentPlan, FilePlan, TableReach};
 use super::format::{
-    BuildBuffers, DrawBelow, DrawnOptions, ImageDrawer, NewDisk, NewLayer, PlainForm, TWO_BLOCKS,
+    BuildBuffers, DrawBelow, DrawnOptions, ImageDrawer, NewDisk, NewLayer, PlainForm,
 };
 use super::qcow2::payload::PayloadKind;
 use super::qcow2::tables::ClusterMapping;
@@ -119,15 +119,16 @@ impl ImageDrawer for Drawer {
         const OPERANDS: &str = "size=8<<16+0";
         const COMPRESSED: &str =
             "compress at=start+6 clusters=1 shape=half skew=packed\nwrite at=start+1 clusters=1";
-        &[
-            PlainForm { name: "VMDK disk", operands: OPERANDS, form: 0, operations: TWO_BLOCKS },
+        const FORMS: &[PlainForm] = &[
+            PlainForm::of_two_blocks("VMDK disk", OPERANDS, 0),
             PlainForm {
                 name: "compressed VMDK disk",
                 operands: OPERANDS,
                 form: 544,
                 operations: COMPRESSED,
             },
-        ]
+        ];
+        FORMS
     }
 
     fn attacks(&self) -> &'static [&'static [FieldChange]] {

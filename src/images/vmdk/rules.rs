@@ -310,7 +310,8 @@ pub(super) fn broken_entries(image: &Image, take: &mut dyn FnMut(BrokenEntry)) {
         let copy = tables.copy_of_table(index);
         tables.each_grain((index, offset_of(table)), |grain_index, sector| {
             let at = (grain_index - index * per_table) * 4;
-            if !copy.is_none_or(|copy| bytes.little(copy.saturating_add(at), 4) == sector) {
+            let differs = |copy: u64| bytes.little(copy.saturating_add(at), 4) != sector;
+            if copy.is_some_and(differs) {
                 return;
             }
             let front = broken_front(&bytes, offset_of(sector), grain, tables.has_markers);

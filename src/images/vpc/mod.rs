@@ -22,7 +22,7 @@ use super::damage::{FieldChange, Transform};
 use super::files::LayerFiles;
 use super::files::image::Image;
 use super::format::file_plan::{BlockPlaces, FilePlan, TableReach};
-use super::format::{BuildBuffers, CreateOption, ImageDrawer, NewLayer, PlainForm, TWO_BLOCKS};
+use super::format::{BuildBuffers, CreateOption, ImageDrawer, NewLayer, PlainForm};
 use super::qcow2::{
     BLOCK_ENTRY_BYTES, Builder, MappedCluster, ONES, report_structures, write_table,
 };
@@ -117,21 +117,11 @@ impl ImageDrawer for Drawer {
     }
 
     fn plain_forms(&self) -> &'static [PlainForm] {
-        const OPERANDS: &str = "size=8<<16+0";
-        &[
-            PlainForm {
-                name: "dynamic VHD disk",
-                operands: OPERANDS,
-                form: 0,
-                operations: TWO_BLOCKS,
-            },
-            PlainForm {
-                name: "fixed VHD disk",
-                operands: OPERANDS,
-                form: 8,
-                operations: TWO_BLOCKS,
-            },
-        ]
+        const FORMS: &[PlainForm] = &[
+            PlainForm::of_two_blocks("dynamic VHD disk", "size=8<<16+0", 0),
+            PlainForm::of_two_blocks("fixed VHD disk", "size=8<<16+0", 8),
+        ];
+        FORMS
     }
 
     fn attacks(&self) -> &'static [&'static [FieldChange]] {
