@@ -136,8 +136,8 @@ pub struct EnginePolicy {
 
 #[cfg(feature = "fuzzer")]
 impl EnginePolicy {
-    /// The policy of an engine in another process: the harness does not see what it reads and allocates. The system limits
-    /// its memory.
+    /// The policy of an engine in another process: the harness sees none of its reads and allocations. The system
+    /// limits its memory.
     pub(crate) const OTHER_PROCESS: Self = Self {
         size: SizePolicy::WholeSectors,
         cost: CostPolicy::NotJudged,

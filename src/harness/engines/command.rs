@@ -61,8 +61,8 @@ impl From<EngineCommand> for Implementation {
     }
 }
 
-/// The engine of an [`EngineCommand`], which is asked about one image at a time. It has a process of its own, and starts
-/// another one when that has ended.
+/// The engine of an [`EngineCommand`], which is asked about one image at a time. It has a process of its own, and
+/// starts another one when that has ended.
 #[derive(Debug)]
 struct CommandEngine {
     command: EngineCommand,

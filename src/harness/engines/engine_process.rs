@@ -86,17 +86,17 @@ impl EngineProcess {
 
 /// The end of a program, and the bytes that it has printed to standard output.
 #[derive(Clone, Debug)]
-pub(crate) struct Ran {
+pub(crate) struct EndedProgram {
     pub(crate) end: EngineEnd,
     pub(crate) output: String,
 }
 
-pub(crate) fn run_to_end(command: &str, folder: Option<&Path>) -> Result<Ran, String> {
+pub(crate) fn run_to_end(command: &str, folder: Option<&Path>) -> Result<EndedProgram, String> {
     let mut process = EngineProcess::start(command, folder).map_err(|error| error.to_string())?;
     match process.exchange(b"", &mut |_| Ok((0, false))) {
         Ok(()) => Err("it does not end".to_string()),
         Err(Silence::Failed(what)) => Err(what),
-        Err(Silence::Ended(end)) => Ok(Ran { end, output: process.unread_text() }),
+        Err(Silence::Ended(end)) => Ok(EndedProgram { end, output: process.unread_text() }),
     }
 }
 
@@ -114,12 +114,12 @@ pub(crate) struct ImageCommands<'p> {
 
 impl ImageCommands<'_> {
     /// Runs the program to its end with these arguments. If it cannot be run, no image is to blame.
-    pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
+    pub(crate) fn run(&self, arguments: &[&str]) -> EndedProgram {
         self.try_run(arguments).unwrap_or_else(|what| failure::fail(what))
     }
 
     /// Runs the program to its end with these arguments.
-    pub(super) fn try_run(&self, arguments: &[&str]) -> Result<Ran, String> {
+    pub(super) fn try_run(&self, arguments: &[&str]) -> Result<EndedProgram, String> {
         let failed = |what: &str| format!("{}: {what}", self.line);
         let mut line = self.line.to_string();
         for argument in arguments {
@@ -127,17 +127,17 @@ impl ImageCommands<'_> {
             let _ = write!(line, " '{argument}'");
         }
         let ran = run_to_end(&line, Some(self.folder));
-        let Ran { end, output } = ran.map_err(|what| failed(&what))?;
+        let EndedProgram { end, output } = ran.map_err(|what| failed(&what))?;
         if end.process.code().is_some_and(|code| NOT_RUN.contains(&code)) {
             return Err(failed(&format!("cannot be run: {}", end.detail)));
         }
         let end = EngineEnd { detail: self.without_folder(&end.detail), ..end };
-        Ok(Ran { end, output })
+        Ok(EndedProgram { end, output })
     }
 
     /// Runs the program, which must succeed, and returns its output.
     pub(crate) fn answer(&self, arguments: &[&str]) -> Answer<String> {
-        let Ran { end, output } = self.run(arguments);
+        let EndedProgram { end, output } = self.run(arguments);
         match end.process {
             ProcessEnd::Exit(0) => Ok(output),
             ProcessEnd::Exit(1) => Err(reported(&end)),

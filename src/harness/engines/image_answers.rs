@@ -19,7 +19,7 @@ use crate::harness::engine::{Answer, CheckCounts, EngineError, ImageInfo, OpenDi
 use crate::harness::files::chain::{Chain, ChainFile};
 use crate::processes::ProcessEnd;
 
-use super::engine_process::{ImageCommands, Ran, reported};
+use super::engine_process::{EndedProgram, ImageCommands, reported};
 
 /// A record in the output of any version of qemu-img.
 #[derive(Debug, Deserialize)]
@@ -151,7 +151,8 @@ pub(crate) fn info(commands: &ImageCommands<'_>, chain: &Chain) -> Answer<ImageI
 /// the answer.
 pub(crate) fn check(commands: &ImageCommands<'_>, chain: &Chain) -> Answer<CheckCounts> {
     let (format, name) = (chain.format().name(), chain.image().name());
-    let Ran { end, output } = commands.run(&["check", "--output=json", "-f", format, name]);
+    let EndedProgram { end, output } =
+        commands.run(&["check", "--output=json", "-f", format, name]);
     // Without numbers, the check is incomplete.
     let by_code = match end.process {
         ProcessEnd::Exit(0) => CheckCounts::default(),

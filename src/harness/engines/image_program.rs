@@ -26,7 +26,7 @@ use crate::harness::oracles::extents::model;
 use crate::harness::{ChainFiles, Walker};
 use crate::processes::ProcessEnd;
 
-use super::engine_process::{ImageCommands, Ran, reported};
+use super::engine_process::{EndedProgram, ImageCommands, reported};
 use super::image_answers::{
     self, ConvertedFile, InfoJson, NamedSnapshot, QemuMapRecord, parse_map, without_holes,
 };
@@ -56,7 +56,7 @@ impl ImageProgram {
         let folder = std::path::Path::new(".");
         let commands = ImageCommands { line, folder };
         let printed = |arguments: &[&str]| {
-            let Ran { end, output } = commands.try_run(arguments)?;
+            let EndedProgram { end, output } = commands.try_run(arguments)?;
             Ok::<_, String>(format!("{output}{}", end.detail))
         };
         let version = printed(&["--version"])?;
@@ -218,7 +218,7 @@ impl ProgramDisk<'_> {
         let arguments = [&["map", "--output=json", "-f", format][..], window, &[name]].concat();
         let mut printed = Vec::new();
         let answer = self.ask(|commands| {
-            let Ran { end, output } = commands.run(&arguments);
+            let EndedProgram { end, output } = commands.run(&arguments);
             match end.process {
                 ProcessEnd::Exit(0) => {
                     let records: Vec<QemuMapRecord> =

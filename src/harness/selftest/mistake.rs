@@ -46,7 +46,8 @@ impl SelfTestQuestion {
         }
     }
 
-    /// Returns the kinds of questions that reach the engine, the judged one last. All questions about a snapshot are one.
+    /// Returns the kinds of questions that reach the engine, the judged one last. All questions about a snapshot are
+    /// one.
     pub(super) const fn kinds(self) -> &'static [QuestionKind] {
         use QuestionKind::{Map, Open, Read, Snapshots, Status};
         match self {

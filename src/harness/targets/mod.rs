@@ -1,8 +1,8 @@
 //! The fuzz targets: their constant properties, their judges, and the list of them. The file beside this one judges how
 //! an engine reads a valid image.
 //!
-//! `known_bytes`: an engine reads the bytes that commands of QEMU have written (`recipes`). Does not check other bytes, nor
-//! those behind the end of the disk, because some formats round its size.
+//! `known_bytes`: an engine reads the bytes that commands of QEMU have written (`recipes`). Does not check other bytes,
+//! nor those behind the end of the disk, because some formats round its size.
 
 mod reading;
 

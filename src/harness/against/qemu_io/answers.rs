@@ -13,7 +13,7 @@ use crate::formats::qcow2::entry::Layout;
 use crate::formats::qcow2::header::Header;
 use crate::harness::against::differences::Other;
 use crate::harness::against::second_opinion::{JudgedDisk, JudgedImage};
-use crate::harness::engines::engine_process::Ran;
+use crate::harness::engines::engine_process::EndedProgram;
 use crate::harness::files::chain::{Chain, ChainFile, ChainLayer};
 use crate::harness::oracles::{Violation, disagreement};
 use crate::images::format::list::drawer;
@@ -108,14 +108,14 @@ pub(super) fn wrong_allocation(at: u64, is_allocated: bool) -> Box<Violation> {
 
 /// Returns the violation of an end of qemu-io in place of an answer.
 #[expect(clippy::boxed_local, reason = "the error of a question has a box")]
-pub(super) fn ended(ran: Box<Ran>) -> Box<Violation> {
+pub(super) fn ended(ran: Box<EndedProgram>) -> Box<Violation> {
     // Addresses and numbers of processes differ from run to run, so only the status is shown.
     let detail = "qemu-io ends in place of an answer; 'none' means that it was silent for too long";
     disagreement(ORACLE, "end", ("an answer", ran.end.process.name()), detail.to_string())
 }
 
 /// Returns the violation of data that differ, if blkverify has ended qemu-io for that.
-pub(super) fn mismatch(ran: &Ran, extents: &[Extent]) -> Option<Box<Violation>> {
+pub(super) fn mismatch(ran: &EndedProgram, extents: &[Extent]) -> Option<Box<Violation>> {
     let (_, report) = ran.output.rsplit_once("blkverify: ")?;
     let number = |name: &str| {
         let (_, rest) = report.split_once(name)?;

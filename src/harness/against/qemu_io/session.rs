@@ -1,6 +1,6 @@
 //! A long-running qemu-io: one command at a time, and its output up to the next prompt. If QEMU cannot work, the run
-//! ends without a verdict. QEMU opens the files of a chain in a folder, and beside them one with the data that the engine
-//! reads, which its driver blkverify compares with the image. The files are reused from image to image.
+//! ends without a verdict. QEMU opens the files of a chain in a folder, and beside them one with the data that the
+//! engine reads, which its driver blkverify compares with the image. The files are reused from image to image.
 //!
 //! # Arithmetic
 //! An offset that is held at 2^64 - 1 lies past the end of every file.
@@ -16,7 +16,7 @@ use crate::disk::offsets::GuestOffset;
 use crate::harness::ChainFiles;
 use crate::harness::against::second_opinion::ReadDisk;
 use crate::harness::engine::{ErrorKind, failure};
-use crate::harness::engines::engine_process::{EngineProcess, Ran, Silence, run_to_end};
+use crate::harness::engines::engine_process::{EndedProgram, EngineProcess, Silence, run_to_end};
 use crate::harness::files::chain::{Chain, ChainFolder};
 
 use super::answers::has_many_snapshots;
@@ -56,7 +56,7 @@ impl QemuIo {
 
     /// Sends a command, and returns its output; or the end of qemu-io in place of an answer, with the output since the
     /// command.
-    pub(super) fn ask(&mut self, command: fmt::Arguments<'_>) -> Result<&str, Box<Ran>> {
+    pub(super) fn ask(&mut self, command: fmt::Arguments<'_>) -> Result<&str, Box<EndedProgram>> {
         let mut process = match self.process.take() {
             Some(process) => process,
             None => started(self.folder.as_deref()).unwrap_or_else(|what| fail(&what)),
@@ -75,7 +75,7 @@ impl QemuIo {
             Err(Silence::Failed(what)) => fail(&format!("qemu-io: {what}")),
             Err(Silence::Ended(end)) => {
                 let output = process.unread_text().trim().to_string();
-                Err(Box::new(Ran { end, output }))
+                Err(Box::new(EndedProgram { end, output }))
             }
         }
     }
@@ -129,7 +129,7 @@ pub(crate) fn printed_version(tool: &str) -> Result<String, String> {
 }
 
 /// Runs qemu-img to its end, in a folder if there is one.
-pub(super) fn run_qemu_img(arguments: &str, folder: Option<&Path>) -> Ran {
+pub(super) fn run_qemu_img(arguments: &str, folder: Option<&Path>) -> EndedProgram {
     let ran = run_to_end(&format!("qemu-img {arguments}"), folder);
     ran.unwrap_or_else(|what| fail(&format!("qemu-img: {what}")))
 }

@@ -158,9 +158,9 @@ impl Answers<'_> {
     }
 }
 
-/// Judges the answers at the places of a damaged image at which every reader must refuse. Returns the result of the run if
-/// there is nothing else to judge: the engine does not open the image, or QEMU does not. Without the damage, the disk has
-/// the extents `expected`.
+/// Judges the answers at the places of a damaged image at which every reader must refuse. Returns the result of the run
+/// if there is nothing else to judge: the engine does not open the image, or QEMU does not. Without the damage, the
+/// disk has the extents `expected`.
 fn judge_refusals(
     engine: &mut TestedEngine,
     chain: &Chain,
