@@ -30,8 +30,7 @@ use watch::{Watch, Watched};
 pub use files::{FileKind, FileRun, FileView};
 
 pub use entries::{DamagedValue, ExplainedEntry};
-pub use steps::Step;
-pub(crate) use steps::effect_name;
+pub use steps::{Step, effect_name};
 
 /// The explanation of an input.
 #[derive(Debug)]

@@ -77,7 +77,7 @@ fn serialise_effect<S: Serializer>(
 }
 
 /// Returns the name of an effect.
-pub(crate) fn effect_name(effect: Effect) -> &'static str {
+pub fn effect_name(effect: Effect) -> &'static str {
     match effect {
         Effect::None => "none",
         Effect::Changed => "changed",
