@@ -245,10 +245,9 @@ fn images_of_other_formats_are_explained() {
         assert_eq!(view.fault, None);
         let roles: BTreeSet<_> = view.runs.iter().filter_map(|run| run.role).collect();
         let damaged = view.entries.iter().find_map(|entry| {
-            let (_, spelled) = entry.damaged.as_ref()?;
-            Some((entry.part, entry.spelled.clone(), spelled.clone()))
+            Some((entry.spelled.clone(), entry.damaged.as_ref()?.spelled.clone()))
         });
-        let (_, before, after) = damaged.unwrap();
+        let (before, after) = damaged.unwrap();
         (roles.into_iter().map(|role| role.name()).collect::<Vec<_>>(), before, after)
     };
     let (roles, before, after) =

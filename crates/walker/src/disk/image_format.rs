@@ -31,7 +31,7 @@ macro_rules! for_each_format {
 #[macro_export]
 macro_rules! for_each_other_format {
     ($with:ident) => {
-        $crate::for_each_format!(for_each_other_format of $with);
+        $crate::disk::image_format::for_each_format!(for_each_other_format of $with);
     };
     (
         of $with:ident
