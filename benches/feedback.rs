@@ -2,12 +2,6 @@
 //! (`-- arbitrary`). It is a separate binary because compiling the harness a second time changes the rate that `rate`
 //! measures.
 
-#[allow(dead_code)]
-#[path = "../tests/lines/mod.rs"]
-mod lines;
-#[allow(dead_code)]
-#[path = "../tests/planted/faults/mod.rs"]
-mod planted;
 mod reach;
 mod sets;
 
@@ -16,8 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use qcowfuzz::fuzzing::feedback::Recorder;
-use qcowfuzz::harness::{Harness, Walker};
-use qcowfuzz::programs::generate::GenerateSettings;
+use test_support::prelude::*;
 
 use reach::{MEANINGS, Reach, found_bugs, planted_bugs, strings};
 use sets::{OPERATIONS, ROUNDS, SETS, cpu_time, encoded, evolved, run_all, set};

@@ -3,12 +3,9 @@
 //! bugs` builds each bug and checks the rest: the loops find it, or the differential campaign those of
 //! `bugs/differential/`; and with `--smallest`, the smallest input shows it.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use test_support::prelude::*;
 
 use qcowfuzz::findings::regression::Regression;
-use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, Walker};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -112,7 +109,7 @@ fn every_bug_has_its_smallest_input() {
                 .unwrap_or_else(|found| panic!("{}: {}", path.display(), found.violation));
             continue;
         }
-        // `tests/regressions.rs` runs it.
+        // `tests/harness/regressions.rs` runs it.
         let text = fs::read_to_string(path.with_extension("txt")).unwrap();
         let regression = Regression::parse(&text);
         let regression = regression.unwrap_or_else(|error| panic!("{}: {error}", path.display()));

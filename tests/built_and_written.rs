@@ -8,25 +8,16 @@
 
 #[path = "built_and_written/changes.rs"]
 mod changes;
-#[allow(dead_code)]
-#[path = "qemu/tools/mod.rs"]
-mod qemu;
 #[path = "built_and_written/seen.rs"]
 mod seen;
-mod tally;
 
 use qcowfuzz::harness::against::qemu_io::QemuEngine;
-use qcowfuzz::harness::cases::implementation::{Implementation, no_observer};
-use qcowfuzz::harness::files::chain::{Chain, ChainFolder};
-use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, Harness, KnownFindings, Walker};
-use qcowfuzz::images::FileNames;
-use qcowfuzz::programs::text::assemble;
-use small_writer::{WriterFault, WritingWalker};
+use qcowfuzz::harness::files::chain::ChainFolder;
+use small_writer::WriterFault;
+use test_support::prelude::*;
 
 use changes::Case;
 use seen::SeenImage;
-use tally::Tally;
 
 /// The number of cases: each pair of a cluster size and a width of refcounts, several times.
 const CASES: u64 = 56 * 8;
@@ -108,9 +99,7 @@ fn the_small_writer_agrees_with_the_build() {
 
 #[test]
 fn qemu_agrees_with_the_build() {
-    if !qemu::tools_are_there("qemu_agrees_with_the_build") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let mut ways = TwoWays::new(QemuEngine::default());
     let mut tally = Tally::default();
     for number in 0..QEMU_CASES {
@@ -128,9 +117,7 @@ fn qemu_agrees_with_the_build() {
 
 #[test]
 fn qemu_img_finds_no_fault_in_either_image() {
-    if !qemu::tools_are_there("qemu_img_finds_no_fault_in_either_image") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let mut ways = TwoWays::new(WritingWalker::default());
     let dir = tempfile::tempdir().unwrap();
     let mut folder = ChainFolder::new(dir.path(), MAX_FOLDER_BYTES);

@@ -1,28 +1,19 @@
 //! The committed corpus: every seed is the assembled form of its text, the seeds together cover all operations and
 //! events, and none shows a bug. `QCOWFUZZ_BLESS=1 cargo test --test corpus` writes the seeds again.
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use test_support::prelude::*;
 
 use qcowfuzz::base::file_parts::MAX_EXTENT_FILES;
-use qcowfuzz::disk::extent::{Extent, Window};
-use qcowfuzz::disk::image_format::ImageFormat;
-use qcowfuzz::disk::offsets::HostOffset;
-use qcowfuzz::disk::storage::{Layer, Storage};
 use qcowfuzz::formats::anatomy::Part;
 use qcowfuzz::formats::probe;
 use qcowfuzz::fuzzing::libfuzzer;
-use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, Harness, Outcome, Walker};
-use qcowfuzz::images::FileNames;
+use qcowfuzz::harness::Outcome;
 use qcowfuzz::internal::findings::explain::explain;
 use qcowfuzz::internal::images::format::list;
 use qcowfuzz::internal::programs::interpreter::Effect;
-use qcowfuzz::programs::{Operation, Program, text};
-use qcowfuzz::walkers::{Disk, WalkScratch, map_extents, read};
+use qcowfuzz::programs::text;
+use qcowfuzz::walkers::{map_extents, read};
 
 fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")

@@ -2,16 +2,11 @@
 
 mod differential_known;
 mod differential_reports;
-#[allow(dead_code)]
-#[path = "qemu/tools/mod.rs"]
-mod qemu;
 
-use std::collections::BTreeSet;
-use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
 use std::time::Duration;
+use test_support::command::{Folder, Ran, names_in};
+use test_support::prelude::*;
 
 use qcowfuzz::internal::differential::divergence::known_of_qemu;
 use qcowfuzz::internal::differential::iteration::RecipeRunner;
@@ -25,102 +20,68 @@ use serde_json::Value;
 
 const OURS: &str = env!("CARGO_BIN_EXE_qcowfuzz");
 
-/// Runs a campaign in `dir`.
-fn campaign(dir: &Path, more: &[&str]) -> Output {
-    let mut command = Command::new(OURS);
-    command.args(["differential", "--json", "--workdir"]).arg(dir).args(more);
-    command.output().unwrap()
+/// Runs a campaign in the folder `work`.
+fn campaign(dir: &Folder, words: &str) -> Ran {
+    dir.run(&format!("differential --json --workdir work {words}"))
 }
 
-/// Returns the summary that a campaign printed.
-fn summary(output: &Output) -> Value {
-    let said = String::from_utf8_lossy(&output.stderr);
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"))
+/// Returns the fingerprints in the summary that a campaign printed.
+fn fingerprints(ran: &Ran) -> BTreeSet<String> {
+    ran.json()["found"].as_object().unwrap().keys().cloned().collect()
 }
 
-fn fingerprints(summary: &Value) -> BTreeSet<String> {
-    summary["found"].as_object().unwrap().keys().cloned().collect()
+/// Writes an executable script.
+fn script(path: &Path, text: &str) {
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 /// The faults that a program under test may have: a name, the verb, the edit of its output by sed, and the beginning of
 /// the fingerprint.
-const FAULTS: [(&str, &str, &str, &str); 11] = [
-    (
-        "offset",
-        "map",
-        r#"s/"offset": [1-9][0-9]*/"offset": 512/"#,
-        "map_field_divergence: qcow2, offset",
-    ),
-    ("depth", "map", r#"s/"depth": 1/"depth": 0/"#, "map_field_divergence: qcow2, depth"),
-    (
-        "present",
-        "map",
-        r#"s/"present": false/"present": true/"#,
-        "map_field_divergence: qcow2, present",
-    ),
-    ("zero", "map", r#"s/"zero": true/"zero": false/"#, "map_field_divergence: qcow2, zero"),
-    ("data", "map", r#"s/"data": true/"data": false/"#, "map_field_divergence: qcow2, data"),
-    (
-        "compressed",
-        "map",
-        r#"s/"compressed": true/"compressed": false/"#,
-        "map_field_divergence: qcow2, compressed",
-    ),
-    ("lost", "map", r#"2d"#, "map_extent_count_divergence: qcow2, "),
-    ("syntax", "map", r#"s/^\[/{/"#, "map_json_parse_failure: qcow2, tested"),
-    (
-        "errors",
-        "check",
-        r#"s/"check-errors": 0/"check-errors": 1/"#,
-        "check_field_divergence: qcow2, check-errors",
-    ),
-    (
-        "end",
-        "check",
-        r#"s/"image-end-offset": [0-9]*/"image-end-offset": 1/"#,
-        "check_field_divergence: qcow2, image-end-offset",
-    ),
-    (
-        "size",
-        "info",
-        r#"s/"virtual-size": [0-9]*/"virtual-size": 1/"#,
-        "info_field_divergence: qcow2, ",
-    ),
-];
+const FAULTS: &str = r#"
+    offset | map | s/"offset": [1-9][0-9]*/"offset": 512/ | map_field_divergence: qcow2, offset
+    depth | map | s/"depth": 1/"depth": 0/ | map_field_divergence: qcow2, depth
+    present | map | s/"present": false/"present": true/ | map_field_divergence: qcow2, present
+    zero | map | s/"zero": true/"zero": false/ | map_field_divergence: qcow2, zero
+    data | map | s/"data": true/"data": false/ | map_field_divergence: qcow2, data
+    compressed | map | s/"compressed": true/"compressed": false/ | map_field_divergence: qcow2, compressed
+    lost | map | 2d | map_extent_count_divergence: qcow2,
+    syntax | map | s/^\[/{/ | map_json_parse_failure: qcow2, tested
+    errors | check | s/"check-errors": 0/"check-errors": 1/ | check_field_divergence: qcow2, check-errors
+    end | check | s/"image-end-offset": [0-9]*/"image-end-offset": 1/ | check_field_divergence: qcow2, image-end-offset
+    size | info | s/"virtual-size": [0-9]*/"virtual-size": 1/ | info_field_divergence: qcow2,
+"#;
+/// The first of these faults: the edit and the fingerprint.
+const OFFSET: [&str; 2] =
+    [r#"s/"offset": [1-9][0-9]*/"offset": 512/"#, "map_field_divergence: qcow2, offset"];
 
-/// Writes a program that has one fault, and otherwise answers as ours does.
-fn faulty(dir: &Path, verb: &str, edit: &str) -> PathBuf {
-    let path = dir.join("faulty");
-    let script = format!(
+/// Writes `faulty`, a program that has one fault, and otherwise answers as ours does. Returns its path.
+fn faulty(dir: &Folder, verb: &str, edit: &str) -> String {
+    let text = format!(
         "#!/bin/sh\nverb=$1\n\"{OURS}\" \"$@\" > \"$0.$$\"; code=$?\n\
          if [ $verb = {verb} ]; then sed '{edit}' \"$0.$$\"; else cat \"$0.$$\"; fi\nrm \"$0.$$\"; exit $code\n"
     );
-    fs::write(&path, script).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    path
+    script(&dir.join("faulty"), &text);
+    dir.join("faulty").display().to_string()
 }
 
 /// Runs a campaign with one fault. Returns the fingerprints that name it.
-fn found_fault(fault: (&str, &str, &str, &str)) -> Result<Vec<String>, String> {
-    let (name, verb, edit, expected) = fault;
-    let dir = tempfile::tempdir().unwrap();
-    let program = faulty(dir.path(), verb, edit);
-    let work = dir.path().join("work");
+fn found_fault([name, verb, edit, expected]: [&str; 4]) -> Result<Vec<String>, String> {
+    let dir = Folder::new();
+    let program = faulty(&dir, verb, edit);
     // With several jobs, the scheduler decides which iteration ends the campaign.
-    let options = ["--iterations", "30", "--formats", "qcow2", "--fail-fast", "--jobs", "1"];
-    let program = ["--command", program.to_str().unwrap()];
-    let output = campaign(&work, &[&options[..], &program[..]].concat());
-    let found = fingerprints(&summary(&output));
-    if output.status.code() != Some(1) || !found.iter().any(|it| it.starts_with(expected)) {
+    let options = "--iterations 30 --formats qcow2 --fail-fast --jobs 1 --command";
+    let ran = campaign(&dir, &format!("{options} {program}"));
+    let found = fingerprints(&ran);
+    if ran.code != Some(1) || !found.iter().any(|it| it.starts_with(expected)) {
         return Err(format!("{name}: {found:?}"));
     }
     // The report has the commands, both outputs and the images.
-    for folder in folders(&work.join("reports")) {
+    for folder in folders(&dir.join("work/reports")) {
         for file in ["commands.sh", "divergence.json", "qemu.stdout", "tested.stdout", "disk"] {
             assert!(folder.join(file).exists(), "{name}: {}", folder.join(file).display());
         }
-        let report: Value =
-            serde_json::from_slice(&fs::read(folder.join("divergence.json")).unwrap()).unwrap();
+        let report = json_of(&folder.join("divergence.json"));
         // The commands that make the image, and the two that ask.
         let commands = report["commands"].as_array().unwrap();
         assert!(commands.len() <= 8, "{name}: {commands:#?}");
@@ -128,12 +89,15 @@ fn found_fault(fault: (&str, &str, &str, &str)) -> Result<Vec<String>, String> {
     Ok(found.into_iter().filter(|it| it.starts_with(expected)).collect())
 }
 
+fn json_of(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
 #[test]
 fn every_planted_fault_is_found_and_named() {
-    if !qemu::tools_are_there("every_planted_fault_is_found_and_named") {
-        return;
-    }
-    let (first, second) = FAULTS.split_at(FAULTS.len() / 2);
+    let Some(()) = qemu::tools() else { return };
+    let faults: Vec<[&str; 4]> = rows(FAULTS).collect();
+    let (first, second) = faults.split_at(faults.len() / 2);
     let all = |faults: &[_]| faults.iter().copied().map(found_fault).collect::<Vec<_>>();
     let found = std::thread::scope(|scope| {
         let other = scope.spawn(|| all(second));
@@ -144,7 +108,7 @@ fn every_planted_fault_is_found_and_named() {
     let missed: Vec<_> = found.iter().filter_map(|it| it.as_ref().err()).collect();
     assert!(missed.is_empty(), "{missed:#?}");
     let names: BTreeSet<_> = found.into_iter().flatten().flatten().collect();
-    assert!(names.len() >= FAULTS.len(), "{names:#?}");
+    assert!(names.len() >= faults.len(), "{names:#?}");
 }
 
 /// The highest number of iterations until a fault of a tool is found.
@@ -172,9 +136,7 @@ const TOOL_FAULTS: [(&str, &str, &str, &str); 4] = [
 /// A program with the command line of qemu-img makes the same disks as QEMU, or its fault is named.
 #[test]
 fn faults_of_a_program_that_makes_images_are_found() {
-    if !qemu::tools_are_there("faults_of_a_program_that_makes_images_are_found") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let known = known_of_qemu().unwrap();
     let found = |command: String, operation: &str| {
         let tested = Tested::Command { text: command, maps_only: false, executes: true };
@@ -193,12 +155,11 @@ fn faults_of_a_program_that_makes_images_are_found() {
         })
     };
     for (verb, instead, operation, expected) in TOOL_FAULTS {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("tool");
-        let script =
+        let dir = Folder::new();
+        let path = dir.join("tool");
+        let text =
             format!("#!/bin/sh\nif [ $1 = {verb} ]; then {instead}; fi\nexec qemu-img \"$@\"\n");
-        fs::write(&path, script).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        script(&path, &text);
         let found = found(path.display().to_string(), operation).unwrap_or_default();
         assert!(found.starts_with(expected), "{verb}: {found}");
     }
@@ -212,50 +173,40 @@ fn folders(dir: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn a_crash_and_a_hang_are_findings_of_their_own() {
-    if !qemu::tools_are_there("a_crash_and_a_hang_are_findings_of_their_own") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     for (command, expected) in [
         ("kill -9 $$;", "_signal: qcow2, tested, signal 9"),
         ("exec sleep 100;", "_timeout: qcow2, tested, timeout"),
         ("touch disk1.qcow2;", "_file_changed: qcow2, tested"),
     ] {
-        let dir = tempfile::tempdir().unwrap();
-        let options =
-            ["--iterations", "1", "--formats", "qcow2", "--timeout", "1", "--map-command", command];
-        let found = fingerprints(&summary(&campaign(dir.path(), &options)));
+        let words = "differential --json --workdir work --iterations 1 --formats qcow2 --timeout 1 --map-command";
+        let words: Vec<&str> = words.split(' ').chain([command]).collect();
+        let found = fingerprints(&Folder::new().run(&words[..]));
         assert!(found.iter().any(|name| name.ends_with(expected)), "{command}: {found:?}");
     }
 }
 
 #[test]
 fn a_killed_campaign_leaves_whole_reports_and_the_next_one_cleans_up() {
-    if !qemu::tools_are_there("a_killed_campaign_leaves_whole_reports_and_the_next_one_cleans_up") {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let program = faulty(dir.path(), "map", FAULTS[0].2);
-    let work = dir.path().join("work");
-    fs::create_dir(&work).unwrap();
-    fs::write(work.join("mine"), "mine").unwrap();
+    let Some(()) = qemu::tools() else { return };
+    let dir = Folder::new();
+    let program = faulty(&dir, "map", OFFSET[0]);
+    let reports = dir.join("work/reports");
+    fs::create_dir(dir.join("work")).unwrap();
+    dir.write("work/mine", "mine");
     for wait in [50, 400, 900, 1700] {
-        let mut command = Command::new(OURS);
-        command.args(["differential", "--iterations", "1000", "--workdir"]).arg(&work);
-        command.arg("--command").arg(&program).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut running = command.spawn().unwrap();
+        let words = format!("differential --iterations 1000 --workdir work --command {program}");
+        let mut running = dir.start(&words);
         std::thread::sleep(Duration::from_millis(wait));
-        running.kill().unwrap();
-        running.wait().unwrap();
-        let reports = work.join("reports");
+        running.kill();
         if reports.exists() {
-            let named =
+            let is_named =
                 |path: &PathBuf| !path.file_name().unwrap().to_str().unwrap().starts_with('.');
-            for folder in folders(&reports).iter().filter(|path| named(path)) {
-                let json = fs::read(folder.join("divergence.json")).unwrap();
-                serde_json::from_slice::<Value>(&json).unwrap();
+            for folder in folders(&reports).iter().filter(|path| is_named(path)) {
+                json_of(&folder.join("divergence.json"));
             }
-            if let Ok(json) = fs::read(reports.join("summary.json")) {
-                let summary: Value = serde_json::from_slice(&json).unwrap();
+            if reports.join("summary.json").exists() {
+                let summary = json_of(&reports.join("summary.json"));
                 for found in summary["found"].as_object().unwrap().values() {
                     let folder = reports.join(found["folder"].as_str().unwrap());
                     assert!(folder.join("divergence.json").exists(), "{}", folder.display());
@@ -263,114 +214,78 @@ fn a_killed_campaign_leaves_whole_reports_and_the_next_one_cleans_up() {
             }
         }
     }
-    let last = campaign(&work, &["--iterations", "1"]);
-    assert_eq!(last.status.code(), Some(0), "{}", String::from_utf8_lossy(&last.stderr));
-    let mut left: Vec<_> =
-        fs::read_dir(&work).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    left.sort();
-    assert_eq!(left, ["mine", "reports"]);
-    let hidden = fs::read_dir(work.join("reports")).unwrap();
-    let hidden = hidden.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    assert_eq!(hidden.filter(|name| name.starts_with('.')).count(), 0);
+    campaign(&dir, "--iterations 1").ok();
+    assert_eq!(names_in(&dir.join("work")), ["mine", "reports"]);
+    assert!(!names_in(&reports).iter().any(|name| name.starts_with('.')));
 }
 
 #[test]
 fn an_iteration_replays_alone() {
-    if !qemu::tools_are_there("an_iteration_replays_alone") {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let program = faulty(dir.path(), "map", FAULTS[0].2);
-    let command = ["--command", program.to_str().unwrap()];
-    let work = dir.path().join("work");
-    let output = campaign(
-        &work,
-        &[&["--seed", "7", "--iterations", "6", "--jobs", "2"], &command[..]].concat(),
-    );
-    let all = summary(&output);
+    let Some(()) = qemu::tools() else { return };
+    let dir = Folder::new();
+    let command = format!("--command {}", faulty(&dir, "map", OFFSET[0]));
+    let all = campaign(&dir, &format!("--seed 7 --iterations 6 --jobs 2 {command}")).json();
     for (fingerprint, found) in all["found"].as_object().unwrap() {
-        let alone = dir.path().join("alone");
-        let place = format!("7:{}", found["iteration"]);
-        let output = campaign(&alone, &[&["--replay", &place], &command[..]].concat());
-        let replayed = summary(&output);
+        fs::remove_dir_all(dir.join("work")).unwrap();
+        let replay = format!("--replay 7:{} {command}", found["iteration"]);
+        let replayed = campaign(&dir, &replay).json();
         assert_eq!(replayed["found"][fingerprint]["commands"], found["commands"], "{fingerprint}");
-        fs::remove_dir_all(&alone).unwrap();
     }
 }
 
 #[test]
 fn writes_that_qemu_loses_contradict_the_commands() {
-    if !qemu::tools_are_there("writes_that_qemu_loses_contradict_the_commands") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     // A qemu-io that writes one byte less at the end of each write of a pattern.
-    let dir = tempfile::tempdir().unwrap();
-    let which = Command::new("sh")
-        .args(["-c", "command -v qemu-img; command -v qemu-io"])
-        .output()
-        .unwrap();
-    let which = String::from_utf8(which.stdout).unwrap();
-    let [img, io] = which.lines().collect::<Vec<_>>()[..] else { panic!("{which}") };
-    std::os::unix::fs::symlink(img, dir.path().join("qemu-img")).unwrap();
-    let script = format!(
+    let dir = Folder::new();
+    let which = Ran::of(&mut dir.command("sh", &["-c", "command -v qemu-img; command -v qemu-io"]));
+    let [img, io] = which.out.lines().collect::<Vec<_>>()[..] else { panic!("{which:?}") };
+    std::os::unix::fs::symlink(img, dir.join("qemu-img")).unwrap();
+    let text = format!(
         "#!/bin/bash\nfor word; do [[ $word =~ ^(write\\ -q\\ -P\\ [0-9]+\\ [0-9]+)\\ ([0-9]+)$ ]] && \
          word=\"${{BASH_REMATCH[1]}} $((BASH_REMATCH[2] - 1))\"; words+=(\"$word\"); done\n\
          exec {io} \"${{words[@]}}\"\n"
     );
-    let fake = dir.path().join("qemu-io");
-    fs::write(&fake, script).unwrap();
-    fs::set_permissions(&fake, fs::Permissions::from_mode(0o755)).unwrap();
-    let qemu_img = dir.path().join("qemu-img");
-    let options = ["--iterations", "20", "--fail-fast", "--formats", "raw,qcow2", "--qemu-img"];
-    let options = [&options[..], &[qemu_img.to_str().unwrap()]].concat();
-    let found = fingerprints(&summary(&campaign(&dir.path().join("work"), &options)));
+    script(&dir.join("qemu-io"), &text);
+    let options = "--iterations 20 --fail-fast --formats raw,qcow2 --qemu-img";
+    let ran = campaign(&dir, &format!("{options} {}", dir.join("qemu-img").display()));
+    let found = fingerprints(&ran);
     assert!(found.iter().any(|it| it.contains("read_model_divergence")), "{found:?}");
 }
 
 #[test]
 fn a_recording_is_compared_without_qemu() {
-    if !qemu::tools_are_there("a_recording_is_compared_without_qemu") {
-        return;
+    let Some(()) = qemu::tools() else { return };
+    let dir = Folder::new();
+    let record = |iterations: u32| {
+        let words = "differential --seed 2 --record recording.tar --workdir work --iterations";
+        dir.run(&format!("{words} {iterations}"))
+    };
+    record(6).ok();
+    // Only the shell and its tools are on this path.
+    fs::create_dir_all(dir.join("tools")).unwrap();
+    for tool in ["sh", "sed", "cat", "rm"] {
+        let tools = dir.join("tools").join(tool);
+        let _ = std::os::unix::fs::symlink(format!("/usr/bin/{tool}"), tools);
     }
-    let dir = tempfile::tempdir().unwrap();
-    let (file, work) = (dir.path().join("recording.tar"), dir.path().join("work"));
-    let path = file.to_str().unwrap();
-    let record = |iterations: &str| {
-        let mut run = Command::new(OURS);
-        run.args(["differential", "--seed", "2", "--iterations", iterations, "--record", path]);
-        run.arg("--workdir");
-        run.arg(&work).output().unwrap()
+    let against = |more: &str| {
+        let words = "differential --json --against-recording recording.tar --workdir work";
+        let mut command = dir.command(OURS, &format!("{words} {more}"));
+        Ran::of(command.env("PATH", dir.join("tools")))
     };
-    let recorded = record("6");
-    assert_eq!(recorded.status.code(), Some(0), "{}", String::from_utf8_lossy(&recorded.stderr));
-    let against = |command: &[&str]| {
-        let mut run = Command::new(OURS);
-        run.args(["differential", "--json", "--against-recording", path, "--workdir"]).arg(&work);
-        // Only the shell and its tools are on this path.
-        let tools = dir.path().join("tools");
-        fs::create_dir_all(&tools).unwrap();
-        for tool in ["sh", "sed", "cat", "rm"] {
-            let _ = std::os::unix::fs::symlink(format!("/usr/bin/{tool}"), tools.join(tool));
-        }
-        run.args(command).env("PATH", tools).output().unwrap()
-    };
-    let same = against(&[]);
-    assert_eq!(same.status.code(), Some(0), "{}", String::from_utf8_lossy(&same.stdout));
-    assert_eq!(summary(&same)["distribution"]["iterations"], 6);
-    let program = faulty(dir.path(), "map", FAULTS[0].2);
-    let other = against(&["--command", program.to_str().unwrap()]);
-    assert_eq!(other.status.code(), Some(1), "{}", String::from_utf8_lossy(&other.stderr));
-    let found = fingerprints(&summary(&other));
-    assert!(found.iter().any(|it| it.starts_with(FAULTS[0].3)), "{found:?}");
+    assert_eq!(against("").ok().json()["distribution"]["iterations"], 6);
+    let program = faulty(&dir, "map", OFFSET[0]);
+    let found = fingerprints(&against(&format!("--command {program}")).exits(1));
+    assert!(found.iter().any(|it| it.starts_with(OFFSET[1])), "{found:?}");
     // A recording is never overwritten, and another file is refused.
-    assert_eq!(record("1").status.code(), Some(2));
+    record(1).exits(2);
     // Two zero blocks end an archive. Without the last file, the recording is not whole.
-    let whole = fs::read(&file).unwrap();
+    let whole = dir.read("recording.tar");
     let end = whole.len() - whole.iter().rev().take_while(|byte| **byte == 0).count();
-    fs::write(&file, &whole[..end / 512 * 512 - 512]).unwrap();
-    assert_eq!(against(&[]).status.code(), Some(2));
-    fs::write(&file, "no recording").unwrap();
-    assert_eq!(against(&[]).status.code(), Some(2));
+    dir.write("recording.tar", &whole[..end / 512 * 512 - 512]);
+    against("").exits(2);
+    dir.write("recording.tar", "no recording");
+    against("").exits(2);
 }
 
 #[test]

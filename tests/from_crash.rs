@@ -2,14 +2,9 @@
 //! the pages. The command must have the canary in it: `cargo xtask from-crash` builds it and names it in
 //! `QCOWFUZZ_CANARY`.
 
-mod skipped;
-
-use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
-use std::process::Command;
+use test_support::prelude::*;
 
-use skipped::skipped;
 use tempfile::TempDir;
 
 /// A command of the document, and the output below it.

@@ -3,21 +3,18 @@
 
 #![cfg(feature = "fuzzer")]
 
-use std::path::Path;
 use std::rc::Rc;
+use test_support::prelude::*;
 
 use qcowfuzz::disk::observer::{Observer, Rare};
 use qcowfuzz::findings::runner::Finding;
 use qcowfuzz::fuzzing::corpus::Folder;
 use qcowfuzz::fuzzing::embedded::{FuzzSettings, Fuzzer, RunReply, Subject};
 use qcowfuzz::fuzzing::feedback::Recorder;
+use qcowfuzz::harness::Outcome;
 use qcowfuzz::harness::cases::target::Inputs;
-use qcowfuzz::harness::engine::claims::Claims;
-use qcowfuzz::harness::{Checks, Harness, Outcome, Walker};
-use qcowfuzz::images::Limits;
 use qcowfuzz::internal::base::files;
 use qcowfuzz::internal::fuzzing::embedded::state::CampaignState;
-use qcowfuzz::programs::Program;
 
 /// Changes the result of a run. The parameters are the input, the recorder, the answer and the number of earlier runs.
 type Change = fn(&[u8], &Recorder, RunReply, u64) -> RunReply;

@@ -2,35 +2,24 @@
 //! the libFuzzer targets, where an unknown one still ends the process with its crash state.
 
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
-use std::process::Command;
 use std::rc::Rc;
+use test_support::prelude::*;
 
-use qcowfuzz::disk::extent::{Visitor, Window};
-use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::findings::PanicNotes;
 use qcowfuzz::findings::runner::{Ran, Runner};
 use qcowfuzz::fuzzing::corpus::Folder;
 use qcowfuzz::fuzzing::embedded::{FuzzSettings, Fuzzer, RunReply, Subject};
 use qcowfuzz::fuzzing::feedback::Recorder;
 use qcowfuzz::fuzzing::libfuzzer;
+use qcowfuzz::harness::MetFinding;
 use qcowfuzz::harness::cases::target::Inputs;
-use qcowfuzz::harness::engine::claims::Claims;
-use qcowfuzz::harness::engine::{Engine, EngineError, Facts, OpenDisk, Opened};
-use qcowfuzz::harness::files::chain::Chain;
-use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, KnownFindings, MetFinding, Walker};
-use qcowfuzz::images::{FileNames, Limits};
-use qcowfuzz::programs::text::assemble;
 
 /// The crate of the function is that of this test.
 const FINGERPRINT: &str = "panic: known_panics, reads_nothing";
 
-/// Our walker, with two panics in its way to read.
+/// Two panics in the way of reads.
 #[derive(Clone, Default)]
-struct Panics(Walker);
-
-struct PanicsDisk<'s>(Box<dyn OpenDisk + 's>);
+struct Panics;
 
 /// Panics at disks of an odd number of sectors.
 fn reads_nothing(sectors: u64) {
@@ -47,42 +36,17 @@ const KNOWN: u64 = 65;
 const NEW: u64 = 66;
 const SOUND: u64 = 64;
 
-impl Engine for Panics {
-    fn facts(&self) -> Facts {
-        Facts {
-            known: {
-                let text =
-                    format!("[[finding]]\nfingerprint = '{FINGERPRINT}'\nreason = 'a test'\n");
-                KnownFindings::parse(&text).unwrap()
-            },
-            ..Facts::new("panics")
-        }
+impl Change for Panics {
+    fn facts(&self, facts: Facts) -> Facts {
+        let known = format!("[[finding]]\nfingerprint = '{FINGERPRINT}'\nreason = 'a test'\n");
+        Facts { known: KnownFindings::parse(&known).unwrap(), ..facts }
     }
 
-    // The accesses are feedback: the walker must not remember clusters of the run before.
-    fn begin_run(&mut self) {
-        self.0.begin_run();
-    }
-
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
-        Ok(Box::new(PanicsDisk(self.0.open(chain)?)))
-    }
-}
-
-impl OpenDisk for PanicsDisk<'_> {
-    fn virtual_size_bytes(&self) -> u64 {
-        self.0.virtual_size_bytes()
-    }
-
-    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Result<(), EngineError> {
-        let sectors = self.0.virtual_size_bytes() / 512;
+    fn read(&mut self, disk: &mut Inner, guest: GuestOffset, into: &mut [u8]) -> Answer {
+        let sectors = disk.virtual_size_bytes() / 512;
         reads_no_end(sectors);
         reads_nothing(sectors);
-        self.0.read(guest, into)
-    }
-
-    fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Result<(), EngineError> {
-        self.0.map(window, visitor)
+        disk.read(guest, into)
     }
 }
 
@@ -123,7 +87,7 @@ fn the_runner_and_the_loop_count_a_known_panic_and_go_on() {
     let recorder: Rc<Recorder> = Rc::default();
     let kind = TargetKind::MapExtents;
     let mut runner =
-        Runner::new(&Panics::default().into(), kind, FileNames::default(), recorder.clone());
+        Runner::new(&Changed::walker(Panics).into(), kind, FileNames::default(), recorder.clone());
     let known = runner.run(&disk_of(KNOWN), Checks::AtCheckpoints);
     assert!(matches!(known, Ran::KnownPanic(_)) && known.finding().is_none(), "{known:?}");
     let met = MetFinding { known: FINGERPRINT.to_string(), seen: vec![FINGERPRINT.to_string()] };
@@ -165,8 +129,9 @@ fn the_runner_and_the_loop_count_a_known_panic_and_go_on() {
 #[ignore = "the next test runs this one in a process of its own"]
 fn process_with_the_hook_of_libfuzzer() {
     libfuzzer::name_panics();
-    let run =
-        |sectors| libfuzzer::run_with(Panics::default, TargetKind::MapExtents, &disk_of(sectors));
+    let run = |sectors| {
+        libfuzzer::run_with(Changed::<Panics>::default, TargetKind::MapExtents, &disk_of(sectors))
+    };
     for _ in 0..3 {
         assert!(run(KNOWN).unwrap().images == 0);
         // The target begins anew.

@@ -4,9 +4,8 @@
 #[allow(dead_code, unused_imports)]
 mod source;
 
-use std::collections::BTreeSet;
+use test_support::prelude::*;
 
-use qcowfuzz::disk::image_format::ImageFormat;
 use source::{Modules, Source, files, files_below};
 
 /// The rooms from the bottom up. A room imports the rooms before it, and itself.

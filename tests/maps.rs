@@ -11,25 +11,13 @@ mod case;
 #[path = "../examples/engine.rs"]
 #[allow(dead_code, missing_docs)]
 mod engine;
-#[allow(dead_code)]
-#[path = "qemu/tools/mod.rs"]
-mod qemu;
 
-use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::ops::ControlFlow;
+use test_support::prelude::*;
 
 use case::{Case, cases};
 use engine::Small;
-use qcowfuzz::disk::extent::{Extent, Window};
-use qcowfuzz::disk::storage::Layer;
-use qcowfuzz::harness::engine::{Engine, EngineError};
-use qcowfuzz::harness::files::chain::Chain;
-use qcowfuzz::harness::{Checks, Harness, Pipeline, Walker};
-use qcowfuzz::images::{FileNames, Images};
+use qcowfuzz::harness::Pipeline;
 use qcowfuzz::internal::images::export;
-use qcowfuzz::internal::images::export::Holes;
-use qemu::compare;
 
 /// Calls `judge` with the files that the program of `case` builds.
 fn with_images<T>(case: &Case, judge: impl FnOnce(&Images) -> T) -> T {
@@ -143,9 +131,7 @@ fn an_engine_that_ignores_zeros_fails_where_there_are_zeros() {
 
 #[test]
 fn qemu_img_maps_every_case() {
-    if !qemu::tools_are_there("qemu_img_maps_every_case") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let (mut faults, mut judged) = (Vec::new(), 0);
     for case in cases() {
         let dir = tempfile::tempdir().unwrap();

@@ -7,24 +7,14 @@
 mod formats;
 #[path = "memory/hostile.rs"]
 mod hostile;
-#[allow(dead_code)]
-mod lines;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::fs;
-use std::ops::ControlFlow;
-use std::path::Path;
+use test_support::prelude::*;
 
 use qcowfuzz::disk::error::StorageError;
-use qcowfuzz::disk::extent::{Extent, Window};
-use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
-use qcowfuzz::disk::storage::{Layer, Storage};
 use qcowfuzz::formats::qcow2::constants::MAX_L1_ENTRIES;
-use qcowfuzz::harness::{Checks, Harness, Walker};
-use qcowfuzz::programs::generate::{GenerateSettings, generate};
-use qcowfuzz::programs::text::assemble;
-use qcowfuzz::walkers::{Disk, WalkScratch, lookup, map_extents, read};
+use qcowfuzz::walkers::{lookup, map_extents, read};
 
 /// Counts the allocations of each thread, so that parallel tests do not affect each other.
 struct Counting;

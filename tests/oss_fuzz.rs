@@ -1,18 +1,14 @@
 //! The files that OSS-Fuzz and ClusterFuzzLite get beside the targets are complete and up to date.
 //! `QCOWFUZZ_BLESS=1 cargo test --test oss_fuzz` writes the dictionary again.
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
+use test_support::prelude::*;
 
 use qcowfuzz::disk::clusters::ClusterSize;
-use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::formats::qcow2::bitmap::MAX_BITMAPS;
 use qcowfuzz::formats::qcow2::constants::{
     BITMAP_AUTO, BITMAP_IN_USE, BITMAPS_EXTENSION_BYTES, COPIED, OFFSET_MASK,
     SNAPSHOT_KNOWN_EXTRA_BYTES, SNAPSHOT_V3_EXTRA_BYTES as V3_EXTRA_BYTES, *,
 };
-use qcowfuzz::harness::targets::TargetKind;
 
 use qcowfuzz::formats::vdi::constants as vdi;
 use qcowfuzz::formats::vhdx::constants as vhdx;

@@ -2,10 +2,8 @@
 //! pages and the licences; that of the walker contains its source and the licences; neither contains anything else.
 //! `cargo xtask check-package` builds and tests them.
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::path::{Component, Path, PathBuf};
-use std::process::Command;
+use std::path::Component;
+use test_support::prelude::*;
 
 /// The files beside `src/` and `docs/`. Cargo adds the last three itself.
 const SINGLE: [&str; 11] = [

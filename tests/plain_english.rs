@@ -1,8 +1,7 @@
 //! Comments and pages are plain English: the words and the beginnings that made them hard to read do not come back. The
 //! test knows the commonest riddles only; a reader has to judge the rest.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use test_support::prelude::*;
 
 /// The folders and the files that are checked. Others join them when their sentences have been rewritten.
 const FINISHED: &[&str] = &[

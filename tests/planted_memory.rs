@@ -3,34 +3,29 @@
 
 use std::hint::black_box;
 
+use qcowfuzz::harness::PeakAlloc;
 use qcowfuzz::harness::engine::claims::{EnginePolicy, MemoryPolicy};
-use qcowfuzz::harness::engine::{Engine, Facts, Opened};
-use qcowfuzz::harness::files::chain::Chain;
-use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, PeakAlloc, Walker};
-use qcowfuzz::programs::text::assemble;
+use test_support::prelude::*;
 
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
 
-/// Our walker, which allocates `bytes` bytes for each image that it opens.
+/// Allocates `bytes` bytes for each image that the engine opens.
+#[derive(Clone)]
 struct Greedy {
-    walker: Walker,
     bytes: usize,
     policy: MemoryPolicy,
 }
 
-impl Engine for Greedy {
-    fn facts(&self) -> Facts {
-        Facts {
-            policy: EnginePolicy { memory: self.policy, ..EnginePolicy::default() },
-            ..Facts::new("greedy")
-        }
+impl Change for Greedy {
+    fn facts(&self, facts: Facts) -> Facts {
+        let policy = EnginePolicy { memory: self.policy, ..EnginePolicy::default() };
+        Facts { policy, ..facts }
     }
 
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
+    fn begin(&mut self, _: Opening, _: &Chain) -> Answer {
         drop(black_box(Vec::<u8>::with_capacity(self.bytes)));
-        self.walker.open(chain)
+        Ok(())
     }
 }
 
@@ -42,7 +37,7 @@ fn found(target: TargetKind, bytes: usize, policy: MemoryPolicy) -> Option<Strin
         TargetKind::RawImage => vec![0; 512],
         _ => assemble(program).unwrap().encode(),
     };
-    let engine = Greedy { walker: Walker::default(), bytes, policy };
+    let engine = Changed::walker(Greedy { bytes, policy });
     let ran = target.judging(engine).run(&input, Checks::AtCheckpoints);
     ran.err().map(|failure| failure.violation.fingerprint())
 }

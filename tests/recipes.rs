@@ -1,21 +1,10 @@
 //! The target `recipes` finds readers that are wrong about images that QEMU made and changed: by the bytes that the
 //! commands wrote, and by QEMU's answers. Each fault is our walker with one wrong answer.
 
-use std::ops::ControlFlow;
+use test_support::prelude::*;
 
-use qcowfuzz::disk::extent::{Extent, Mapping, Visitor, Window};
-use qcowfuzz::disk::image_format::ImageFormat;
-use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::findings::PanicNotes;
 use qcowfuzz::findings::runner::Runner;
-use qcowfuzz::harness::cases::implementation::{Implementation, no_observer};
-use qcowfuzz::harness::engine::status::GuestRun;
-use qcowfuzz::harness::engine::{Answer, Engine, EngineError, Facts, OpenDisk, Opened};
-use qcowfuzz::harness::files::chain::Chain;
-use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, KnownFindings, Walker};
-use qcowfuzz::images::FileNames;
-use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::recipes::draw;
 
 /// The number of bytes that choose a recipe.

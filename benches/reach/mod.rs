@@ -1,16 +1,13 @@
 //! The parts of the harness that programs reach, if random bytes are programs, and if `Arbitrary` makes the programs.
 
-use std::collections::BTreeSet;
 use std::rc::Rc;
+use test_support::prelude::*;
 
 use arbitrary::{Arbitrary, Unstructured};
 use qcowfuzz::fuzzing::feedback::Recorder;
-use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::internal::fuzzing::feedback::layout::Counter;
-use qcowfuzz::internal::images::entropy::Entropy;
-use qcowfuzz::programs::Program;
 
-use super::planted::{Case, Faulty, extents, points, snapshots, walks};
+use test_support::planted::{Case, Faulty, extents, points, snapshots, walks};
 
 /// Returns the program that a byte string stands for, encoded.
 pub type Meaning = fn(&[u8]) -> Vec<u8>;

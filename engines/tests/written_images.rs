@@ -1,10 +1,6 @@
 //! `qemu-img check` judges a sample of the images that crates have written, if no oracle has met a finding. It must
 //! find what our recount finds: nothing but the clusters of bitmaps that the crate has dropped.
 
-#[allow(dead_code)]
-#[path = "../../tests/qemu/tools/mod.rs"]
-mod qemu;
-
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,7 +21,7 @@ use qcowfuzz::programs::text::assemble;
 use qcowfuzz::programs::{Operation, Program};
 use qcowfuzz_engines::imago::Imago;
 use qcowfuzz_engines::qcow2_rs::Qcow2Rs;
-use qemu::compare::counts;
+use test_support::qemu::{self, compare::counts};
 
 /// The number of generated programs: each cluster size with each width of refcounts, twice.
 const PROGRAMS: u64 = 91 * 2;
@@ -123,18 +119,14 @@ fn check_sound_runs(implementation: &Implementation, is_left_out: fn(&Program) -
 
 #[test]
 fn qemu_finds_no_fault_in_images_of_imago() {
-    if !qemu::tools_are_there("qemu_finds_no_fault_in_images_of_imago") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let checked = check_sound_runs(&Imago.into(), |_| false);
     assert!(checked >= 80, "{checked} images");
 }
 
 #[test]
 fn qemu_finds_no_fault_in_images_of_qcow2_rs() {
-    if !qemu::tools_are_there("qemu_finds_no_fault_in_images_of_qcow2_rs") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     // A write to a compressed cluster can end the process: `qcow2_rs/compressed_write_aborts` in docs/findings.md.
     let ends_process = FeatureSet::of(&[Feature::Compressed]);
     let implementation = Implementation::from(Qcow2Rs).without(ends_process);

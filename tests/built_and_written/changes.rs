@@ -1,11 +1,6 @@
 //! Random changes of an empty disk, as operations of a build and as requests to a writer.
 
-use std::fmt;
-
-use qcowfuzz::images::Limits;
-use qcowfuzz::internal::images::entropy::Entropy;
-use qcowfuzz::programs::Program;
-use qcowfuzz::programs::text::assemble;
+use test_support::prelude::*;
 
 /// The number of changes that are drawn. Some are not possible, and are left out. All together make fewer requests than
 /// `Limits::WRITTEN` allows.

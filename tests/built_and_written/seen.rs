@@ -1,17 +1,11 @@
 //! The disks that our walker sees in an image, cluster by cluster, and the clusters of the file that they use.
 
-use std::collections::BTreeSet;
 use std::fmt::Display;
-use std::ops::ControlFlow;
+use test_support::prelude::*;
 
-use qcowfuzz::disk::extent::{Extent, Window};
-use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::formats::qcow2::header::Header;
-use qcowfuzz::harness::Walker;
-use qcowfuzz::harness::files::chain::Chain;
 use qcowfuzz::internal::harness::oracles::qcow2::recount::{Recount, Role};
 use qcowfuzz::internal::harness::oracles::qcow2::refcounts;
-use qcowfuzz::prelude::{Engine, OpenDisk};
 
 /// The content of an image.
 pub struct SeenImage {

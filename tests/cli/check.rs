@@ -1,52 +1,47 @@
 //! `check`: its findings and its exit codes.
 
-use std::fs;
-use std::path::Path;
-use std::process::Output;
+use test_support::prelude::*;
 
-use qcowfuzz::programs::generate::{GenerateSettings, generate};
-
-use crate::support::{CLUSTER, Damaged, error_line, qcowfuzz, qemu, qemu_img, text, with_image};
+use crate::support::{CLUSTER, Damaged, Folder, Ran, VMDK_HEAD};
 
 /// A change of a sound image.
 type Damage<'a> = &'a dyn Fn(&mut Damaged);
 
 /// Damages a sound image in each of these ways, and compares both forms of its check with `qemu-img check`: the output,
 /// the expected exit code, and the miscounted clusters.
-fn compare_damaged(dir: &Path, sound: &Damaged, damage: &[(&str, i32, Damage)]) {
+fn compare_damaged(dir: &Folder, sound: &Damaged, damage: &[(&str, i32, Damage)]) {
     for &(name, code, change) in damage {
-        let mut image = Damaged { bytes: sound.bytes.clone() };
+        let mut image = sound.clone();
         change(&mut image);
-        image.save(dir, "damaged.qcow2");
+        dir.write("damaged.qcow2", &image.bytes);
         for form in ["--output=human", "--output=json"] {
-            let ours = qcowfuzz(dir, &["check", form, "damaged.qcow2"]);
-            assert_eq!(ours.status.code(), Some(code), "{name}: {}", text(&ours.stderr));
-            assert_eq!(ours.stderr.is_empty(), code == 0, "{name}");
-            let arguments = ["check", form, "damaged.qcow2"];
-            let Some(qemu) = qemu_img(dir, &arguments) else { continue };
-            assert_eq!(qemu.status.code(), Some(code), "{name}: {}", text(&qemu.stderr));
-            assert_eq!(text(&ours.stdout), text(&qemu.stdout), "{name}");
-            let miscounts = |output: &Output| {
-                let lines = text(&output.stderr).lines().filter(|line| line.contains("reference="));
-                lines.map(str::to_string).collect::<Vec<_>>()
+            let words = ["check", form, "damaged.qcow2"];
+            let ours = dir.run(&words);
+            assert_eq!(ours.code, Some(code), "{name}: {}", ours.err);
+            assert_eq!(ours.err.is_empty(), code == 0, "{name}");
+            let Some(theirs) = dir.qemu_img(&words) else { continue };
+            assert_eq!(theirs.code, Some(code), "{name}: {}", theirs.err);
+            assert_eq!(ours.out, theirs.out, "{name}");
+            let miscounts = |ran: &Ran| -> Vec<String> {
+                let lines = ran.err.lines().filter(|line| line.contains("reference="));
+                lines.map(str::to_string).collect()
             };
-            assert_eq!(miscounts(&ours), miscounts(&qemu), "{name}");
+            assert_eq!(miscounts(&ours), miscounts(&theirs), "{name}");
         }
     }
 }
 
 #[test]
 fn check_answers_as_qemu_img_check() {
-    let dir = with_image();
-    let sound = Damaged::new(dir.path());
-    let l2 = sound.l2();
+    let dir = Folder::with_image();
+    let sound = Damaged::new(&dir);
+    let (l2, table) = (sound.l2(), sound.get(48));
     let data = sound.get(l2 + 8) & !(1 << 63);
     let end = sound.bytes.len() as u64 / CLUSTER;
-    let table = sound.get(48);
     let damage: [(&str, i32, Damage); 14] = [
         ("sound", 0, &|_| {}),
         ("leaks", 3, &|image| {
-            image.bytes.extend([0; 3 * CLUSTER as usize]);
+            image.grow(3);
             image.set_refcount(end, 1);
             image.set_refcount(end + 2, 3);
         }),
@@ -54,169 +49,118 @@ fn check_answers_as_qemu_img_check() {
         ("a count too low", 2, &|image| image.set_refcount(data / CLUSTER, 0)),
         ("both", 2, &|image| {
             image.set_refcount(data / CLUSTER, 0);
-            image.bytes.extend([0; CLUSTER as usize]);
+            image.grow(1);
             image.set_refcount(end, 1);
         }),
-        ("not copied", 2, &|image| image.put(l2 + 8, &data.to_be_bytes())),
-        ("used twice", 2, &|image| image.put(l2 + 16, &(data | 1 << 63).to_be_bytes())),
+        ("not copied", 2, &|image| image.put_u64(l2 + 8, data)),
+        ("used twice", 2, &|image| image.put_u64(l2 + 16, data | 1 << 63)),
         ("reserved bits of an L2 entry", 2, &|image| image.bytes[l2 as usize + 8] |= 0x20),
         ("reserved bits of an L1 entry", 2, &|image| {
             let l1 = image.get(40);
             image.bytes[l1 as usize] |= 0x20;
         }),
-        ("reserved bits of a refcount table entry", 2, &|image| {
-            image.bytes[table as usize + 7] |= 1
-        }),
-        ("an unaligned cluster", 2, &|image| {
-            image.put(l2 + 16, &((data + 512) | 1 << 63).to_be_bytes());
-        }),
+        ("reserved bits of a refcount table entry", 2, &|it| it.bytes[table as usize + 7] |= 1),
+        ("an unaligned cluster", 2, &|it| it.put_u64(l2 + 16, (data + 512) | 1 << 63)),
         ("a cluster past the end", 2, &|image| {
-            image.put(l2 + 16, &((end * CLUSTER) | (1 << 63)).to_be_bytes());
+            image.put_u64(l2 + 16, (end * CLUSTER) | (1 << 63));
             image.set_refcount(end, 1);
         }),
         ("the file cut inside its last cluster", 0, &|image| {
-            let length = image.bytes.len() - 1000;
-            image.bytes.truncate(length);
+            image.bytes.truncate(image.bytes.len() - 1000);
         }),
-        ("data in a table", 2, &|image| image.put(l2 + 16, &(l2 | 1 << 63).to_be_bytes())),
+        ("data in a table", 2, &|image| image.put_u64(l2 + 16, l2 | 1 << 63)),
     ];
-    compare_damaged(dir.path(), &sound, &damage);
+    compare_damaged(&dir, &sound, &damage);
 }
 
 #[test]
 fn check_goes_on_after_a_damaged_table() {
-    let dir = with_image();
-    let sound = Damaged::new(dir.path());
-    let l2 = sound.l2();
+    let dir = Folder::with_image();
+    let sound = Damaged::new(&dir);
+    let (l1, l2, table) = (sound.get(40), sound.l2(), sound.get(48));
     let end = sound.bytes.len() as u64 / CLUSTER;
-    let table = sound.get(48);
     let damage: [(&str, i32, Damage); 11] = [
         ("an L1 table behind the last sector", 2, &|image| {
             // QEMU counts the last sector of the file as whole.
             image.bytes.push(0);
             image.put(36, &16u32.to_be_bytes());
-            image.put(40, &((end + 1) * CLUSTER).to_be_bytes());
+            image.put_u64(40, (end + 1) * CLUSTER);
         }),
-        ("a refcount block past the end", 2, &|image| {
-            image.put(table, &(1u64 << 40).to_be_bytes())
-        }),
-        ("an unaligned refcount block", 1, &|image| image.put(table, &0x1_0200u64.to_be_bytes())),
-        ("a refcount block past 2^63", 1, &|image| image.put(table, &(1u64 << 63).to_be_bytes())),
-        ("a refcount block twice", 2, &|image| {
-            let block = image.get(table);
-            image.put(table + 8, &block.to_be_bytes());
-        }),
+        ("a refcount block past the end", 2, &|image| image.put_u64(table, 1 << 40)),
+        ("an unaligned refcount block", 1, &|image| image.put_u64(table, 0x1_0200)),
+        ("a refcount block past 2^63", 1, &|image| image.put_u64(table, 1 << 63)),
+        ("a refcount block twice", 2, &|image| image.put_u64(table + 8, image.get(table))),
         ("no refcount table", 2, &|image| image.put(56, &[0; 4])),
-        ("an L1 entry of reserved bits", 2, &|image| {
-            let l1 = image.get(40);
-            image.put(l1, &(1u64 << 60).to_be_bytes());
-        }),
-        ("an L2 table past the end", 2, &|image| {
-            let l1 = image.get(40);
-            image.put(l1, &(1u64 << 63 | 1 << 40).to_be_bytes());
-        }),
+        ("an L1 entry of reserved bits", 2, &|image| image.put_u64(l1, 1 << 60)),
+        ("an L2 table past the end", 2, &|image| image.put_u64(l1, 1 << 63 | 1 << 40)),
         ("a compressed cluster that is copied", 2, &|image| {
-            image.bytes.extend([0; CLUSTER as usize]);
-            image.put(l2 + 16, &(3u64 << 62 | (end * CLUSTER)).to_be_bytes());
+            image.grow(1);
+            image.put_u64(l2 + 16, 3 << 62 | (end * CLUSTER));
             image.set_refcount(end, 1);
         }),
         ("bits behind the offset of an unaligned L2 table", 2, &|image| {
-            let l1 = image.get(40);
-            image.put(l1, &(image.get(l1) + 512).to_be_bytes());
+            image.put_u64(l1, image.get(l1) + 512);
         }),
         ("a snapshot without extra data", 2, &|image| {
             let at = image.bytes.len() as u64;
-            image.bytes.extend([0; CLUSTER as usize]);
+            image.grow(1);
             image.set_refcount(at / CLUSTER, 1);
             image.put(60, &1u32.to_be_bytes());
-            image.put(64, &at.to_be_bytes());
+            image.put_u64(64, at);
         }),
     ];
-    compare_damaged(dir.path(), &sound, &damage);
+    compare_damaged(&dir, &sound, &damage);
 }
 
 /// 33 MiB in which four million L1 entries name one full L2 table: 34 thousand million references.
 #[test]
 fn an_image_that_is_too_large_to_be_checked_is_reported() {
-    let dir = tempfile::tempdir().unwrap();
     let entries = 4u32 << 20;
     let l2 = 3 * CLUSTER + u64::from(entries) * 8;
-    let mut bytes = vec![0; (l2 + CLUSTER) as usize];
-    let mut put = |at: u64, number: &[u8]| {
-        bytes[at as usize..at as usize + number.len()].copy_from_slice(number);
-    };
-    put(0, b"QFI\xfb\0\0\0\x02");
-    put(20, &16u32.to_be_bytes());
-    put(24, &CLUSTER.to_be_bytes());
-    put(36, &entries.to_be_bytes());
-    put(40, &(3 * CLUSTER).to_be_bytes());
-    put(48, &CLUSTER.to_be_bytes());
-    put(56, &1u32.to_be_bytes());
-    (0..u64::from(entries)).for_each(|entry| put(3 * CLUSTER + entry * 8, &l2.to_be_bytes()));
-    (0..CLUSTER / 8).for_each(|entry| put(l2 + entry * 8, &CLUSTER.to_be_bytes()));
-    fs::write(dir.path().join("hostile.qcow2"), bytes).unwrap();
-    let output = qcowfuzz(dir.path(), &["check", "hostile.qcow2"]);
-    assert_eq!(output.status.code(), Some(1));
+    let mut image = Damaged { bytes: vec![0; (l2 + CLUSTER) as usize] };
+    image.put(0, b"QFI\xfb\0\0\0\x02");
+    image.put(20, &16u32.to_be_bytes());
+    image.put_u64(24, CLUSTER);
+    image.put(36, &entries.to_be_bytes());
+    image.put_u64(40, 3 * CLUSTER);
+    image.put_u64(48, CLUSTER);
+    image.put(56, &1u32.to_be_bytes());
+    (0..u64::from(entries)).for_each(|entry| image.put_u64(3 * CLUSTER + entry * 8, l2));
+    (0..CLUSTER / 8).for_each(|entry| image.put_u64(l2 + entry * 8, CLUSTER));
+    let dir = Folder::of([("hostile.qcow2", &image.bytes)]);
     let expected = "hostile.qcow2: too large to be checked: too many references to clusters";
-    assert_eq!(error_line(&output), expected);
-}
-
-#[test]
-fn check_counts_clusters_as_qemu_img_check() {
-    let dir = tempfile::tempdir().unwrap();
-    for rng_seed in 0..40 {
-        let program = generate(rng_seed, GenerateSettings { operations: 24, compressed: true });
-        fs::write(dir.path().join("program"), program.encode()).unwrap();
-        let made = qcowfuzz(dir.path(), &["export", "program", "-o", "disk.qcow2", "--force"]);
-        assert!(made.status.success(), "{}", text(&made.stderr));
-        let arguments = ["check", "--output=json", "disk.qcow2"];
-        let ours = qcowfuzz(dir.path(), &arguments);
-        assert_eq!(ours.status.code(), Some(0), "seed {rng_seed}: {}", text(&ours.stderr));
-        let Some(qemu) = qemu_img(dir.path(), &arguments) else { return };
-        assert_eq!(qemu.status.code(), Some(0));
-        assert_eq!(text(&ours.stdout), text(&qemu.stdout), "seed {rng_seed}\n{program}");
-    }
+    assert_eq!(dir.run("check hostile.qcow2").fails(1, "").line(), expected);
 }
 
 #[test]
 fn formats_without_checks_have_an_exit_code_of_their_own() {
-    let dir = with_image();
-    fs::write(dir.path().join("text"), "some text").unwrap();
-    let fixed = ["create", "-q", "-f", "vpc", "-o", "subformat=fixed", "fixed.vhd", "1M"];
-    let dynamic = ["create", "-q", "-f", "vpc", "disk.vhd", "1M"];
-    for create in [&fixed[..], &dynamic] {
-        let Some(created) = qemu_img(dir.path(), create) else { return };
-        assert!(created.status.success());
+    let dir = Folder::with_image();
+    dir.write("text", "some text");
+    for create in ["vpc -o subformat=fixed fixed.vhd 1M", "vpc disk.vhd 1M"] {
+        let Some(_) = dir.create(create) else { return };
     }
-    for (arguments, code, message) in [
-        (&["-f", "raw", "disk.qcow2"][..], 63, "disk.qcow2: the format raw has no checks"),
-        (&["text"], 63, "text: the format raw has no checks"),
-        (&["disk.vhd"], 63, "disk.vhd: the format vpc has no checks"),
-        (&["-f", "vpc", "fixed.vhd"], 63, "fixed.vhd: the format vpc has no checks"),
-        (&["-f", "vpc", "text"], 1, "text: not a vpc image"),
-        (&["-f", "qcow2", "text"], 1, "text: not a qcow2 image"),
-        (&["-f", "vdi", "text"], 1, "text: not a vdi image"),
-        (&["-f", "qed", "text"], 1, "text: format 'qed' is not supported"),
-    ] {
-        let arguments = [&["check"], arguments].concat();
-        let ours = qcowfuzz(dir.path(), &arguments);
-        let theirs = qemu_img(dir.path(), &arguments).unwrap();
-        assert_eq!(ours.status.code(), Some(code), "{arguments:?}");
-        assert_eq!(theirs.status.code(), Some(code), "{arguments:?}: {theirs:?}");
-        assert!(error_line(&ours).starts_with(message), "{}", error_line(&ours));
-        assert!(ours.stdout.is_empty() && theirs.stdout.is_empty());
+    for [words, code, message] in rows(
+        "check -f raw disk.qcow2 | 63 | disk.qcow2: the format raw has no checks
+         check text | 63 | text: the format raw has no checks
+         check disk.vhd | 63 | disk.vhd: the format vpc has no checks
+         check -f vpc fixed.vhd | 63 | fixed.vhd: the format vpc has no checks
+         check -f vpc text | 1 | text: not a vpc image
+         check -f qcow2 text | 1 | text: not a qcow2 image
+         check -f vdi text | 1 | text: not a vdi image
+         check -f qed text | 1 | text: format 'qed' is not supported",
+    ) {
+        let code = code.parse().unwrap();
+        dir.run(words).fails(code, message);
+        assert_eq!(dir.qemu_img(words).unwrap().exits(code).out, "");
     }
 }
 
 #[test]
 fn blocks_of_a_vhdx_image_are_checked() {
-    let dir = tempfile::tempdir().unwrap();
-    let create = ["create", "-q", "-f", "vhdx", "-o", "block_size=1M", "disk.vhdx", "9M"];
-    let Some(created) = qemu_img(dir.path(), &create) else { return };
-    assert!(created.status.success());
-    let write = ["-f", "vhdx", "-c", "write 1M 3M", "disk.vhdx"];
-    assert!(qemu("qemu-io", dir.path(), &write).unwrap().status.success());
-    let sound = fs::read(dir.path().join("disk.vhdx")).unwrap();
+    let dir = Folder::new();
+    let Some(_) = dir.create("vhdx -o block_size=1M disk.vhdx 9M") else { return };
+    dir.qemu_io("vhdx", "write 1M 3M", "disk.vhdx");
+    let sound = dir.read("disk.vhdx");
     let number = |at: usize| u64::from_le_bytes(sound[at..at + 8].try_into().unwrap());
     // The first region of the region table is the block allocation table.
     let table = number((192 << 10) + 32) as usize;
@@ -236,14 +180,11 @@ fn blocks_of_a_vhdx_image_are_checked() {
         for (index, entry) in entries {
             damaged[table + index * 8..][..8].copy_from_slice(&entry.to_le_bytes());
         }
-        fs::write(dir.path().join("disk.vhdx"), damaged).unwrap();
+        dir.write("disk.vhdx", damaged);
         for form in ["--output=json", "--output=human"] {
-            let arguments = ["check", form, "disk.vhdx"];
-            let (ours, theirs) =
-                (qcowfuzz(dir.path(), &arguments), qemu_img(dir.path(), &arguments).unwrap());
-            assert_eq!(theirs.status.code(), Some(code), "{entries:x?}: {theirs:?}");
-            assert_eq!(ours.status.code(), Some(code), "{entries:x?}: {ours:?}");
-            assert_eq!(text(&ours.stdout), text(&theirs.stdout), "{entries:x?}");
+            for ran in dir.same(&["check", form, "disk.vhdx"]).unwrap() {
+                ran.exits(code);
+            }
         }
     }
 }
@@ -253,14 +194,10 @@ type Entries<'a> = &'a [(usize, u32)];
 
 #[test]
 fn grains_of_a_vmdk_image_are_checked() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("disk.vmdk");
-    let create = ["create", "-q", "-f", "vmdk", "disk.vmdk", "9M"];
-    let Some(created) = qemu_img(dir.path(), &create) else { return };
-    assert!(created.status.success());
-    let write = ["-f", "vmdk", "-c", "write 1M 300k", "disk.vmdk"];
-    assert!(qemu("qemu-io", dir.path(), &write).unwrap().status.success());
-    let sound = fs::read(&path).unwrap();
+    let dir = Folder::new();
+    let Some(_) = dir.create("vmdk disk.vmdk 9M") else { return };
+    dir.qemu_io("vmdk", "write 1M 300k", "disk.vmdk");
+    let sound = dir.read("disk.vmdk");
     let number = |at: usize| u32::from_le_bytes(sound[at..at + 4].try_into().unwrap());
     let table = number(number(56) as usize * 512) as usize * 512;
     let end = sound.len() as u32 / 512;
@@ -268,16 +205,8 @@ fn grains_of_a_vmdk_image_are_checked() {
         (&[], 0, ""),
         // Grains may overlap other structures, and may end past the end of the file.
         (&[(0, 1), (1, end - 1)], 0, ""),
-        (
-            &[(2, end)],
-            1,
-            "disk.vmdk: grain at guest offset 131072: the grain begins past the end of the file",
-        ),
-        (
-            &[(143, u32::MAX), (5, end + 9)],
-            1,
-            "disk.vmdk: grain at guest offset 327680: the grain begins",
-        ),
+        (&[(2, end)], 1, "131072: the grain begins past the end of the file"),
+        (&[(143, u32::MAX), (5, end + 9)], 1, "327680: the grain begins"),
         // The disk has 144 grains.
         (&[(144, u32::MAX)], 0, ""),
     ];
@@ -286,16 +215,13 @@ fn grains_of_a_vmdk_image_are_checked() {
         for (index, entry) in entries {
             damaged[table + index * 4..][..4].copy_from_slice(&entry.to_le_bytes());
         }
-        fs::write(&path, damaged).unwrap();
+        dir.write("disk.vmdk", damaged);
         for form in ["--output=json", "--output=human"] {
-            let arguments = ["check", form, "--no-follow", "disk.vmdk"];
-            let ours = qcowfuzz(dir.path(), &arguments);
-            let theirs = qemu_img(dir.path(), &["check", form, "disk.vmdk"]).unwrap();
-            assert_eq!(theirs.status.code(), Some(code), "{entries:x?}: {theirs:?}");
-            assert_eq!(ours.status.code(), Some(code), "{entries:x?}: {ours:?}");
-            assert_eq!(text(&ours.stdout), text(&theirs.stdout), "{entries:x?}");
+            let ours = dir.run(&["check", form, "--no-follow", "disk.vmdk"]).exits(code);
+            let theirs = dir.qemu_img(&["check", form, "disk.vmdk"]).unwrap().exits(code);
+            assert_eq!(ours.out, theirs.out, "{entries:x?}");
             if code > 0 {
-                assert!(error_line(&ours).starts_with(message), "{}", error_line(&ours));
+                ours.fails(code, &format!("disk.vmdk: grain at guest offset {message}"));
             }
         }
     }
@@ -303,56 +229,49 @@ fn grains_of_a_vmdk_image_are_checked() {
 
 #[test]
 fn check_opens_extents_but_no_parent() {
-    let dir = tempfile::tempdir().unwrap();
-    let head = "version=1\nCID=1\nparentCID=1\ncreateType=\"vmfs\"\n";
-    let save = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
-    save("flat", &"x".repeat(1000));
-    save("disk.vmdk", &format!("{head}RW 8 FLAT \"flat\" 1\n"));
-    save("past.vmdk", &format!("{head}RW 8 FLAT \"flat\" 1\nRW 8 FLAT \"flat\" 2\n"));
-    save("child.vmdk", &format!("{head}parentFileNameHint=\"none\"\nRW 8 FLAT \"flat\" 0\n"));
-    save("lost.vmdk", &format!("{head}RW 8 FLAT \"none\" 0\n"));
-    save("empty.vmdk", head);
-    for (arguments, code, message) in [
-        (&["disk.vmdk"][..], 0, ""),
-        (&["empty.vmdk"], 0, ""),
-        (&["past.vmdk"], 1, "past.vmdk: grain at guest offset 4096: the data of the extent begin"),
-        (&["child.vmdk"], 0, ""),
-        (&["lost.vmdk"], 1, "lost.vmdk: the file of an extent that it names: "),
-        (&["--no-follow", "disk.vmdk"], 1, "disk.vmdk: cannot open the image with --no-follow"),
-    ] {
-        let ours = qcowfuzz(dir.path(), &[&["check"], arguments].concat());
-        assert_eq!(ours.status.code(), Some(code), "{arguments:?}: {ours:?}");
-        if code > 0 {
-            assert!(error_line(&ours).starts_with(message), "{}", error_line(&ours));
-        }
+    let dir = Folder::new();
+    let save = |name: &str, lines: &str| dir.write(name, format!("{VMDK_HEAD}{lines}"));
+    dir.write("flat", "x".repeat(1000));
+    save("disk.vmdk", "RW 8 FLAT \"flat\" 1\n");
+    save("past.vmdk", "RW 8 FLAT \"flat\" 1\nRW 8 FLAT \"flat\" 2\n");
+    save("child.vmdk", "parentFileNameHint=\"none\"\nRW 8 FLAT \"flat\" 0\n");
+    save("lost.vmdk", "RW 8 FLAT \"none\" 0\n");
+    save("empty.vmdk", "");
+    for [words, code, message] in rows(
+        "check disk.vmdk | 0 |
+         check empty.vmdk | 0 |
+         check past.vmdk | 1 | past.vmdk: grain at guest offset 4096: the data of the extent begin
+         check child.vmdk | 0 |
+         check lost.vmdk | 1 | lost.vmdk: the file of an extent that it names:
+         check --no-follow disk.vmdk | 1 | disk.vmdk: cannot open the image with --no-follow",
+    ) {
+        let code = code.parse().unwrap();
+        let ours = dir.run(words).exits(code);
+        assert!(code == 0 || ours.line().starts_with(message), "{ours:?}");
         // qemu-img has no such option, and opens the parent.
-        if arguments.len() == 1 && !arguments.contains(&"child.vmdk") {
-            let Some(theirs) = qemu_img(dir.path(), &[&["check"], arguments].concat()) else {
-                return;
-            };
-            assert_eq!(theirs.status.code(), Some(code), "{arguments:?}: {theirs:?}");
-            assert_eq!(text(&ours.stdout), text(&theirs.stdout), "{arguments:?}");
+        if !words.contains("--no-follow") && !words.contains("child") {
+            let Some(theirs) = dir.qemu_img(words) else { return };
+            assert_eq!(ours.out, theirs.exits(code).out, "{words}");
         }
     }
 }
 
 /// Returns a sparse extent of 9 sectors in grains of 8, with these two entries of its grain table.
 fn sparse_extent(entries: [u32; 2]) -> Vec<u8> {
-    let mut bytes = vec![0; 6 * 512];
-    let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
-    put(0, b"KDMV\x01");
-    put(12, &[9]);
-    put(20, &[8]);
-    put(44, &512u32.to_le_bytes());
-    put(56, &[1]);
-    put(512, &[2]);
-    put(1024, &entries.map(u32::to_le_bytes).concat());
-    bytes
+    let mut extent = Damaged { bytes: vec![0; 6 * 512] };
+    extent.put(0, b"KDMV\x01");
+    extent.put(12, &[9]);
+    extent.put(20, &[8]);
+    extent.put(44, &512u32.to_le_bytes());
+    extent.put(56, &[1]);
+    extent.put(512, &[2]);
+    extent.put(1024, &entries.map(u32::to_le_bytes).concat());
+    extent.bytes
 }
 
 #[test]
 fn grains_that_qemu_img_skips_are_skipped() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = Folder::new();
     let past = 6;
     let sparse = "RW 9 SPARSE \"first\"\nRW 9 SPARSE \"second\"\nRW 9 SPARSE \"second\"\n";
     let flat = "RW 9 SPARSE \"first\"\nRW 3 FLAT \"second\" 0\nRW 9 SPARSE \"second\"\n";
@@ -367,20 +286,16 @@ fn grains_that_qemu_img_skips_are_skipped() {
         (flat, [1, 1], [past, 0], Some(16)),
         (flat, [1, 1], [0, past], None),
     ] {
-        let head = "version=1\nCID=1\nparentCID=1\ncreateType=\"vmfs\"\n";
-        fs::write(dir.path().join("disk.vmdk"), format!("{head}{lines}")).unwrap();
-        fs::write(dir.path().join("first"), sparse_extent(first)).unwrap();
-        fs::write(dir.path().join("second"), sparse_extent(second)).unwrap();
-        let case = format!("{lines}{first:?} {second:?}");
-        let ours = qcowfuzz(dir.path(), &["check", "disk.vmdk"]);
-        let Some(theirs) = qemu_img(dir.path(), &["check", "disk.vmdk"]) else { return };
-        assert_eq!(theirs.status.code(), Some(sector.is_some().into()), "{case}: {theirs:?}");
-        assert_eq!(ours.status.code(), theirs.status.code(), "{case}: {ours:?}");
+        dir.write("disk.vmdk", format!("{VMDK_HEAD}{lines}"));
+        dir.write("first", sparse_extent(first));
+        dir.write("second", sparse_extent(second));
+        let ours = dir.run("check disk.vmdk").exits(sector.is_some().into());
+        let Some(theirs) = dir.qemu_img("check disk.vmdk") else { return };
+        let theirs = theirs.exits(sector.is_some().into());
         if let Some(sector) = sector {
             let line = format!("ERROR: cluster offset for sector {sector} points after EOF");
-            assert!(text(&theirs.stderr).starts_with(&line), "{case}: {theirs:?}");
-            let start = format!("disk.vmdk: grain at guest offset {}: ", sector * 512);
-            assert!(error_line(&ours).starts_with(&start), "{case}: {}", error_line(&ours));
+            assert!(theirs.err.starts_with(&line), "{lines}{first:?} {second:?}: {theirs:?}");
+            ours.fails(1, &format!("disk.vmdk: grain at guest offset {}: ", sector * 512));
         }
     }
 }

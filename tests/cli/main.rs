@@ -16,7 +16,11 @@ mod minimize;
 mod replay;
 mod report;
 mod report_in_browser;
-#[path = "../skipped/mod.rs"]
-mod skipped;
-mod support;
 mod verbs;
+
+/// The folders in which commands run, and the command under test.
+mod support {
+    pub use test_support::command::*;
+
+    pub const OURS: &str = env!("CARGO_BIN_EXE_qcowfuzz");
+}

@@ -1,97 +1,84 @@
 //! `map`: its output is byte for byte that of qemu-img.
 
-use std::fs;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
-use crate::skipped::skipped;
-use crate::support::{CLUSTER, Damaged, error_line, qcowfuzz, qemu, qemu_img, text, with_image};
+use test_support::prelude::*;
+
+use crate::support::{CLUSTER, Damaged, Folder, OURS, Ran, VMDK_HEAD};
 
 #[test]
 fn map_prints_what_qemu_img_prints() {
-    let dir = with_image();
-    let windows: [&[&str]; 11] = [
-        &[],
-        &["--start-offset=64k"],
-        &["--start-offset=100000", "--max-length=1000"],
-        &["--start-offset=0x12345", "--max-length=0.25M"],
-        &["--max-length=0"],
-        &["--max-length=1"],
-        &["--start-offset=1M"],
-        &["--start-offset=1048575"],
-        &["--start-offset=1048577", "--max-length=5"],
-        &["--start-offset=7E"],
-        &["--start-offset=9223372036854775807", "--max-length=9223372036854775807"],
-    ];
-    for window in windows {
-        for form in [&["--output=json"][..], &["--output=human"], &[]] {
-            let arguments = [&["map"], window, form, &["./disk.qcow2"]].concat();
-            let ours = qcowfuzz(dir.path(), &arguments);
-            assert!(ours.status.success() && ours.stderr.is_empty());
-            let Some(qemu) = qemu_img(dir.path(), &arguments) else { return };
-            assert!(qemu.status.success());
-            assert_eq!(text(&ours.stdout), text(&qemu.stdout), "{arguments:?}");
+    let dir = Folder::with_image();
+    for window in [
+        "",
+        "--start-offset=64k",
+        "--start-offset=100000 --max-length=1000",
+        "--start-offset=0x12345 --max-length=0.25M",
+        "--max-length=0",
+        "--max-length=1",
+        "--start-offset=1M",
+        "--start-offset=1048575",
+        "--start-offset=1048577 --max-length=5",
+        "--start-offset=7E",
+        "--start-offset=9223372036854775807 --max-length=9223372036854775807",
+    ] {
+        for form in ["--output=json", "--output=human", ""] {
+            let words = format!("map {window} {form} ./disk.qcow2");
+            dir.run(&words).ok().quiet();
+            dir.same(&words);
         }
     }
 }
 
+/// Returns the record that `map` prints for a window without a byte.
+fn empty_record(start: u64) -> String {
+    format!(
+        "[{{ \"start\": {start}, \"length\": 0, \"depth\": 0, \"present\": false, \"zero\": false, \
+         \"data\": false, \"compressed\": false}}]\n"
+    )
+}
+
 /// The one known difference in windows: QEMU 10.0.2 adds start and length in 64 signed bits, and takes a
 /// window whose end overflows for an empty one. Here it reaches to the end of the disk.
-
 #[test]
 fn a_window_that_ends_past_2_63_reaches_to_the_end_of_the_disk() {
-    let dir = with_image();
-    let window = ["--start-offset=1", "--max-length=9223372036854775807"];
-    let arguments = [&["map", "--output=json"], &window[..], &["disk.qcow2"]].concat();
-    let ours = qcowfuzz(dir.path(), &arguments);
-    let open = ["map", "--output=json", "--start-offset=1", "disk.qcow2"];
-    assert_eq!(text(&ours.stdout), text(&qcowfuzz(dir.path(), &open).stdout));
-    let Some(qemu) = qemu_img(dir.path(), &arguments) else { return };
-    let empty = "[{ \"start\": 1, \"length\": 0, \"depth\": 0, \"present\": false, \"zero\": false, \
-                 \"data\": false, \"compressed\": false}]\n";
-    assert_eq!(text(&qemu.stdout), empty, "QEMU answers otherwise now: the difference may be gone");
+    let dir = Folder::with_image();
+    let open = "map --output=json --start-offset=1 disk.qcow2";
+    let window = format!("{open} --max-length=9223372036854775807");
+    assert_eq!(dir.run(&window).out, dir.run(open).out);
+    let Some(theirs) = dir.qemu_img(&window) else { return };
+    let expected = empty_record(1);
+    assert_eq!(theirs.out, expected, "QEMU answers otherwise now: the difference may be gone");
 }
 
 #[test]
 fn a_window_without_a_byte_is_one_empty_record() {
-    let dir = with_image();
-    let ours = qcowfuzz(dir.path(), &["map", "--output=json", "--start-offset=1P", "disk.qcow2"]);
-    let empty = "[{ \"start\": 1125899906842624, \"length\": 0, \"depth\": 0, \"present\": false, \
-                 \"zero\": false, \"data\": false, \"compressed\": false}]\n";
-    assert_eq!(text(&ours.stdout), empty);
+    let dir = Folder::with_image();
+    let ours = dir.run("map --output=json --start-offset=1P disk.qcow2");
+    assert_eq!(ours.out, empty_record(1 << 50));
     // Also for a disk without a byte.
-    let mut damaged = Damaged::new(dir.path());
+    let mut damaged = Damaged::new(&dir);
     damaged.put(24, &[0; 8]);
-    damaged.save(dir.path(), "zero.qcow2");
-    let ours = qcowfuzz(dir.path(), &["map", "--output=json", "zero.qcow2"]);
-    assert_eq!(text(&ours.stdout), empty.replace("1125899906842624", "0"));
-    let ours = qcowfuzz(dir.path(), &["map", "zero.qcow2"]);
-    assert_eq!(text(&ours.stdout).lines().count(), 1);
-    assert!(ours.status.success());
+    dir.write("zero.qcow2", &damaged.bytes);
+    assert_eq!(dir.run("map --output=json zero.qcow2").out, empty_record(0));
+    assert_eq!(dir.run("map zero.qcow2").ok().out.lines().count(), 1);
 }
 
 #[test]
 fn compressed_data_has_no_human_form() {
-    let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("raw"), [b'y'; 262_144]).unwrap();
-    let arguments = ["convert", "-f", "raw", "-c", "-O", "qcow2", "raw", "disk.qcow2"];
-    let Some(_) = qemu_img(dir.path(), &arguments) else { return };
-    let ours = qcowfuzz(dir.path(), &["map", "disk.qcow2"]);
-    assert_eq!(ours.status.code(), Some(2));
-    assert!(error_line(&ours).contains("compressed data at guest offset 0"));
-    let qemu = qemu_img(dir.path(), &["map", "disk.qcow2"]).unwrap();
-    assert_eq!((qemu.status.code(), text(&qemu.stdout)), (Some(1), text(&ours.stdout)));
-    let ours = qcowfuzz(dir.path(), &["map", "--output=json", "disk.qcow2"]);
-    let qemu = qemu_img(dir.path(), &["map", "--output=json", "disk.qcow2"]).unwrap();
-    assert_eq!(text(&ours.stdout), text(&qemu.stdout));
+    let dir = Folder::of([("raw", &[b'y'; 262_144])]);
+    let Some(_) = dir.qemu_img("convert -f raw -c -O qcow2 raw disk.qcow2") else { return };
+    let [ours, theirs] = dir.same("map disk.qcow2").unwrap();
+    let ours = ours.exits(2);
+    assert!(ours.line().contains("compressed data at guest offset 0"), "{ours:?}");
+    theirs.exits(1);
+    dir.same("map --output=json disk.qcow2");
 }
 
-/// Writes an image with a million extents to a sparse file: version 2, every other cluster in use.
-fn long_image(dir: &Path) -> PathBuf {
-    let path = dir.join("long.qcow2");
-    let file = fs::File::create(&path).unwrap();
+/// Writes `long.qcow2`, an image with a million extents, to a sparse file: version 2, every other cluster in use.
+fn long_image(dir: &Folder) {
+    let file = File::create(dir.join("long.qcow2")).unwrap();
     let tables = 16u64;
     let mut header = Vec::new();
     header.extend(b"QFI\xfb\0\0\0\x02");
@@ -113,83 +100,52 @@ fn long_image(dir: &Path) -> PathBuf {
         let bytes: Vec<u8> = entries.flat_map(u64::to_be_bytes).collect();
         file.write_all_at(&bytes, at).unwrap();
     }
-    path
 }
 
 #[test]
 fn a_reader_that_closes_the_pipe_is_no_error() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = long_image(dir.path());
+    let dir = Folder::new();
+    long_image(&dir);
     for form in ["json", "human"] {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_qcowfuzz"))
-            .args(["map", "--output", form])
-            .arg(&path)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = dir.command(OURS, &["map", "--output", form, "long.qcow2"]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut first = [0; 100];
         child.stdout.take().unwrap().read_exact(&mut first).unwrap();
-        let output = child.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(0), "{form}");
-        assert_eq!(text(&output.stderr), "", "{form}");
+        Ran::from(child.wait_with_output().unwrap()).ok().quiet();
     }
 }
 
 #[test]
 fn an_output_that_is_full_is_an_error() {
-    let dir = with_image();
-    let Ok(full) = fs::OpenOptions::new().write(true).open("/dev/full") else {
+    let dir = Folder::with_image();
+    let Ok(full) = File::options().write(true).open("/dev/full") else {
         skipped("no /dev/full: an_output_that_is_full_is_an_error");
         return;
     };
-    let output = Command::new(env!("CARGO_BIN_EXE_qcowfuzz"))
-        .args(["map", "disk.qcow2"])
-        .current_dir(dir.path())
-        .stdout(full)
-        .stderr(Stdio::piped())
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    assert!(error_line(&output).starts_with("standard output: "));
+    let mut command = dir.command(OURS, "map disk.qcow2");
+    let child = command.stdout(full).stderr(Stdio::piped()).spawn().unwrap();
+    Ran::from(child.wait_with_output().unwrap()).fails(2, "standard output: ");
 }
 
 #[test]
 fn the_format_is_probed_or_named_as_in_qemu_img() {
-    let dir = tempfile::tempdir().unwrap();
-    let run = |arguments: &[&str]| qemu_img(dir.path(), arguments);
-    let Some(_) = run(&["create", "-q", "-f", "vpc", "disk.vhd", "9M"]) else { return };
-    assert!(run(&["create", "-q", "-f", "vhdx", "disk.vhdx", "9M"]).unwrap().status.success());
-    let fixed = ["create", "-q", "-f", "vpc", "-o", "subformat=fixed", "fixed.vhd", "9M"];
-    assert!(run(&fixed).unwrap().status.success());
-    let raw = fs::File::create(dir.path().join("disk.raw")).unwrap();
+    let dir = Folder::new();
+    for create in ["vpc disk.vhd 9M", "vhdx disk.vhdx 9M", "vpc -o subformat=fixed fixed.vhd 9M"] {
+        let Some(_) = dir.create(create) else { return };
+    }
+    let raw = File::create(dir.join("disk.raw")).unwrap();
     raw.write_all_at(&[7; 70_000], 128 << 10).unwrap();
     raw.set_len((1 << 20) + 100).unwrap();
-    fs::write(dir.path().join("odd.raw"), [7; 1000]).unwrap();
-    fs::write(dir.path().join("empty.raw"), "").unwrap();
+    dir.write("odd.raw", [7; 1000]);
+    dir.write("empty.raw", "");
     for (base, format) in [("disk.vhd", "vpc"), ("disk.raw", "raw"), ("disk.vhdx", "vhdx")] {
-        let over = [
-            "create",
-            "-q",
-            "-f",
-            "qcow2",
-            "-b",
-            base,
-            "-F",
-            format,
-            &format!("over.{format}"),
-            "12M",
-        ];
-        assert!(run(&over).unwrap().status.success());
+        dir.create(&format!("qcow2 -b {base} -F {format} over.{format} 12M"));
     }
     let disks = ["disk.vhd", "fixed.vhd", "disk.vhdx", "disk.raw", "odd.raw", "empty.raw"];
     for name in disks.iter().chain(&["over.vpc", "over.vhdx", "over.raw"]) {
-        for format in [&[][..], &["-f", "raw"], &["-f", "vpc"], &["-f", "vhdx"], &["-f", "qcow2"]] {
-            for form in ["--output=json", "--output=human"] {
-                let arguments = [&["map", form], format, &[name]].concat();
-                let (ours, qemu) = (qcowfuzz(dir.path(), &arguments), run(&arguments).unwrap());
-                assert_eq!(ours.status.success(), qemu.status.success(), "{arguments:?}");
-                assert_eq!(text(&ours.stdout), text(&qemu.stdout), "{arguments:?}");
+        for format in ["", "-f raw", "-f vpc", "-f vhdx", "-f qcow2"] {
+            for form in ["json", "human"] {
+                dir.same(&format!("map --output={form} {format} {name}"));
             }
         }
     }
@@ -197,108 +153,75 @@ fn the_format_is_probed_or_named_as_in_qemu_img() {
 
 #[test]
 fn the_extents_of_a_vmdk_image_have_files() {
-    let dir = tempfile::tempdir().unwrap();
-    fs::create_dir(dir.path().join("sub")).unwrap();
-    let run = |arguments: &str| {
-        let arguments: Vec<&str> = arguments.split(' ').collect();
-        let output = qemu_img(dir.path(), &arguments)?;
-        assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
-        Some(output)
-    };
+    let dir = Folder::new();
+    fs::create_dir(dir.join("sub")).unwrap();
     // One grain on each side of the edge between two files.
-    let raw = fs::File::create(dir.path().join("disk.raw")).unwrap();
+    let raw = File::create(dir.join("disk.raw")).unwrap();
     raw.write_all_at(&[7; 128 << 10], (2 << 30) - (64 << 10)).unwrap();
     raw.set_len(3 << 30).unwrap();
     let convert = "convert -f raw -O vmdk -o subformat";
-    let Some(_) = run(&format!("{convert}=twoGbMaxExtentSparse disk.raw split.vmdk")) else {
-        return;
-    };
-    run(&format!("{convert}=streamOptimized disk.raw stream.vmdk"));
-    run("create -q -f qcow2 -b split.vmdk -F vmdk over.qcow2");
-    run("create -q -f vmdk -b split.vmdk -F vmdk child.vmdk");
-    for name in [
-        "split.vmdk",
-        "sub/../split.vmdk",
-        "stream.vmdk",
-        "over.qcow2",
-        "child.vmdk",
-        "./child.vmdk",
-    ] {
-        for form in ["--output=json", "--output=human"] {
-            let arguments = ["map", form, name];
-            let ours = qcowfuzz(dir.path(), &arguments);
-            let qemu = qemu_img(dir.path(), &arguments).unwrap();
-            assert_eq!(ours.status.success(), qemu.status.success(), "{arguments:?}");
-            assert_eq!(text(&ours.stdout), text(&qemu.stdout), "{arguments:?}");
+    for words in
+        ["twoGbMaxExtentSparse disk.raw split.vmdk", "streamOptimized disk.raw stream.vmdk"]
+    {
+        let Some(made) = dir.qemu_img(&format!("{convert}={words}")) else { return };
+        made.ok();
+    }
+    dir.create("qcow2 -b split.vmdk -F vmdk over.qcow2");
+    dir.create("vmdk -b split.vmdk -F vmdk child.vmdk");
+    let names = "split.vmdk sub/../split.vmdk stream.vmdk over.qcow2 child.vmdk ./child.vmdk";
+    for name in names.split(' ') {
+        for form in ["json", "human"] {
+            dir.same(&format!("map --output={form} {name}"));
         }
     }
-    let output = qcowfuzz(dir.path(), &["map", "--no-follow", "split.vmdk"]);
-    assert_eq!(output.status.code(), Some(2));
+    let ran = dir.run("map --no-follow split.vmdk").fails(2, "");
     let what = "cannot map the image with --no-follow: it needs the file of an extent";
-    assert_eq!(error_line(&output), format!("split.vmdk: {what}"));
-    assert!(qcowfuzz(dir.path(), &["map", "--no-follow", "child.vmdk"]).status.success());
+    assert_eq!(ran.line(), format!("split.vmdk: {what}"));
+    dir.run("map --no-follow child.vmdk").ok();
 }
 
 #[test]
 fn vhdx_images_are_all_data_or_show_their_blocks() {
-    let dir = tempfile::tempdir().unwrap();
-    let convert = ["convert", "-f", "raw", "-O", "vhdx", "-o", "block_size=1M", "raw", "disk.vhdx"];
-    fs::write(dir.path().join("raw"), [vec![0; 1 << 20], vec![b'y'; 2 << 20]].concat()).unwrap();
-    let Some(made) = qemu_img(dir.path(), &convert) else { return };
-    assert!(made.status.success());
-    let ours = qcowfuzz(dir.path(), &["map", "disk.vhdx"]);
-    assert_eq!(ours.status.code(), Some(2));
+    let dir = Folder::of([("raw", &[vec![0; 1 << 20], vec![b'y'; 2 << 20]].concat())]);
+    let convert = "convert -f raw -O vhdx -o block_size=1M raw disk.vhdx";
+    let Some(made) = dir.qemu_img(convert) else { return };
+    made.ok();
     let line = "disk.vhdx: cannot print data without a host offset at guest offset 0 in the human format, \
                 expected --blocks or --output json";
-    assert_eq!(error_line(&ours), line);
-    let ours = qcowfuzz(dir.path(), &["map", "--blocks", "disk.vhdx"]);
-    let rows: Vec<&str> = text(&ours.stdout).lines().skip(1).collect();
-    assert!(ours.status.success() && rows.len() == 1, "{rows:?}");
+    assert_eq!(dir.run("map disk.vhdx").exits(2).line(), line);
+    let ours = dir.run("map --blocks disk.vhdx").ok();
+    let rows: Vec<&str> = ours.out.lines().skip(1).collect();
+    assert_eq!(rows.len(), 1, "{rows:?}");
     assert!(rows[0].starts_with("0x100000        0x200000        0x"), "{rows:?}");
 }
 
 #[test]
 fn data_in_holes_of_the_file_are_zeros() {
-    let dir = tempfile::tempdir().unwrap();
-    let create = [
-        "-f qcow2 -o preallocation=metadata first.qcow2 8M",
-        "-f qcow2 -o data_file=guest.raw,preallocation=metadata with_data_file.qcow2 8M",
-        "-f qcow2 -b first.qcow2 -F qcow2 overlay.qcow2 12M",
-        "-f vpc -o subformat=fixed,force_size=on fixed.vhd 8M",
-        "-f raw plain.raw 8M",
-        "-f raw -o preallocation=falloc reserved.raw 8M",
-        "-f raw -o preallocation=full written.raw 8M",
-        "-f vmdk -o subformat=monolithicFlat flat.vmdk 8M",
-    ];
-    for create in create {
-        let arguments: Vec<&str> = ["create", "-q"].into_iter().chain(create.split(' ')).collect();
-        let Some(created) = qemu_img(dir.path(), &arguments) else { return };
-        assert!(created.status.success(), "{created:?}");
-    }
-    let in_hole = "\"zero\": true, \"data\": true";
-    let images = [
-        ("qcow2", "first.qcow2", in_hole),
+    let dir = Folder::new();
+    let (in_hole, is_data) = ("\"zero\": true, \"data\": true", "\"zero\": false, \"data\": true");
+    for (create, shown) in [
+        ("qcow2 -o preallocation=metadata first.qcow2 8M", in_hole),
         // The image file decides, and it has no holes.
-        ("qcow2", "with_data_file.qcow2", "\"zero\": false, \"data\": true"),
-        ("qcow2", "overlay.qcow2", in_hole),
-        ("vpc", "fixed.vhd", in_hole),
-        ("vmdk", "flat.vmdk", in_hole),
-        ("raw", "plain.raw", "\"zero\": true, \"data\": false"),
+        ("qcow2 -o data_file=guest.raw,preallocation=metadata with_data_file.qcow2 8M", is_data),
+        ("qcow2 -b first.qcow2 -F qcow2 overlay.qcow2 12M", in_hole),
+        ("vpc -o subformat=fixed,force_size=on fixed.vhd 8M", in_hole),
+        ("vmdk -o subformat=monolithicFlat flat.vmdk 8M", in_hole),
+        ("raw plain.raw 8M", "\"zero\": true, \"data\": false"),
         // Some file systems cannot reserve space, and qemu-img then writes zeros, which are data.
-        ("raw", "reserved.raw", "\"zero\": false, \"data\": true"),
-        ("raw", "written.raw", "\"zero\": false, \"data\": true"),
-    ];
-    for (format, image, shown) in images {
-        let write = ["-f", format, "-c", "write 1M 100k", "-c", "write 5000 100", image];
-        qemu("qemu-io", dir.path(), &write).unwrap();
-        for output in ["--output=json", "--output=human"] {
-            let arguments = ["map", "-f", format, output, image];
-            let ours = qcowfuzz(dir.path(), &arguments);
-            let theirs = qemu_img(dir.path(), &arguments).unwrap();
-            assert!(theirs.status.success(), "{theirs:?}");
-            assert_eq!(text(&ours.stdout), text(&theirs.stdout), "{arguments:?}");
-            let has = text(&ours.stdout).contains(shown);
-            assert!(has || output == "--output=human", "{image}: {ours:?}");
+        ("raw -o preallocation=falloc reserved.raw 8M", is_data),
+        ("raw -o preallocation=full written.raw 8M", is_data),
+    ] {
+        let Some(_) = dir.create(create) else { return };
+        let (format, image) =
+            (create.split(' ').next().unwrap(), create.split(' ').rev().nth(1).unwrap());
+        for request in ["write 1M 100k", "write 5000 100"] {
+            dir.qemu_io(format, request, image);
+        }
+        let [ours, theirs] = dir.same(&format!("map -f {format} --output=json {image}")).unwrap();
+        theirs.ok();
+        ours.has(shown);
+        for ran in dir.same(&format!("map -f {format} --output=human {image}")).unwrap() {
+            ran.ok();
         }
     }
 }
@@ -310,24 +233,20 @@ type VhdChange = fn(&mut [u8]);
 /// size of blocks matters.
 #[test]
 fn vhd_images_of_every_kind_are_mapped_as_in_qemu_img() {
-    let dir = tempfile::tempdir().unwrap();
-    let create = "create -q -f vpc -o force_size=on,subformat=";
-    for (subformat, image) in [("dynamic", "dynamic.vhd"), ("fixed", "fixed.vhd")] {
-        let create = format!("{create}{subformat} {image} 9M");
-        let Some(made) = qemu_img(dir.path(), &create.split(' ').collect::<Vec<_>>()) else {
-            return;
-        };
-        assert!(made.status.success());
-        let write = ["-f", "vpc", "-c", "write -P 7 3M 1M", image];
-        assert!(qemu("qemu-io", dir.path(), &write).unwrap().status.success());
+    let dir = Folder::new();
+    for subformat in ["dynamic", "fixed"] {
+        let create = format!("vpc -o force_size=on,subformat={subformat} {subformat}.vhd 9M");
+        let Some(_) = dir.create(&create) else { return };
+        dir.qemu_io("vpc", "write -P 7 3M 1M", &format!("{subformat}.vhd"));
     }
+    let zeros = "\"present\": true, \"zero\": true";
     let cases: [(&str, usize, VhdChange, &str); 8] = [
-        ("dynamic.vhd", 0, |footer| footer[63] = 0, "\"present\": true, \"zero\": true"),
-        ("dynamic.vhd", 0, |footer| footer[63] = 1, "\"present\": true, \"zero\": true"),
-        ("dynamic.vhd", 0, |footer| footer[63] = 3, "\"present\": true, \"zero\": true"),
+        ("dynamic.vhd", 0, |footer| footer[63] = 0, zeros),
+        ("dynamic.vhd", 0, |footer| footer[63] = 1, zeros),
+        ("dynamic.vhd", 0, |footer| footer[63] = 3, zeros),
         // A differencing disk.
-        ("dynamic.vhd", 0, |footer| footer[63] = 4, "\"present\": true, \"zero\": true"),
-        ("dynamic.vhd", 0, |footer| footer[63] = 5, "\"present\": true, \"zero\": true"),
+        ("dynamic.vhd", 0, |footer| footer[63] = 4, zeros),
+        ("dynamic.vhd", 0, |footer| footer[63] = 5, zeros),
         // A fixed disk, which begins with the footer.
         (
             "dynamic.vhd",
@@ -351,7 +270,7 @@ fn vhd_images_of_every_kind_are_mapped_as_in_qemu_img() {
         ),
     ];
     for (image, at, change, shown) in cases {
-        let mut bytes = fs::read(dir.path().join(image)).unwrap();
+        let mut bytes = dir.read(image);
         change(&mut bytes[at..]);
         let footer = &mut bytes[at..at + 512];
         footer[64..68].fill(0);
@@ -361,13 +280,10 @@ fn vhd_images_of_every_kind_are_mapped_as_in_qemu_img() {
         if image == "dynamic.vhd" {
             bytes.resize(bytes.len() + (4 << 20), 0);
         }
-        fs::write(dir.path().join("changed.vhd"), bytes).unwrap();
-        let arguments = ["map", "--output=json", "-f", "vpc", "changed.vhd"];
-        let ours = qcowfuzz(dir.path(), &arguments);
-        let theirs = qemu_img(dir.path(), &arguments).unwrap();
-        assert!(theirs.status.success(), "{theirs:?}");
-        assert_eq!(text(&ours.stdout), text(&theirs.stdout));
-        assert!(text(&ours.stdout).contains(shown), "{shown}: {}", text(&ours.stdout));
+        dir.write("changed.vhd", bytes);
+        let [ours, theirs] = dir.same("map --output=json -f vpc changed.vhd").unwrap();
+        theirs.ok();
+        ours.has(shown);
     }
 }
 
@@ -391,14 +307,10 @@ fn extent_with_footer() -> Vec<u8> {
 
 #[test]
 fn the_parts_of_a_vmdk_disk_are_opened_as_in_qemu_img() {
-    let dir = tempfile::tempdir().unwrap();
-    let head = "version=1\nCID=1\nparentCID=1\ncreateType=\"vmfs\"\n";
-    fs::write(dir.path().join("extent"), extent_with_footer()).unwrap();
-    fs::write(dir.path().join("raw"), [7; 4096]).unwrap();
-    let sparse = format!("{head}RW 8 SPARSE \"extent\"\n");
-    let child =
-        |parent: &str| format!("{head}parentFileNameHint=\"{parent}\"\nRW 8 VMFS \"raw\"\n");
-    let cases = [
+    let dir = Folder::of([("extent", &extent_with_footer()), ("raw", &[7; 4096])]);
+    let sparse = "RW 8 SPARSE \"extent\"\n".to_string();
+    let child = |parent: &str| format!("parentFileNameHint=\"{parent}\"\nRW 8 VMFS \"raw\"\n");
+    for (name, lines, length, opens) in [
         // The footer is that at the end of the descriptor's length.
         ("extent.vmdk", sparse.clone(), 8 * 512, true),
         ("longer.vmdk", sparse.clone(), 9 * 512, false),
@@ -406,34 +318,28 @@ fn the_parts_of_a_vmdk_disk_are_opened_as_in_qemu_img() {
         ("child.vmdk", child("extent.vmdk"), 0, true),
         // A parent is a VMDK image, even if it is nothing like it.
         ("orphan.vmdk", child("raw"), 0, false),
-    ];
-    for (name, mut descriptor, length, opens) in cases {
-        let more = length - descriptor.len().min(length);
-        descriptor += &"\0".repeat(more);
-        fs::write(dir.path().join(name), descriptor).unwrap();
-        let arguments = ["map", "--output=json", "-f", "vmdk", name];
-        let ours = qcowfuzz(dir.path(), &arguments);
-        let Some(theirs) = qemu_img(dir.path(), &arguments) else { return };
-        assert_eq!(theirs.status.success(), opens, "{name}: {theirs:?}");
-        assert_eq!(ours.status.success(), opens, "{name}: {ours:?}");
-        assert_eq!(text(&ours.stdout), text(&theirs.stdout), "{name}");
+    ] {
+        let mut descriptor = format!("{VMDK_HEAD}{lines}").into_bytes();
+        descriptor.resize(descriptor.len().max(length), 0);
+        dir.write(name, descriptor);
+        let Some([ours, _]) = dir.same(&format!("map --output=json -f vmdk {name}")) else {
+            return;
+        };
+        assert_eq!(ours.code == Some(0), opens, "{name}: {ours:?}");
     }
 }
 
 /// QEMU prints a negative offset for such data, and fails to read them.
 #[test]
 fn flat_data_past_the_longest_file_are_an_error() {
-    let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("raw"), [7; 4096]).unwrap();
-    let head = "version=1\nCID=1\nparentCID=1\ncreateType=\"vmfs\"\nRW 2 FLAT \"raw\" 3\n";
+    let dir = Folder::of([("raw", &[7; 4096])]);
     for sector in ["18014398509481982", "9223372036854775807", &"6".repeat(40)] {
-        let descriptor = format!("{head}RW 1 FLAT \"raw\" {sector}\n");
-        fs::write(dir.path().join("disk.vmdk"), descriptor).unwrap();
-        let ours = qcowfuzz(dir.path(), &["map", "--output=json", "disk.vmdk"]);
-        assert_eq!(ours.status.code(), Some(2), "{ours:?}");
+        let lines = format!("RW 2 FLAT \"raw\" 3\nRW 1 FLAT \"raw\" {sector}\n");
+        dir.write("disk.vmdk", format!("{VMDK_HEAD}{lines}"));
+        let ours = dir.run("map --output=json disk.vmdk").exits(2);
         let message = "disk.vmdk: grain at guest offset 1024: the data of the extent pass";
-        assert!(error_line(&ours).starts_with(message), "{}", error_line(&ours));
+        assert!(ours.line().starts_with(message), "{ours:?}");
         // The first extent, and nothing of the second one.
-        assert_eq!(text(&ours.stdout).lines().count(), 1, "{ours:?}");
+        assert_eq!(ours.out.lines().count(), 1, "{ours:?}");
     }
 }

@@ -1,11 +1,9 @@
 //! `report`, `triage` and `bundle`. A page has everything that `replay --json` has, its links lead to existing
 //! elements, and it loads nothing. `cargo xtask from-crash` runs all three with a planted bug.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::{Path, PathBuf};
+use test_support::prelude::*;
 
-use crate::support::{error_line, qcowfuzz, qemu_img, small_program, text};
+use crate::support::{Folder, OURS, Ran, corpus, small_program};
 
 /// Inputs of all targets: with chains, data files, snapshots, damage, and a plain image file.
 const SEEDS: [(&str, &str); 12] = [
@@ -23,25 +21,12 @@ const SEEDS: [(&str, &str); 12] = [
     ("raw_image", "bitmaps"),
 ];
 
-fn seed(target: &str, name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target).join(name)
-}
-
 /// Returns the page about a seed.
-pub fn page_of(dir: &Path, target: &str, name: &str) -> String {
-    let (seed, html) = (seed(target, name), format!("{name}.html"));
-    let arguments = ["report", seed.to_str().unwrap(), "--target", target, "--html", &html];
-    let output = qcowfuzz(dir, &arguments);
-    assert_eq!(output.status.code(), Some(0), "{name}: {}", text(&output.stderr));
-    assert_eq!(text(&output.stdout), format!("{html}\n"));
-    assert!(output.stderr.is_empty());
-    fs::read_to_string(dir.join(html)).unwrap()
-}
-
-fn json_of(target: &str, name: &str) -> serde_json::Value {
-    let seed = seed(target, name);
-    let arguments = ["replay", "--json", "--target", target, seed.to_str().unwrap()];
-    serde_json::from_slice(&qcowfuzz(Path::new("."), &arguments).stdout).unwrap()
+pub fn page_of(dir: &Folder, target: &str, name: &str) -> String {
+    fs::copy(corpus(target).join(name), dir.join(name)).unwrap();
+    let ran = dir.run(&format!("report {name} --target {target} --html {name}.html")).ok().quiet();
+    assert_eq!(ran.out, format!("{name}.html\n"));
+    dir.read_text(&format!("{name}.html"))
 }
 
 /// Returns the values of an attribute, in order.
@@ -63,9 +48,10 @@ fn inside<'p>(page: &'p str, id: &str, tag: &str) -> &'p str {
 
 #[test]
 fn pages_have_everything_that_replay_prints() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = Folder::new();
     for (target, name) in SEEDS {
-        let (page, json) = (page_of(dir.path(), target, name), json_of(target, name));
+        let page = page_of(&dir, target, name);
+        let json = dir.run(&format!("replay --json --target {target} {name}")).json();
         let all = |key: &str| json[key].as_array().cloned().unwrap_or_default();
         for step in all("steps") {
             let row = inside(&page, &format!("op-{}", step["number"]), "tr");
@@ -85,9 +71,8 @@ fn pages_have_everything_that_replay_prints() {
                     assert!(row.contains(&format!("href=\"#op-{operation}\"")), "{name}: {row}");
                 }
                 // The picture shows it too.
-                assert!(
-                    page.contains(&format!("<g class=\"seg\" data-item=\"run-{at}-{number}\""))
-                );
+                let picture = format!("<g class=\"seg\" data-item=\"run-{at}-{number}\"");
+                assert!(page.contains(&picture));
             }
             for (number, entry) in file["entries"].as_array().unwrap().iter().enumerate() {
                 let row = inside(&page, &format!("entry-{at}-{number}"), "tr");
@@ -114,9 +99,9 @@ fn pages_have_everything_that_replay_prints() {
 
 #[test]
 fn links_lead_to_existing_elements() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = Folder::new();
     for (target, name) in SEEDS {
-        let page = page_of(dir.path(), target, name);
+        let page = page_of(&dir, target, name);
         let ids = attribute(&page, "id");
         let known: BTreeSet<&str> = ids.iter().copied().collect();
         assert_eq!(known.len(), ids.len(), "{name}: an id twice");
@@ -141,12 +126,10 @@ fn links_lead_to_existing_elements() {
 
 #[test]
 fn pages_load_nothing() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = Folder::new();
     for (target, name) in SEEDS {
-        let page = page_of(dir.path(), target, name);
-        for outside in
-            ["http:", "https:", "src=", "@import", "<link", "<iframe", "style=\"", "javascript:"]
-        {
+        let page = page_of(&dir, target, name);
+        for outside in "http: https: src= @import <link <iframe style=\" javascript:".split(' ') {
             assert!(!page.contains(outside), "{name}: {outside}");
         }
         let policy = attribute(&page, "content");
@@ -166,230 +149,164 @@ fn pages_load_nothing() {
 
 #[test]
 fn pages_show_three_answers_side_by_side() {
-    let dir = tempfile::tempdir().unwrap();
-    if qemu_img(dir.path(), &["--version"]).is_none() {
-        let page = page_of(dir.path(), "map_extents", "chain_raw");
+    let dir = Folder::new();
+    if dir.qemu_img("--version").is_none() {
+        let page = page_of(&dir, "map_extents", "chain_raw");
         assert!(page.contains("<strong>qemu-img</strong>: not run: qemu-img is not installed."));
         return;
     }
-    for name in
-        ["chain_raw", "chain_sizes", "data_file", "snapshots", "subclusters_mixed", "zstd_crossing"]
-    {
-        let page = page_of(dir.path(), "map_extents", name);
-        let count =
-            |key: &str| attribute(&page, "id").iter().filter(|id| id.starts_with(key)).count();
-        assert!(count("actual-") > 1);
-        assert_eq!(
-            (count("expected-"), count("qemu-")),
-            (count("actual-"), count("actual-")),
-            "{name}"
-        );
+    let names = "chain_raw chain_sizes data_file snapshots subclusters_mixed zstd_crossing";
+    for name in names.split(' ') {
+        let page = page_of(&dir, "map_extents", name);
+        let ids = attribute(&page, "id");
+        let [actual, expected, qemu] = ["actual-", "expected-", "qemu-"]
+            .map(|key| ids.iter().filter(|id| id.starts_with(key)).count());
+        assert!(actual > 1 && expected == actual && qemu == actual, "{name}");
         assert!(!page.contains("differ</strong>") && !page.contains("no extents"), "{name}");
     }
-    // A damaged image, for which qemu-img prints the fault.
-    let page = page_of(dir.path(), "hostile", "l2_unaligned");
-    let said = "<strong>qemu-img</strong>: qcow2: Image is corrupt: Cluster allocation offset 0x50800 unaligned";
-    assert!(page.contains(said) && page.contains("no extents"));
-    let page = page_of(dir.path(), "hostile", "header_refused");
-    let said =
-        "<strong>qemu-img</strong>: could not open the image: Unsupported cluster size: 2^40.";
-    assert!(page.contains(said));
-    // A file of the user: the command does not run qemu-img on it.
-    let page = page_of(dir.path(), "raw_image", "bitmaps");
-    assert!(page.contains("<strong>qemu-img</strong>: not run: the input is an image file"));
-    assert!(page.contains("no program built the file"));
-}
-
-/// The command passes the files of a chain to qemu-img as options. Here the image's own name of its backing file is
-/// truncated.
-#[test]
-fn qemu_img_follows_no_name() {
-    let dir = tempfile::tempdir().unwrap();
-    if qemu_img(dir.path(), &["--version"]).is_none() {
-        return;
+    for (target, name, parts) in [
+        // Damaged images, for which qemu-img prints the fault.
+        (
+            "hostile",
+            "l2_unaligned",
+            ["qcow2: Image is corrupt: Cluster allocation offset 0x50800 unaligned", "no extents"],
+        ),
+        (
+            "hostile",
+            "header_refused",
+            ["could not open the image: Unsupported cluster size: 2^40.", ""],
+        ),
+        // A file of the user: the command does not run qemu-img on it.
+        (
+            "raw_image",
+            "bitmaps",
+            ["not run: the input is an image file", "no program built the file"],
+        ),
+    ] {
+        let page = page_of(&dir, target, name);
+        let said = format!("<strong>qemu-img</strong>: {}", parts[0]);
+        assert!(page.contains(&said) && page.contains(parts[1]), "{name}");
     }
-    let page = page_of(dir.path(), "hostile", "cut_before_the_name");
+    // The command passes the files of a chain to qemu-img as options. Here the image's own name of its backing file is
+    // truncated.
+    let page = page_of(&dir, "hostile", "cut_before_the_name");
     assert!(page.contains(" id=\"qemu-0\"") && !page.contains("no extents"));
 }
 
 #[test]
 fn nothing_is_left_behind() {
-    let dir = tempfile::tempdir().unwrap();
-    let places: BTreeMap<_, _> = [("TMPDIR", dir.path().join("scratch"))].into();
-    fs::create_dir(&places["TMPDIR"]).unwrap();
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_qcowfuzz"));
-    command.current_dir(dir.path()).envs(&places).arg("report");
-    command.arg(seed("map_extents", "chain_raw")).args(["--html", "page.html"]);
-    assert!(command.output().unwrap().status.success());
-    assert_eq!(fs::read_dir(&places["TMPDIR"]).unwrap().count(), 0);
-    let mut left: Vec<_> =
-        fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    left.sort();
-    assert_eq!(left, ["page.html", "scratch"]);
+    let dir = Folder::new();
+    fs::create_dir(dir.join("scratch")).unwrap();
+    fs::copy(corpus("map_extents/chain_raw"), dir.join("input")).unwrap();
+    let mut command = dir.command(OURS, "report input --html page.html");
+    Ran::of(command.env("TMPDIR", dir.join("scratch"))).ok();
+    assert_eq!(fs::read_dir(dir.join("scratch")).unwrap().count(), 0);
+    assert_eq!(dir.names(), ["input", "page.html", "scratch"]);
 }
 
 #[test]
 fn names_of_files_are_escaped() {
-    let dir = tempfile::tempdir().unwrap();
     let name = "<script>alert(1)<script>&\"'";
-    fs::write(dir.path().join(name), small_program()).unwrap();
-    let output = qcowfuzz(dir.path(), &["report", name, "--html", "page.html"]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    let page = fs::read_to_string(dir.path().join("page.html")).unwrap();
+    let dir = Folder::of([(name, &small_program())]);
+    dir.run(&["report", name, "--html", "page.html"]).ok();
+    let page = dir.read_text("page.html");
     assert_eq!(page.matches("<script").count(), 1);
     assert!(page.contains("<dd>&lt;script&gt;alert(1)&lt;script&gt;&amp;&quot;'</dd>"));
 }
 
+/// Returns a folder with files that cannot be inputs or outputs.
+fn with_odd_files() -> Folder {
+    let dir = Folder::of([("program", &small_program()), ("empty", b""), ("there", b"mine")]);
+    dir.write_long("long");
+    fs::create_dir(dir.join("folder")).unwrap();
+    dir
+}
+
 #[test]
 fn failures_are_reported_in_one_line_and_nothing_is_written() {
-    let dir = tempfile::tempdir().unwrap();
-    let at = |name: &str| dir.path().join(name);
-    fs::write(at("program"), small_program()).unwrap();
-    fs::write(at("empty"), "").unwrap();
-    fs::write(at("long"), vec![0; (1 << 20) + 1]).unwrap();
-    fs::write(at("there"), "mine").unwrap();
-    fs::create_dir(at("folder")).unwrap();
-    let cases: [(&[&str], &str); 8] = [
-        (&["empty", "--html", "new"], "empty: is empty, expected an input of a fuzz target"),
-        (&["missing", "--html", "new"], "missing: "),
-        (&["folder", "--html", "new"], "folder: "),
-        (&["long", "--html", "new"], "long: is too long for a fuzz target, expected at most "),
-        (&["program", "--html", "there"], "there: the file exists, expected a new one or --force"),
-        (&["program", "--html", "none/new"], "none/new: "),
-        (&["program", "--html", "folder", "--force"], "folder: "),
-        (
-            &["program", "--html", "program", "--force"],
-            "program: is the input file, expected another file",
-        ),
-    ];
-    for (arguments, expected) in cases {
-        let output = qcowfuzz(dir.path(), &[&["report"], arguments].concat());
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        assert!(error_line(&output).starts_with(expected), "{}", error_line(&output));
-        assert!(output.stdout.is_empty() && !at("new").exists(), "{arguments:?}");
+    let dir = with_odd_files();
+    let nothing = "no violation was found, expected an input that shows one";
+    for [words, expected] in rows(&format!(
+        "report empty --html new | empty: is empty, expected an input of a fuzz target
+         report missing --html new | missing:
+         report folder --html new | folder:
+         report long --html new | long: is too long for a fuzz target, expected at most
+         report program --html there | there: the file exists, expected a new one or --force
+         report program --html none/new | none/new:
+         report program --html folder --force | folder:
+         report program --html program --force | program: is the input file, expected another file
+         bundle missing -o new | missing: No such file or directory
+         bundle program -o new | program: {nothing} (--target map_extents)
+         bundle empty -o new --target raw_image | empty: {nothing} (--target raw_image)
+         bundle long -o new | long: is too long for a fuzz target
+         bundle program -o there | there: the file exists, expected a new one or --force
+         bundle program -o program --force | program: is the input file, expected another file"
+    )) {
+        dir.run(words).fails(2, expected);
+        assert!(!dir.join("new").exists(), "{words}");
     }
-    assert_eq!(fs::read(at("there")).unwrap(), b"mine");
-    assert_eq!(fs::read(at("program")).unwrap(), small_program());
-    let output = qcowfuzz(dir.path(), &["report", "program", "--html", "there", "--force"]);
-    assert_eq!(output.status.code(), Some(0));
-    assert!(fs::read_to_string(at("there")).unwrap().starts_with("<!DOCTYPE html>"));
+    assert_eq!(dir.read("there"), b"mine");
+    assert_eq!(dir.read("program"), small_program());
+    dir.run("report program --html there --force").ok();
+    assert!(dir.read_text("there").starts_with("<!DOCTYPE html>"));
 }
 
 #[test]
 fn a_program_without_operations_has_a_page() {
-    let dir = tempfile::tempdir().unwrap();
-    let program = qcowfuzz::programs::Program::default().encode();
-    fs::write(dir.path().join("nothing"), program).unwrap();
-    let output = qcowfuzz(dir.path(), &["report", "nothing", "--html", "page.html"]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-}
-
-fn corpus(target: &str) -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target)
+    let dir = Folder::of([("nothing", &Program::default().encode())]);
+    dir.run("report nothing --html page.html").ok();
 }
 
 #[test]
 fn inputs_that_show_nothing_are_listed() {
-    let dir = tempfile::tempdir().unwrap();
-    let folder = dir.path().join("refcounts");
-    fs::create_dir(&folder).unwrap();
-    fs::write(folder.join(".gitkeep"), "").unwrap();
-    fs::copy(corpus("refcounts").join("order_4"), folder.join("crash-1")).unwrap();
-    fs::write(folder.join("crash-0"), "").unwrap();
-    let output = qcowfuzz(dir.path(), &["triage", "refcounts"]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    let out = text(&output.stdout);
+    let dir = Folder::new();
+    fs::create_dir(dir.join("refcounts")).unwrap();
+    dir.write("refcounts/.gitkeep", "");
+    dir.write("refcounts/crash-0", "");
+    fs::copy(corpus("refcounts/order_4"), dir.join("refcounts/crash-1")).unwrap();
     let start = "refcounts: 2 inputs, 0 bugs, 0 of them new\n\nno violation any more: 2 inputs\n";
-    assert!(out.starts_with(start), "{out}");
-    assert!(out.contains("       0 bytes  refcounts/crash-0\n"), "{out}");
+    dir.run("triage refcounts").ok().begins(start).has("       0 bytes  refcounts/crash-0\n");
     // The folder's name gives the target.
-    let output = qcowfuzz(dir.path(), &["triage", "--json", "refcounts"]);
-    let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let printed = dir.run("triage --json refcounts").json();
     assert_eq!((&printed["target"], &printed["inputs"]), (&"refcounts".into(), &2.into()));
     assert_eq!(printed["nothing"][0]["path"], "refcounts/crash-0");
 }
 
 #[test]
 fn inputs_that_cannot_be_run_or_read_are_reported() {
-    let dir = tempfile::tempdir().unwrap();
-    let output = qcowfuzz(dir.path(), &["triage", "missing"]);
-    assert_eq!(output.status.code(), Some(2));
-    let folder = dir.path().join("artifacts");
-    fs::create_dir_all(&folder).unwrap();
-    fs::File::create(folder.join("long")).unwrap().set_len(100 << 20).unwrap();
-    fs::write(folder.join("short"), "").unwrap();
-    let output = qcowfuzz(dir.path(), &["triage", "artifacts"]);
-    assert_eq!(output.status.code(), Some(2));
-    let lines: Vec<_> = text(&output.stderr).lines().collect();
+    let dir = Folder::new();
+    dir.run("triage missing").exits(2);
+    fs::create_dir_all(dir.join("artifacts")).unwrap();
+    dir.write_long("artifacts/long");
+    dir.write("artifacts/short", "");
+    let ran = dir.run("triage artifacts").exits(2).begins("artifacts: 1 input, 0 bugs");
+    let lines: Vec<_> = ran.err.lines().collect();
     let long = "artifacts/long: is too long for a fuzz target, expected at most 1048576 bytes";
     assert_eq!(lines[0], format!("qcowfuzz: {long}"));
     assert_eq!(lines[1], "qcowfuzz: artifacts: 1 of the files could not be run");
-    assert!(text(&output.stdout).starts_with("artifacts: 1 input, 0 bugs"));
     // A file among the known bugs that does not describe one.
-    fs::remove_file(folder.join("long")).unwrap();
-    fs::create_dir(dir.path().join("known")).unwrap();
-    fs::write(dir.path().join("known/bug.txt"), "image version=3\n").unwrap();
-    let output = qcowfuzz(dir.path(), &["triage", "artifacts", "--known", "known"]);
-    assert_eq!(output.status.code(), Some(2));
-    let line = "qcowfuzz: known/bug.txt: line 1: no comment, expected '; ' and the fingerprint";
-    assert!(text(&output.stderr).starts_with(line), "{}", text(&output.stderr));
+    fs::remove_file(dir.join("artifacts/long")).unwrap();
+    fs::create_dir(dir.join("known")).unwrap();
+    dir.write("known/bug.txt", "image version=3\n");
+    for (known, line) in [
+        ("known", "known/bug.txt: line 1: no comment, expected '; ' and the fingerprint"),
+        ("missing", "missing: No such file"),
+    ] {
+        let ran = dir.run(&format!("triage artifacts --known {known}")).exits(2);
+        assert!(ran.err.starts_with(&format!("qcowfuzz: {line}")), "{ran:?}");
+    }
+    dir.run("triage artifacts").ok();
 }
 
 #[test]
 fn long_programs_are_no_hangs() {
     // The output about one program is longer than the buffer of a pipe.
-    let dir = tempfile::tempdir().unwrap();
-    let folder = dir.path().join("artifacts");
-    fs::create_dir(&folder).unwrap();
-    let mut long = qcowfuzz::programs::generate::generate(1, WANTED);
+    let dir = Folder::new();
+    fs::create_dir(dir.join("artifacts")).unwrap();
+    let mut long = generate(1, GenerateSettings { operations: 3, compressed: false });
     long.operations = long.operations.repeat(1000);
-    fs::write(folder.join("long"), long.encode()).unwrap();
-    let output = qcowfuzz(dir.path(), &["triage", "artifacts", "--timeout", "120"]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
-    assert!(text(&output.stdout).contains("no violation any more: 1 input\n"));
-    let output = qcowfuzz(dir.path(), &["report", "artifacts/long", "--html", "page.html"]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-}
-
-const WANTED: qcowfuzz::programs::generate::GenerateSettings =
-    qcowfuzz::programs::generate::GenerateSettings { operations: 3, compressed: false };
-
-#[test]
-fn a_folder_of_known_bugs_that_is_named_must_be_there() {
-    let dir = tempfile::tempdir().unwrap();
-    fs::create_dir(dir.path().join("artifacts")).unwrap();
-    let output = qcowfuzz(dir.path(), &["triage", "artifacts", "--known", "missing"]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).starts_with("qcowfuzz: missing: No such file"));
-    assert_eq!(qcowfuzz(dir.path(), &["triage", "artifacts"]).status.code(), Some(0));
-}
-
-#[test]
-fn inputs_that_cannot_be_packed_are_reported_in_one_line() {
-    let dir = tempfile::tempdir().unwrap();
-    let at = |name: &str| dir.path().join(name);
-    fs::write(at("input"), small_program()).unwrap();
-    fs::write(at("empty"), "").unwrap();
-    fs::write(at("there"), "mine").unwrap();
-    fs::File::create(at("long")).unwrap().set_len(100 << 20).unwrap();
-    let nothing = "no violation was found, expected an input that shows one";
-    let cases: [(&[&str], &str); 6] = [
-        (&["missing", "-o", "out"], "missing: No such file or directory"),
-        (&["input", "-o", "out"], &format!("input: {nothing} (--target map_extents)")),
-        (
-            &["empty", "-o", "out", "--target", "raw_image"],
-            &format!("empty: {nothing} (--target raw_image)"),
-        ),
-        (&["long", "-o", "out"], "long: is too long for a fuzz target"),
-        (&["input", "-o", "there"], "there: the file exists, expected a new one or --force"),
-        (&["input", "-o", "input", "--force"], "input: is the input file, expected another file"),
-    ];
-    for (arguments, expected) in cases {
-        let output = qcowfuzz(dir.path(), &[&["bundle"], arguments].concat());
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        assert!(error_line(&output).starts_with(expected), "{}", error_line(&output));
-        assert!(output.stdout.is_empty());
-    }
-    assert!(!at("out").exists());
-    assert_eq!(fs::read(at("there")).unwrap(), b"mine");
+    dir.write("artifacts/long", long.encode());
+    let ran = dir.run("triage artifacts --timeout 120").ok();
+    ran.has("no violation any more: 1 input\n");
+    dir.run("report artifacts/long --html page.html").ok();
 }

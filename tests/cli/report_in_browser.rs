@@ -1,54 +1,38 @@
 //! Pages of `report` in a browser, used with the mouse and with the keyboard. Without chromium, the tests print a line;
 //! with `QCOWFUZZ_REQUIRE_BROWSER=1`, they fail.
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
-use std::process::{Command, Stdio};
-
 use serde_json::Value;
+use test_support::prelude::*;
 
-use crate::skipped::skipped;
-use crate::support::{qcowfuzz, text};
+use crate::support::Folder;
 
 /// The script that acts as a reader and records the visible state.
 const READER: &str = include_str!("report_in_browser.js");
 
-const PROGRAM: &str = "\
-image version=3 cluster_bits=12 refcount_order=4 features=none size=33<<12+0 rng_seed=0 blocks=append \
-table=append tolerance=0
-write at=start+0 clusters=3
-zero at=start+1 clusters=1 keep=yes
-compress at=start+9 clusters=1 shape=text skew=packed
-";
+const OPERATIONS: &str = "write at=start+0 clusters=3\nzero at=start+1 clusters=1 keep=yes\n\
+                          compress at=start+9 clusters=1 shape=text skew=packed\n";
 
-const FLAGS: [&str; 11] = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--enable-logging=stderr",
-    "--virtual-time-budget=5000",
-    "--dump-dom",
-];
+const FLAGS: &str = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run \
+                     --disable-background-networking --disable-component-update --disable-sync \
+                     --enable-logging=stderr --virtual-time-budget=5000 --dump-dom";
 
 /// Returns the browser's document of a page and its messages, or `None` if there is no browser.
-fn browse(dir: &Path, page: &str, flags: &[&str]) -> Option<(String, Vec<String>)> {
+fn browse(dir: &Folder, page: &str, flags: &[&str]) -> Option<(String, Vec<String>)> {
     let (file, profile) = (dir.join("shown.html"), tempfile::tempdir().unwrap());
     fs::write(&file, page).unwrap();
     let mut command = Command::new("chromium");
-    command.args(FLAGS).args(flags).arg(format!("--user-data-dir={}", profile.path().display()));
+    command
+        .args(FLAGS.split(' '))
+        .args(flags)
+        .arg(format!("--user-data-dir={}", profile.path().display()));
     command.arg(format!("file://{}", file.display())).stdin(Stdio::null());
     match command.output() {
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success(), "{said}");
             let complaints = said.lines().filter(|line| line.contains("CONSOLE"));
-            Some((text(&output.stdout).to_string(), complaints.map(String::from).collect()))
+            let dom = String::from_utf8(output.stdout).unwrap();
+            Some((dom, complaints.map(String::from).collect()))
         }
         Err(error) => {
             let required = std::env::var_os("QCOWFUZZ_REQUIRE_BROWSER");
@@ -60,13 +44,13 @@ fn browse(dir: &Path, page: &str, flags: &[&str]) -> Option<(String, Vec<String>
     }
 }
 
-/// Returns the page about [`PROGRAM`].
-fn page(dir: &Path) -> String {
-    fs::write(dir.join("text"), PROGRAM).unwrap();
-    assert!(qcowfuzz(dir, &["asm", "text", "-o", "program", "--force"]).status.success());
-    let output = qcowfuzz(dir, &["report", "program", "--html", "page.html", "--force"]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    fs::read_to_string(dir.join("page.html")).unwrap()
+/// Returns a folder, and the page about a program with these operations.
+fn page() -> (Folder, String) {
+    let dir =
+        Folder::of([("program", &lines::encoded("cluster_bits=12 size=33<<12+0", OPERATIONS))]);
+    dir.run("report program --html page.html").ok();
+    let page = dir.read_text("page.html");
+    (dir, page)
 }
 
 /// Returns the page with our script, and without its policy, which would block the script.
@@ -79,7 +63,7 @@ fn with_reader(page: &str) -> String {
 
 /// Returns the notes of the script. On a busy machine, the window may not have the focus yet and gets no keys. Then
 /// this function opens the page again.
-fn read(dir: &Path, page: &str, flags: &[&str]) -> Option<Value> {
+fn read(dir: &Folder, page: &str, flags: &[&str]) -> Option<Value> {
     let mut notes = read_once(dir, page, flags)?;
     for _ in 0..9 {
         if notes["focused"] == true {
@@ -91,7 +75,7 @@ fn read(dir: &Path, page: &str, flags: &[&str]) -> Option<Value> {
     Some(notes)
 }
 
-fn read_once(dir: &Path, page: &str, flags: &[&str]) -> Option<Value> {
+fn read_once(dir: &Folder, page: &str, flags: &[&str]) -> Option<Value> {
     let (dom, complaints) = browse(dir, &with_reader(page), flags)?;
     assert_eq!(complaints, Vec::<String>::new());
     let (_, notes) = dom.split_once("<pre id=\"test-result\">").expect("no notes");
@@ -130,24 +114,22 @@ fn assert_empty(seen: &Value) {
 
 #[test]
 fn pages_open_without_a_complaint_and_run_nothing_but_their_own_script() {
-    let dir = tempfile::tempdir().unwrap();
-    let page = page(dir.path());
-    let Some((dom, complaints)) = browse(dir.path(), &page, &[]) else { return };
+    let (dir, page) = page();
+    let Some((dom, complaints)) = browse(&dir, &page, &[]) else { return };
     assert_eq!(complaints, Vec::<String>::new());
     // The script has run, and the style is applied.
     assert!(dom.contains("class=\"js\"") && dom.contains(">Nothing is marked.</p>"));
     // A script from another source would not run.
     let foreign = "<script>document.title = 'foreign'</script><img src='x.png' onerror='1'></body>";
     let planted = page.replace("</body>", foreign);
-    let (dom, complaints) = browse(dir.path(), &planted, &[]).unwrap();
+    let (dom, complaints) = browse(&dir, &planted, &[]).unwrap();
     assert!(!dom.contains("<title>foreign") && complaints.len() >= 2, "{complaints:?}");
 }
 
 #[test]
 fn related_elements_are_marked() {
-    let dir = tempfile::tempdir().unwrap();
-    let page = page(dir.path());
-    let Some(notes) = read(dir.path(), &page, &["--window-size=1000,900"]) else { return };
+    let (dir, page) = page();
+    let Some(notes) = read(&dir, &page, &["--window-size=1000,900"]) else { return };
     let written = |operation: &str| written_by(&page, operation);
     assert_empty(&notes["start"]);
     assert!(notes["stops"].as_array().unwrap().iter().all(|stops| *stops == 1), "{notes}");
@@ -235,13 +217,10 @@ fn clicks(notes: &Value, written: &BTreeSet<String>) {
 
 #[test]
 fn pages_are_readable_by_day_and_by_night() {
-    let dir = tempfile::tempdir().unwrap();
-    let page = page(dir.path());
+    let (dir, page) = page();
     let scheme = |number: u8| format!("--blink-settings=preferredColorScheme={number}");
-    let Some(day) = read(dir.path(), &page, &["--window-size=1000,900", &scheme(1)]) else {
-        return;
-    };
-    let night = read(dir.path(), &page, &["--window-size=520,900", &scheme(0)]).unwrap();
+    let Some(day) = read(&dir, &page, &["--window-size=1000,900", &scheme(1)]) else { return };
+    let night = read(&dir, &page, &["--window-size=520,900", &scheme(0)]).unwrap();
     for notes in [&day, &night] {
         let contrast = &notes["contrast"];
         assert!(contrast["ratio"].as_f64().unwrap() >= 4.5, "{contrast}");

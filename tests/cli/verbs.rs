@@ -1,14 +1,12 @@
 //! Every verb: its help text, its test, its page.
 
-use std::fs;
-use std::path::Path;
+use test_support::prelude::*;
 
-use crate::support::{qcowfuzz, text};
+use crate::support::Folder;
 
 /// Returns the verbs that `qcowfuzz --help` lists.
 fn verbs() -> Vec<String> {
-    let output = qcowfuzz(Path::new("."), &["--help"]);
-    let help = text(&output.stdout).to_string();
+    let help = Folder::new().run("--help").out;
     let (_, listed) = help.split_once("Commands:\n").unwrap();
     let lines = listed.lines().take_while(|line| line.starts_with("  "));
     // The description of a verb may go on in a line that is indented further.
@@ -27,25 +25,20 @@ fn all_in(folder: &str, extension: &str) -> String {
 
 /// Returns the faults of a verb, given the source of the tests and the pages.
 fn faults(verb: &str, tests: &str, pages: &str) -> Vec<String> {
-    let output = qcowfuzz(Path::new("."), &[verb, "--help"]);
-    assert!(output.status.success(), "{verb}");
-    let help = text(&output.stdout);
+    let help = Folder::new().run(&[verb, "--help"]).ok().out;
     let page = |end: &str| pages.contains(&format!("qcowfuzz {verb}{end}"));
-    let mut faults = Vec::new();
-    for (there, expected) in [
-        (help.contains("Exit codes"), "exit codes in the help text".to_string()),
-        (help.contains("\nExample"), "an example in the help text".to_string()),
+    let is_run = |start: &str| tests.contains(&format!("{start}{verb}"));
+    let checks = [
+        (help.contains("Exit codes"), "exit codes in the help text"),
+        (help.contains("\nExample"), "an example in the help text"),
         (
-            tests.contains(&format!("[\"{verb}\"")),
-            format!("a test in tests/cli/ that runs 'qcowfuzz {verb}'"),
+            is_run("(\"") || is_run("[\"") || is_run("(&format!(\""),
+            "a test in tests/cli/ that runs it",
         ),
-        (page(" ") || page("`"), format!("'qcowfuzz {verb}' in README.md or a page of docs/")),
-    ] {
-        if !there {
-            faults.push(format!("{verb}: expected {expected}"));
-        }
-    }
-    faults
+        (page(" ") || page("`"), "'qcowfuzz VERB' in README.md or a page of docs/"),
+    ];
+    let missing = checks.into_iter().filter(|(is_there, _)| !is_there);
+    missing.map(|(_, expected)| format!("{verb}: expected {expected}")).collect()
 }
 
 #[test]
@@ -60,7 +53,7 @@ fn every_verb_has_a_help_text_a_test_and_a_page() {
 
 #[test]
 fn a_verb_without_a_test_or_a_page_is_found() {
-    let (test, page) = ("qcowfuzz(dir, &[\"asm\", \"text\"])", "`qcowfuzz asm text -o out`");
+    let (test, page) = ("dir.run(\"asm text -o out\")", "`qcowfuzz asm text -o out`");
     assert_eq!(faults("asm", test, page), Vec::<String>::new());
     assert_eq!(faults("asm", "", page).len(), 1);
     assert_eq!(faults("asm", test, "qcowfuzz assemble").len(), 1);

@@ -2,20 +2,18 @@
 
 mod examples;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
-use std::fs;
-use std::path::Path;
 use std::time::Duration;
+use test_support::prelude::*;
 
-use qcowfuzz::harness::{KnownFinding, KnownFindings};
+use qcowfuzz::harness::KnownFinding;
 use qcowfuzz::internal::differential::divergence::{cause_of, is_bug, known_of_qemu, reason_of};
 use qcowfuzz::internal::differential::iteration::RecipeRunner;
 use qcowfuzz::internal::differential::sides::{Sides, Tested};
 use qcowfuzz::internal::recipes::perform::QemuTools;
 use qcowfuzz::internal::recipes::recipe::{Recipe, quoted};
 
-use super::{OURS, qemu};
+use super::OURS;
 
 /// The release of QEMU in which the known divergences were seen.
 const RELEASE: &str = "10.0";
@@ -184,9 +182,7 @@ fn is_of(text: &str, pattern: &str) -> bool {
 
 #[test]
 fn known_divergences_still_occur() {
-    if !qemu::tools_are_there("known_divergences_still_occur") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let qemu = QemuTools::find("qemu-img".as_ref()).unwrap();
     let version = qemu.version.clone();
     if !version.starts_with(RELEASE) {

@@ -1,11 +1,10 @@
 //! Compares docs/bytecode.md with the encoding of the code.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use test_support::prelude::*;
 
 use qcowfuzz::internal::programs::operation::OPERATION_BYTES;
 use qcowfuzz::internal::programs::prologue::PROLOGUE_BYTES;
-use qcowfuzz::programs::{Operation, Program, text};
+use qcowfuzz::programs::text;
 
 use crate::{quoted, root, rows, text_of};
 

@@ -1,8 +1,6 @@
 //! Compares docs/formats.md with the form bits of docs/bytecode.md and with the numbers in `tests/qemu/formats/`.
 
-use std::collections::BTreeSet;
-
-use qcowfuzz::disk::image_format::ImageFormat;
+use test_support::prelude::*;
 
 use crate::{between, features_of, quoted, rows, rows_of_section, text_of};
 

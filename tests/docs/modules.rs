@@ -1,6 +1,6 @@
 //! The modules, types and functions that the documents name with their paths are there.
 
-use std::collections::BTreeMap;
+use test_support::prelude::*;
 
 use crate::source::files;
 use crate::{documents, quoted, text_of};

@@ -1,11 +1,6 @@
 //! The files in `tests/maps/`.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use qcowfuzz::disk::extent::Extent;
-use qcowfuzz::programs::Program;
-use qcowfuzz::programs::text::assemble;
+use test_support::prelude::*;
 
 /// The line between the program and its extents.
 const HEADING: &str = "; Extents:\n";
@@ -42,7 +37,7 @@ impl Case {
         if caption.is_none_or(|caption| caption.len() < 20 || !caption.ends_with(['.', ':', ','])) {
             return Err("line 1: expected '; ' and a sentence about what the case shows".into());
         }
-        let program = assemble(text).map_err(|error| error.to_string())?;
+        let program = assemble(text).described()?;
         let (head, tail) = text.split_once(HEADING).unzip();
         let extent = |line: &str| {
             let extent = line.strip_prefix("; ").map(str::to_string);

@@ -2,21 +2,17 @@
 //! part of it has entries that do not merge. The bytes are computed, not stored.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
-use std::ops::ControlFlow;
+use test_support::prelude::*;
 
 use qcowfuzz::disk::error::StorageError;
-use qcowfuzz::disk::extent::{Extent, Window};
-use qcowfuzz::disk::image_format::ImageFormat;
-use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
-use qcowfuzz::disk::storage::{Data, GRAIN_BYTES, Layer, Storage, Stored};
+use qcowfuzz::disk::storage::{Data, GRAIN_BYTES, Stored};
 use qcowfuzz::formats::vhdx::constants::{
     BAT_REGION, FILE_PARAMETERS, LOGICAL_SECTOR_SIZE, METADATA_REGION, PAGE_83,
     PHYSICAL_SECTOR_SIZE, VIRTUAL_DISK_SIZE,
 };
 use qcowfuzz::formats::vhdx::header::Checksum;
 use qcowfuzz::formats::vpc::headers::checksums;
-use qcowfuzz::walkers::{Disk, WalkScratch, lookup, map_extents, read};
+use qcowfuzz::walkers::{lookup, map_extents, read};
 
 use crate::peak_of;
 

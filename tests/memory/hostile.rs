@@ -1,20 +1,15 @@
 //! Hostile files: the memory that a reader allocates is not proportional to the numbers in the file.
 
-use std::ops::ControlFlow;
+use test_support::prelude::*;
 
 use miniz_oxide::deflate::core::{
     CompressorOxide, TDEFLFlush, compress_to_output, create_comp_flags_from_zip_params,
 };
-use qcowfuzz::disk::extent::{Extent, Window};
-use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
-use qcowfuzz::disk::storage::{Layer, Storage};
-use qcowfuzz::harness::{Harness, Walker};
 use qcowfuzz::internal::harness::oracles::qcow2::recount::Recount;
 use qcowfuzz::internal::programs::journal::JournalRecord;
-use qcowfuzz::programs::text::assemble;
-use qcowfuzz::walkers::{Disk, WalkScratch, lookup, map_extents, read};
+use qcowfuzz::walkers::{lookup, map_extents, read};
 
-use crate::{CLUSTER, lines, peak_of};
+use crate::{CLUSTER, peak_of};
 
 /// The number of bytes that a reader may allocate for a hostile header: buffers of fixed size.
 const HOSTILE_BYTES: i64 = 1 << 20;

@@ -1,16 +1,13 @@
 //! Parts of persistent dirty bitmaps and of their remains.
 
-use qcowfuzz::disk::offsets::HostOffset;
-use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::formats::qcow2::bitmap::{BitmapCluster, BitmapEntry, BitmapTableEntry};
 use qcowfuzz::formats::qcow2::constants::{
     AUTOCLEAR_BITMAPS, BITMAP_FIXED_BYTES, EXTENSION_BITMAPS,
 };
 use qcowfuzz::formats::qcow2::geometry::Version;
-use qcowfuzz::formats::qcow2::head::Head;
-use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::qcow2::Leaving;
 use qcowfuzz::internal::programs::prologue::Prologue;
+use test_support::prelude::*;
 
 use super::{Part, Trace};
 

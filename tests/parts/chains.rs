@@ -1,11 +1,10 @@
 //! Parts of backing chains and external data files.
 
-use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::formats::qcow2::geometry::Version;
-use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::qcow2::Builder;
-use qcowfuzz::internal::programs::operand::{Base, DataIn, ImageForm, Size};
+use qcowfuzz::internal::programs::operand::{DataIn, Size};
 use qcowfuzz::internal::programs::prologue::Prologue;
+use test_support::prelude::*;
 
 use super::{ANYWHERE, Part, Trace};
 

@@ -2,7 +2,7 @@
 
 use qcowfuzz::formats::qcow2::geometry::Compression;
 use qcowfuzz::internal::programs::operand::{ImageFeatures, Keep, Number};
-use qcowfuzz::programs::Operation;
+use test_support::prelude::*;
 
 use super::{ANYWHERE, Part};
 

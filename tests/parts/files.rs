@@ -1,24 +1,17 @@
 //! Parts of a file outside its disk: its end, holes, tables past the end of the disk.
 
 use qcowfuzz::formats::qcow2::entry::Layout;
-use std::ops::ControlFlow;
+use test_support::prelude::*;
 
 use qcowfuzz::disk::error::StorageError;
-use qcowfuzz::disk::extent::{Extent, Window};
-use qcowfuzz::disk::image_format::ImageFormat;
-use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
-use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::formats::qcow2::head::Head;
 use qcowfuzz::formats::qcow2::header::Header;
-use qcowfuzz::images::Image;
 use qcowfuzz::internal::images::qcow2::FileEnd;
 use qcowfuzz::internal::images::qcow2::placement::Policy;
 use qcowfuzz::internal::programs::interpreter::Effect;
 use qcowfuzz::internal::programs::journal::JournalRecord;
 use qcowfuzz::internal::programs::prologue::Prologue;
-use qcowfuzz::programs::Operation;
 use qcowfuzz::walkers;
-use qcowfuzz::walkers::{Disk, map_extents};
+use qcowfuzz::walkers::map_extents;
 
 use super::{ANYWHERE, Part, Trace};
 

@@ -1,20 +1,16 @@
 //! Parts of headers. The last `header` operation of a program decides, so each line requests its part and random
 //! others.
 
-use qcowfuzz::disk::offsets::HostOffset;
-use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::formats::qcow2::constants::{
     COMPATIBLE_LAZY_REFCOUNTS, EXTENSION_BACKING_FORMAT, EXTENSION_BITMAPS, EXTENSION_DATA_FILE,
     EXTENSION_END, EXTENSION_FEATURE_NAMES, INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY,
 };
 use qcowfuzz::formats::qcow2::geometry::Version;
-use qcowfuzz::formats::qcow2::head::Head;
 use qcowfuzz::formats::qcow2::header::Header;
-use qcowfuzz::images::Image;
-use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::files::{Deviation, LayerFiles};
 use qcowfuzz::internal::programs::operand::ImageFeatures;
 use qcowfuzz::internal::programs::prologue::Prologue;
+use test_support::prelude::*;
 
 use super::Part;
 

@@ -11,15 +11,9 @@ mod snapshots;
 
 use files::{CUT_DATA, GARBAGE_TAIL, PAYLOAD_BYTE, PAYLOAD_SECTOR, ZERO_TAIL};
 use payloads::{DEFLATE_CODINGS, ZSTD_CODINGS};
-use qcowfuzz::images::{FileNames, Images, Limits};
-use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::programs::interpreter::{Effect, Vm};
-use qcowfuzz::internal::programs::operation::Class;
 use qcowfuzz::internal::programs::prologue::Prologue;
-use qcowfuzz::programs::generate::{GenerateSettings, generate};
-use qcowfuzz::programs::{Operation, Program};
-
-use crate::lines;
+use test_support::prelude::*;
 
 /// A part of the format.
 #[derive(Clone, Copy)]

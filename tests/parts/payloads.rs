@@ -5,10 +5,9 @@ use qcowfuzz::internal::images::content::{CompressedContent, Shape};
 use qcowfuzz::internal::images::qcow2::payload::Coding;
 use qcowfuzz::internal::programs::interpreter::Effect;
 use qcowfuzz::internal::programs::journal::JournalRecord;
-use qcowfuzz::programs::Operation;
+use test_support::prelude::*;
 
 use super::{ANYWHERE, Part, Trace};
-use crate::lines;
 
 /// Deflate, in one of its codings.
 pub const DEFLATE_CODINGS: &str = "deflate in codings of its own";

@@ -1,22 +1,16 @@
 //! Snapshots.
 
 use qcowfuzz::formats::qcow2::entry::{L1Entry, Layout, each_refcount_run, refcount_block_offset};
-use std::collections::BTreeMap;
-use std::ops::ControlFlow;
+use test_support::prelude::*;
 
 use qcowfuzz::disk::error::StorageError;
-use qcowfuzz::disk::offsets::HostOffset;
-use qcowfuzz::disk::storage::{GRAIN_BYTES, Storage, each_data};
+use qcowfuzz::disk::storage::{GRAIN_BYTES, each_data};
 use qcowfuzz::formats::qcow2::geometry::{Geometry, Version};
-use qcowfuzz::formats::qcow2::head::Head;
 use qcowfuzz::formats::qcow2::header::Header;
 use qcowfuzz::formats::qcow2::snapshot::{SnapshotEntry, SnapshotExtra, each_entry, extra_of};
-use qcowfuzz::images::Image;
-use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::programs::journal::JournalRecord;
 use qcowfuzz::internal::programs::operand::Number;
 use qcowfuzz::internal::programs::prologue::Prologue;
-use qcowfuzz::programs::Operation;
 
 use super::{ANYWHERE, Part, Trace};
 

@@ -1,54 +1,31 @@
 //! The oracle `hostile` judges the undamaged parts of attacked VHD, VHDX and VMDK images, and only these: a walker with
 //! a bug is found if the bug concerns a block that no attack has touched.
 
-use std::ops::ControlFlow;
+use test_support::prelude::*;
 
-use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, Walker};
-use qcowfuzz::prelude::*;
-use qcowfuzz::programs::text::assemble;
-
-/// Our walker, with a wrong host offset for the data of one block.
-struct WrongAbout {
-    walker: Walker,
-    /// The guest bytes of the block.
-    block: std::ops::Range<u64>,
-}
-
-struct WrongDisk<'s> {
-    disk: Box<dyn OpenDisk + 's>,
-    block: std::ops::Range<u64>,
-}
+/// A wrong host offset for the data of one block: its guest bytes.
+#[derive(Clone)]
+struct WrongAbout(std::ops::Range<u64>);
 
 /// The distance between the wrong offset and the right one.
 const DISTANCE: u64 = 1 << 40;
 
-impl Engine for WrongAbout {
-    fn facts(&self) -> Facts {
-        Facts { claims: Claims::ALL, ..Facts::new("wrong about a block") }
+impl Change for WrongAbout {
+    fn facts(&self, facts: Facts) -> Facts {
+        Facts { claims: Claims::ALL, ..facts }
     }
 
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
-        let block = self.block.clone();
-        Ok(Box::new(WrongDisk { disk: self.walker.open(chain)?, block }))
-    }
-}
-
-impl OpenDisk for WrongDisk<'_> {
-    fn virtual_size_bytes(&self) -> u64 {
-        self.disk.virtual_size_bytes()
-    }
-
-    fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Answer {
-        let block = self.block.clone();
-        let mut wrong = |mut extent: Extent| -> ControlFlow<()> {
-            if block.contains(&extent.start.get()) {
-                let right = extent.mapping.offset;
-                extent.mapping.offset = right.map(|offset| offset + DISTANCE);
+    fn map(&mut self, disk: &mut Inner, window: Window, visitor: &mut dyn Visitor) -> Answer {
+        disk.map(window, &mut |mut extent: Extent| {
+            if self.0.contains(&extent.start.get()) {
+                extent.mapping.offset = extent.mapping.offset.map(|right| right + DISTANCE);
             }
             visitor.extent(extent)
-        };
-        self.disk.map(window, &mut wrong)
+        })
+    }
+
+    fn status(&mut self, _: &mut Inner, _: GuestOffset) -> Answer<GuestRun> {
+        Err(EngineError::NoAnswer)
     }
 }
 
@@ -64,8 +41,7 @@ fn found(base: &str, block_bytes: u64, wrong: u64) -> Option<String> {
          patch part=table depth=0 nth=0 transform=swap value=0"
     ));
     let block = wrong * block_bytes..(wrong + 1) * block_bytes;
-    let engine = WrongAbout { walker: Walker::default(), block };
-    let mut hostile = TargetKind::Hostile.judging(engine);
+    let mut hostile = TargetKind::Hostile.judging(Changed::walker(WrongAbout(block)));
     let judged = hostile.run(&program.unwrap().encode(), Checks::AtCheckpoints);
     match judged {
         Ok(outcome) => {

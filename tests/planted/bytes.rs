@@ -1,16 +1,9 @@
 //! The oracles find wrong bits in an image: the test builds generated programs, alters one element of the image, and
 //! each oracle compares the result with the journal of the same program.
 
-use crate::lines;
-use std::collections::BTreeSet;
+use test_support::prelude::*;
 
 use crate::altered::{Altered, Case, bitmaps, contents, counts, out_of_date, snapshots};
-use qcowfuzz::disk::extent::{Extent, Window};
-use qcowfuzz::disk::offsets::GuestOffset;
-use qcowfuzz::harness::engine::{Engine, OpenDisk};
-use qcowfuzz::harness::files::chain::Chain;
-use qcowfuzz::harness::{Checks, Harness, Walker};
-use qcowfuzz::images::Image;
 use qcowfuzz::internal::harness::engine::tested::TestedEngine;
 use qcowfuzz::internal::harness::model::{Model, PieceState};
 use qcowfuzz::internal::harness::oracles;
@@ -21,7 +14,6 @@ use qcowfuzz::internal::harness::oracles::qcow2::refcounts;
 use qcowfuzz::internal::harness::oracles::{OracleResult, data};
 use qcowfuzz::internal::images::files::Deviation;
 use qcowfuzz::internal::programs::journal::Journal;
-use qcowfuzz::programs::generate::{GenerateSettings, generate};
 
 /// The number of programs: each pair of a cluster size and a refcount order twice.
 const PROGRAMS: u64 = 2 * 91;

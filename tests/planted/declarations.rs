@@ -1,23 +1,16 @@
 //! The oracle `declarations` finds wrong bytes in the declarations of an image. The test plants each fault in every
 //! image of the seeds that has the field.
 
-use qcowfuzz::disk::image_format::ImageFormat;
-use std::fs;
-use std::path::Path;
+use test_support::prelude::*;
 
 use crate::altered::Altered;
-use qcowfuzz::disk::offsets::HostOffset;
-use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::formats::qcow2::bitmap::{BitmapCluster, BitmapTableEntry, bits_for};
 use qcowfuzz::formats::qcow2::constants::{BITMAP_FIXED_BYTES, SNAPSHOT_FIXED_BYTES};
 use qcowfuzz::formats::qcow2::geometry::Version;
-use qcowfuzz::formats::qcow2::head::{Head, HeaderExtension, each_extension};
+use qcowfuzz::formats::qcow2::head::{HeaderExtension, each_extension};
 use qcowfuzz::formats::qcow2::{bitmap, snapshot};
-use qcowfuzz::harness::{Checks, Harness, Walker};
-use qcowfuzz::images::Image;
 use qcowfuzz::internal::harness::oracles::qcow2::declarations::DeclarationReader;
 use qcowfuzz::internal::images::declarations::Declarations;
-use qcowfuzz::programs::text::assemble;
 
 /// A fault, and the fingerprint that it must get. `plant` returns `None` if the image does not have the field.
 struct Fault {
@@ -48,8 +41,7 @@ const FAULTS: &[Fault] = &[
         name: "a qcow2 backing file that is called raw",
         plant: |it, head, _| {
             let field = head.backing_format.filter(|field| field.length_bytes == 5)?;
-            it.write(field.offset.get(), b"raw\0\0");
-            Some(())
+            it.write(field.offset.get(), b"raw\0\0")
         },
         fingerprint: "declarations: backing file's format, as meant → different",
     },
@@ -161,14 +153,12 @@ const FAULTS: &[Fault] = &[
 
 fn flip(it: &mut Altered, at: u64, bits: u8) -> Option<()> {
     let byte = it.byte(at);
-    it.write(at, &[byte ^ bits]);
-    Some(())
+    it.write(at, &[byte ^ bits])
 }
 
 fn copy(it: &mut Altered, from: u64, to: u64, length: u64) -> Option<()> {
     let bytes: Vec<u8> = (from..from + length).map(|at| it.byte(at)).collect();
-    it.write(to, &bytes);
-    Some(())
+    it.write(to, &bytes)
 }
 
 /// Returns the offset of each entry of the snapshot table, the length of its id, and that of its extra data.

@@ -1,22 +1,14 @@
 //! Each oracle can fail: engines with one planted bug each run generated programs. The oracle that exists for the bug
 //! finds it, reports the expected fingerprint, and finds nothing else.
 
-use crate::planted;
-use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
+use test_support::planted;
+use test_support::prelude::*;
 
-use crate::planted::refusals::AsIfSound;
-use crate::planted::{
+use qcowfuzz::harness::{Failure, Outcome};
+use test_support::planted::refusals::AsIfSound;
+use test_support::planted::{
     Case, Fault, Faulty, broken, broken_formats, chains, extents, hostile, points, snapshots, walks,
 };
-use qcowfuzz::harness::engine::Engine;
-use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, Failure, Harness, Outcome, Walker};
-use qcowfuzz::internal::programs::operation::Class;
-use qcowfuzz::programs::Operation;
-use qcowfuzz::programs::generate::generate_any;
-use qcowfuzz::programs::text::assemble;
 
 /// The number of programs: each pair of a cluster size and a refcount order three times.
 const PROGRAMS: u64 = 3 * 91;
@@ -140,7 +132,7 @@ fn every_planted_bug_of_walks_of_parts_is_found_by_all_targets_that_walk() {
         walked.extend((!is_failing).then(|| seed.clone()));
         is_failing
     });
-    let (files, writes) = (seeds("raw_image"), seeds("writes"));
+    let (files, writes) = (corpus::inputs("raw_image"), corpus::inputs("writes"));
     for case in walks::CASES_OF_PARTS {
         let hostile = [&walked, &failing].map(|seeds| (TargetKind::Hostile, seeds));
         let others = [(TargetKind::RawImage, &files), (TargetKind::Writes, &writes)];
@@ -166,7 +158,7 @@ fn found_by(case: &Case, target: TargetKind, seeds: &[Vec<u8>]) -> BTreeSet<Stri
 
 #[test]
 fn an_engine_that_reads_through_damage_is_found_by_refusal() {
-    for case in broken::CASES {
+    for case in broken::cases() {
         let mut own = TargetKind::Hostile.judging(Walker::default());
         let program = case.program();
         let outcome = own.run(&program.encode(), Checks::AtCheckpoints);
@@ -186,7 +178,7 @@ fn an_engine_that_reads_through_damage_is_found_by_refusal() {
 #[test]
 fn an_engine_that_reads_through_damage_of_other_formats_is_found_by_refusal() {
     let mut faults = Vec::new();
-    for case in broken_formats::FORMAT_CASES {
+    for case in broken_formats::format_cases() {
         for program in case.programs() {
             let mut own = TargetKind::Hostile.judging(Walker::default());
             let outcome = own.run(&program.encode(), Checks::AtCheckpoints);
@@ -213,7 +205,7 @@ fn an_engine_that_reads_through_damage_of_other_formats_is_found_by_refusal() {
 
 #[test]
 fn an_engine_that_reads_a_file_that_breaks_a_rule_is_found_by_refusal() {
-    for case in broken_formats::BYTE_CASES {
+    for case in broken_formats::byte_cases() {
         for sound in case.programs() {
             let bytes = case.changed(&sound);
             let mut own = TargetKind::RawImage.judging(Walker::default());
@@ -241,17 +233,7 @@ fn the_seeds_of_hostile_have_every_outcome() {
 }
 
 fn hostile_seeds() -> Vec<Vec<u8>> {
-    seeds("hostile")
-}
-
-/// Returns the committed seeds of a target: the inputs that have a text.
-fn seeds(target: &str) -> Vec<Vec<u8>> {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
-    let texts = fs::read_dir(corpus.join("text").join(target)).unwrap();
-    let mut names: Vec<_> =
-        texts.map(|text| text.unwrap().path().file_stem().unwrap().to_owned()).collect();
-    names.sort();
-    names.iter().map(|name| fs::read(corpus.join(target).join(name)).unwrap()).collect()
+    corpus::inputs("hostile")
 }
 
 fn judge(cases: impl Iterator<Item = &'static Case>, inputs: &[Vec<u8>]) {

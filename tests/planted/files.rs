@@ -1,18 +1,10 @@
 //! Bugs that only unusual files show: each is planted in a seed with such a file, and found.
 
-use std::fs;
-use std::path::Path;
+use test_support::prelude::*;
 
 use crate::altered::Altered;
-use crate::planted::{Fault, Faulty, LookUp};
 use qcowfuzz::base::features::FeatureSet;
-use qcowfuzz::disk::offsets::HostOffset;
-use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::formats::qcow2::entry::{ClusterKind, L2Entry};
-use qcowfuzz::harness::engine::{Engine, EngineError};
-use qcowfuzz::harness::files::chain::Chain;
-use qcowfuzz::harness::{Checks, Harness, Walker};
-use qcowfuzz::images::{Image, Images};
 use qcowfuzz::internal::harness::cases::case::Case;
 use qcowfuzz::internal::harness::model::{Model, PieceState};
 use qcowfuzz::internal::harness::oracles::qcow2::recount::Recount;
@@ -20,7 +12,8 @@ use qcowfuzz::internal::harness::oracles::qcow2::{self, Structures, refcounts};
 use qcowfuzz::internal::harness::oracles::{OracleResult, data};
 use qcowfuzz::internal::images::damage::Damage;
 use qcowfuzz::internal::images::files::LayerFiles;
-use qcowfuzz::programs::{Program, text};
+use qcowfuzz::programs::text;
+use test_support::planted::{Fault, Faulty, LookUp};
 
 fn seed(name: &str) -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/text/map_extents").join(name);

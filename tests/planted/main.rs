@@ -8,14 +8,6 @@ mod declarations;
 mod engines;
 mod files;
 mod layout;
-#[allow(dead_code)]
-#[path = "../lines/mod.rs"]
-mod lines;
-#[path = "faults/mod.rs"]
-mod planted;
-#[allow(dead_code)]
-#[path = "../qemu/tools/mod.rs"]
-mod qemu;
 mod reports;
 mod untouched;
 mod writers;

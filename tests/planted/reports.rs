@@ -1,53 +1,18 @@
 //! The oracle `info` finds an engine that reports an image otherwise than the program meant it, and one whose check
 //! finds faults in valid images. It judges only the fields that the engine states.
 
-use qcowfuzz::disk::extent::{Visitor, Window};
-use qcowfuzz::disk::offsets::GuestOffset;
-use qcowfuzz::harness::engine::{
-    CheckCounts, Engine, EngineError, Facts, ImageInfo, ImageReport, OpenDisk, Opened, ReportKind,
-};
-use qcowfuzz::harness::files::chain::Chain;
-use qcowfuzz::harness::{Checks, Harness, Walker};
-use qcowfuzz::programs::text::assemble;
+use qcowfuzz::harness::engine::{CheckCounts, ImageInfo};
+use test_support::prelude::*;
 
-/// Our walker, which gives the same report about every image.
+/// The same report about every image.
+#[derive(Clone)]
 struct Reporting {
-    walker: Walker,
     info: ImageInfo,
     check: CheckCounts,
 }
 
-struct ReportingDisk<'s> {
-    disk: Box<dyn OpenDisk + 's>,
-    info: ImageInfo,
-    check: CheckCounts,
-}
-
-impl Engine for Reporting {
-    fn facts(&self) -> Facts {
-        Facts::new("reporting")
-    }
-
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
-        let disk = self.walker.open(chain)?;
-        Ok(Box::new(ReportingDisk { disk, info: self.info.clone(), check: self.check }))
-    }
-}
-
-impl OpenDisk for ReportingDisk<'_> {
-    fn virtual_size_bytes(&self) -> u64 {
-        self.disk.virtual_size_bytes()
-    }
-
-    fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Result<(), EngineError> {
-        self.disk.map(window, visitor)
-    }
-
-    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Result<(), EngineError> {
-        self.disk.read(guest, into)
-    }
-
-    fn report(&mut self, about: ReportKind) -> Result<ImageReport, EngineError> {
+impl Change for Reporting {
+    fn report(&mut self, _: &mut Inner, about: ReportKind) -> Answer<ImageReport> {
         Ok(match about {
             ReportKind::Info => ImageReport::Info(self.info.clone()),
             ReportKind::Check => ImageReport::Check(self.check),
@@ -66,7 +31,7 @@ const SEEDS: u32 = 32;
 /// Returns the fingerprint of the finding, if there is one, and the names that the images have for their files. The
 /// checksum of the input decides whether a run asks for a check, so the program runs with several seeds.
 fn found(text: &str, info: ImageInfo, check: CheckCounts) -> (Option<String>, [Vec<u8>; 2]) {
-    let mut harness = Harness::new(Reporting { walker: Walker::default(), info, check });
+    let mut harness = Harness::new(Changed::walker(Reporting { info, check }));
     let ran = (0..SEEDS).try_for_each(|seed| {
         let text = text.replace("rng_seed=0", &format!("rng_seed={seed}"));
         harness.run(&assemble(&text).unwrap().encode(), Checks::AtCheckpoints).map(drop)

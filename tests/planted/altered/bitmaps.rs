@@ -1,12 +1,10 @@
 //! Bugs in bitmaps.
 
-use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::formats::qcow2::constants::AUTOCLEAR_BITMAPS;
-use qcowfuzz::programs::Program;
+use test_support::prelude::*;
 
 use super::counts::uncount;
 use super::{Altered, Case, case};
-use crate::lines;
 
 /// Operations that store two bitmaps, where the first entry of the first table has bits, or only the remains of
 /// bitmaps.
@@ -40,8 +38,7 @@ pub const CASES: &[Case] = &[
         "a cluster of bits is lost",
         |it| {
             bits(it)?;
-            it.write_word(table(it)?, 0);
-            Some(())
+            it.write_word(table(it)?, 0)
         },
         &["refcounts: unreferenced cluster, free → counted"],
         &[],
@@ -50,8 +47,7 @@ pub const CASES: &[Case] = &[
         "bits lie in the bitmap directory",
         |it| {
             bits(it)?;
-            it.write_word(table(it)?, it.bitmaps?.directory_offset.get());
-            Some(())
+            it.write_word(table(it)?, it.bitmaps?.directory_offset.get())
         },
         &["refcounts: bitmap data, a cluster of its own → an overlap"],
         &["refcounts: bitmap directory, a cluster of its own → an overlap"],
@@ -60,8 +56,7 @@ pub const CASES: &[Case] = &[
         "a bitmap table lies a cluster further on",
         |it| {
             let moved = table(it)? + it.geometry().cluster_size.bytes();
-            it.write_word(it.bitmaps?.directory_offset.get(), moved);
-            Some(())
+            it.write_word(it.bitmaps?.directory_offset.get(), moved)
         },
         &["refcounts: "],
         &[],
@@ -70,8 +65,7 @@ pub const CASES: &[Case] = &[
         "the bitmaps bit is lost",
         |it| {
             it.bitmaps?;
-            it.write_word(88, it.header.autoclear & !AUTOCLEAR_BITMAPS);
-            Some(())
+            it.write_word(88, it.header.autoclear & !AUTOCLEAR_BITMAPS)
         },
         &["refcounts: unreferenced cluster, free → counted"],
         &[],
@@ -90,8 +84,7 @@ pub const CASES: &[Case] = &[
         "the extension counts a bitmap too many",
         |it| {
             let more = it.bitmaps?.bitmaps + 1;
-            it.write(extension(it)? + 8, &more.to_be_bytes());
-            Some(())
+            it.write(extension(it)? + 8, &more.to_be_bytes())
         },
         &["refcounts: image, readable → an error"],
         &[],
@@ -102,8 +95,7 @@ pub const CASES: &[Case] = &[
             table(it)?;
             let at = it.bitmaps?.directory_offset.get() + 8;
             let entries = it.word(at) >> 32;
-            it.write(at, &(entries as u32 + 1).to_be_bytes());
-            Some(())
+            it.write(at, &(entries as u32 + 1).to_be_bytes())
         },
         &["refcounts: image, readable → an error"],
         &[],

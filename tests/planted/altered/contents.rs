@@ -9,9 +9,8 @@ pub const CASES: &[Case] = &[
     case(
         "an entry's host offset is a cluster off",
         |it| {
-            let entry = it.find(|kind| matches!(kind, ClusterKind::Normal(_)))?;
-            it.write_word(entry.at, entry.word + it.geometry().cluster_size.bytes());
-            Some(())
+            let entry = it.normal()?;
+            it.write_word(entry.at, entry.word + it.geometry().cluster_size.bytes())
         },
         &["model: offset, normal → normal", "refcounts: ", "data: normal, "],
         &[],
@@ -23,8 +22,7 @@ pub const CASES: &[Case] = &[
             let normal = |it: &Mapped| matches!(it.kind, ClusterKind::Normal(_));
             let (one, other) = (all.find(normal)?, all.find(normal)?);
             it.write_word(one.at, other.word);
-            it.write_word(other.at, one.word);
-            Some(())
+            it.write_word(other.at, one.word)
         },
         // Every refcount stays correct.
         &["model: offset, normal → normal", "data: normal, what was written → another stamp"],
@@ -33,9 +31,8 @@ pub const CASES: &[Case] = &[
     case(
         "data have the zero flag",
         |it| {
-            let entry = it.find(|kind| matches!(kind, ClusterKind::Normal(_)))?;
-            it.write_word(entry.at, entry.word | 1);
-            Some(())
+            let entry = it.normal()?;
+            it.write_word(entry.at, entry.word | 1)
         },
         &["model: kind, normal → zero-allocated", "data: normal, what was written → zeros"],
         // In version 2 the flag is an error, and the entry references nothing.
@@ -45,8 +42,7 @@ pub const CASES: &[Case] = &[
         "zero-allocated lost its zero flag",
         |it| {
             let entry = it.find(|kind| matches!(kind, ClusterKind::ZeroAllocated(_)))?;
-            it.write_word(entry.at, entry.word & !1);
-            Some(())
+            it.write_word(entry.at, entry.word & !1)
         },
         &[
             "model: kind, zero-allocated → normal",
@@ -83,8 +79,7 @@ pub const CASES: &[Case] = &[
         "a table is lost",
         |it| {
             let (at, _) = *it.l1.first()?;
-            it.write_word(at, 0);
-            Some(())
+            it.write_word(at, 0)
         },
         &["model: ", "data: ", "refcounts: unreferenced cluster, free → counted"],
         // The table may be a snapshot's, or an empty one.
@@ -95,28 +90,23 @@ pub const CASES: &[Case] = &[
         |it| {
             let [(one, first), (other, second)] = *it.l1.first_chunk::<2>()?;
             it.write_word(one, second.0);
-            it.write_word(other, first.0);
-            Some(())
+            it.write_word(other, first.0)
         },
         &["model: ", "data: "],
         &["refcounts: "],
     ),
     case(
         "the disk is a sector longer",
-        |it| {
-            it.write_word(24, it.header.size_bytes + 512);
-            Some(())
-        },
+        |it| it.write_word(24, it.header.size_bytes + 512),
         &["model: virtual size, the journal's → larger"],
         &["open: ", "model: ", "refcounts: image, ", "data: "],
     ),
     case(
         "a bit of the data is flipped",
-        |it| match it.find(|kind| matches!(kind, ClusterKind::Normal(_)))?.kind {
+        |it| match it.normal()?.kind {
             ClusterKind::Normal(host) => {
                 let byte = it.byte(host.get() + 7);
-                it.write(host.get() + 7, &[byte ^ 1]);
-                Some(())
+                it.write(host.get() + 7, &[byte ^ 1])
             }
             _ => None,
         },
@@ -130,8 +120,7 @@ pub const CASES: &[Case] = &[
             ClusterKind::Compressed(run) if it.geometry().compression == Compression::Deflate => {
                 let at = run.offset.get() + 5;
                 let byte = it.byte(at);
-                it.write(at, &[byte ^ 1]);
-                Some(())
+                it.write(at, &[byte ^ 1])
             }
             _ => None,
         },
@@ -175,8 +164,7 @@ pub const CASES: &[Case] = &[
         "a compressed cluster lost its flag",
         |it| {
             let entry = it.find(|kind| matches!(kind, ClusterKind::Compressed(_)))?;
-            it.write_word(entry.at, entry.word & !(1 << 62));
-            Some(())
+            it.write_word(entry.at, entry.word & !(1 << 62))
         },
         &["walk: ", "refcounts: ", "data: compressed, "],
         &["model: kind, "],
@@ -189,14 +177,12 @@ fn alter_bitmap(it: &mut Altered, alter: impl Fn(u64) -> u64) -> Option<()> {
         !compressed && alter(entry.bitmap.0) != entry.bitmap.0
     };
     let entry = *it.l2.iter().find(says)?;
-    it.write_word(entry.at + 8, alter(entry.bitmap.0));
-    Some(())
+    it.write_word(entry.at + 8, alter(entry.bitmap.0))
 }
 
 /// Alters the first compressed entry. `alter` gets the entry and the first bit of its sector count.
 fn alter_compressed(it: &mut Altered, alter: impl Fn(u64, u32) -> Option<u64>) -> Option<()> {
     let entry = it.find(|kind| matches!(kind, ClusterKind::Compressed(_)))?;
     let shift = 70 - it.geometry().cluster_size.bits();
-    it.write_word(entry.at, alter(entry.word, shift)?);
-    Some(())
+    it.write_word(entry.at, alter(entry.word, shift)?)
 }

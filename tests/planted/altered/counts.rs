@@ -1,8 +1,8 @@
 //! Bugs in refcounts and COPIED flags.
 
-use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::formats::qcow2::constants::COPIED;
 use qcowfuzz::formats::qcow2::entry::ClusterKind;
+use test_support::prelude::*;
 
 use super::{Altered, Case, Mapped, case};
 
@@ -23,8 +23,7 @@ pub const CASES: &[Case] = &[
         "COPIED of an L1 entry is flipped",
         |it| {
             let (at, entry) = *it.l1.first()?;
-            it.write_word(at, entry.0 ^ COPIED);
-            Some(())
+            it.write_word(at, entry.0 ^ COPIED)
         },
         &["refcounts: L2 table, copied → not copied", "refcounts: L2 table, not copied → copied"],
         &[],
@@ -98,8 +97,7 @@ pub const CASES: &[Case] = &[
         "a refcount block is lost",
         |it| {
             let at = *it.block_entries().last()?;
-            it.write_word(at, 0);
-            Some(())
+            it.write_word(at, 0)
         },
         &["refcounts: "],
         &[],
@@ -145,8 +143,7 @@ fn host_of(entry: &Mapped) -> Option<HostOffset> {
 fn flip_copied(it: &mut Altered, from: bool) -> Option<()> {
     let with_host = |entry: &&Mapped| host(&entry.kind).is_some() && entry.copied() == from;
     let entry = *it.l2.iter().find(with_host)?;
-    it.write_word(entry.at, entry.word ^ COPIED);
-    Some(())
+    it.write_word(entry.at, entry.word ^ COPIED)
 }
 
 pub fn uncount(it: &mut Altered, host: HostOffset) -> Option<()> {

@@ -6,17 +6,15 @@ pub mod counts;
 pub mod out_of_date;
 pub mod snapshots;
 
-use qcowfuzz::disk::offsets::HostOffset;
-use qcowfuzz::disk::storage::{GRAIN_BYTES, Storage};
+use qcowfuzz::disk::storage::GRAIN_BYTES;
 use qcowfuzz::formats::qcow2::bitmap::BitmapsExtension;
 use qcowfuzz::formats::qcow2::constants::SNAPSHOT_FIXED_BYTES;
 use qcowfuzz::formats::qcow2::entry;
 use qcowfuzz::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, Layout, SubclusterBitmap};
 use qcowfuzz::formats::qcow2::geometry::Geometry;
-use qcowfuzz::formats::qcow2::head::Head;
 use qcowfuzz::formats::qcow2::header::Header;
 use qcowfuzz::formats::qcow2::snapshot::SnapshotEntry;
-use qcowfuzz::images::Image;
+use test_support::prelude::*;
 
 /// A bug in the bytes, and the fingerprints that it must have.
 pub struct Case {
@@ -150,12 +148,19 @@ impl Altered {
     }
 
     /// Writes bytes at any offset of the file, also past its end.
-    pub fn write(&mut self, at: u64, bytes: &[u8]) {
+    /// Writes bytes, which is a change of the image.
+    pub fn write(&mut self, at: u64, bytes: &[u8]) -> Option<()> {
         self.patches.push((at, bytes.to_vec()));
+        Some(())
     }
 
-    pub fn write_word(&mut self, at: u64, word: u64) {
-        self.write(at, &word.to_be_bytes());
+    pub fn write_word(&mut self, at: u64, word: u64) -> Option<()> {
+        self.write(at, &word.to_be_bytes())
+    }
+
+    /// Returns the entry of a normal cluster.
+    pub fn normal(&self) -> Option<Mapped> {
+        self.find(|kind| matches!(kind, ClusterKind::Normal(_)))
     }
 
     /// Returns the refcount of the cluster that contains `host`, or `None` if no block counts it.

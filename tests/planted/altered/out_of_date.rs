@@ -1,9 +1,9 @@
 //! Bugs in images whose counts are meant to be out of date: in these counts and in others.
 
-use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::formats::qcow2::constants::COPIED;
 use qcowfuzz::formats::qcow2::entry::ClusterKind;
 use qcowfuzz::internal::images::files::Deviation;
+use test_support::prelude::*;
 
 use super::Altered;
 
@@ -45,8 +45,7 @@ pub const CASES: &[Case] = &[
         plant: |it, out_of_date| {
             let flagged: Vec<_> = out_of_date.iter().copied().filter(|it| it.flags > 0).collect();
             let (_, entry) = data(it, |host| is_among(it, &flagged, host))?;
-            it.write_word(entry.0, entry.1 ^ COPIED);
-            Some(())
+            it.write_word(entry.0, entry.1 ^ COPIED)
         },
         found: "refcounts: out-of-date flag, as it was left → otherwise",
     },
@@ -54,8 +53,7 @@ pub const CASES: &[Case] = &[
         name: "COPIED does not follow a count that is right",
         plant: |it, out_of_date| {
             let (_, entry) = data(it, |host| !is_among(it, out_of_date, host))?;
-            it.write_word(entry.0, entry.1 ^ COPIED);
-            Some(())
+            it.write_word(entry.0, entry.1 ^ COPIED)
         },
         found: "refcounts: data, ",
     },

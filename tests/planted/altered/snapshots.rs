@@ -12,8 +12,7 @@ pub const CASES: &[Case] = &[
             it.first_snapshot()?;
             let at = it.header.snapshots_offset.get() + SNAPSHOT_FIXED_BYTES as u64 + 8;
             let size = (0..8).fold(0, |size, byte| size << 8 | u64::from(it.byte(at + byte)));
-            it.write_word(at, size.checked_sub(512)?);
-            Some(())
+            it.write_word(at, size.checked_sub(512)?)
         },
         &["snapshots: virtual size, the journal's → smaller"],
         &[],
@@ -22,8 +21,7 @@ pub const CASES: &[Case] = &[
         "an L1 entry of a snapshot is lost",
         |it| {
             let at = snapshot_l1(it)?.first()?.0;
-            it.write_word(at, 0);
-            Some(())
+            it.write_word(at, 0)
         },
         &["snapshots: kind, normal → unallocated"],
         &["snapshots: "],
@@ -34,8 +32,7 @@ pub const CASES: &[Case] = &[
             let active: Vec<u64> = it.l2.iter().filter_map(|entry| host(it, entry.word)).collect();
             let own = snapshot_entries(it).into_iter().find(|host| !active.contains(host))?;
             let byte = it.byte(own);
-            it.write(own, &[byte ^ 0x10]);
-            Some(())
+            it.write(own, &[byte ^ 0x10])
         },
         must: &["snapshots: normal, what was written → other bytes"],
         may: &[],

@@ -5,23 +5,26 @@ mod vhdx;
 mod vmdk;
 mod vmdk_extents;
 
-use qcowfuzz::disk::image_format::ImageFormat;
-use qcowfuzz::disk::offsets::HostOffset;
-use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::formats::anatomy::{Anatomy, Part, Structure};
-use qcowfuzz::harness::{Harness, Walker};
-use qcowfuzz::images::Image;
 use qcowfuzz::internal::harness::oracles::layout::LayoutJudge;
 use qcowfuzz::internal::images::files::LayerFiles;
-use qcowfuzz::internal::programs::operand::{Base, ImageForm};
-use qcowfuzz::programs::Program;
-use qcowfuzz::programs::generate::generate_any;
+use test_support::prelude::*;
 
-/// A bug: its name, the start of its fingerprint, and the change. The change returns false if the image has no place
-/// for it.
-type Bug = (&'static str, &'static str, fn(&mut Image, &Anatomy) -> bool);
+/// The change of a bug. It returns false if the image has no place for it.
+type Plant = dyn Fn(&mut Image, &Anatomy) -> bool;
+/// A bug: its name, the start of its fingerprint, and the change.
+type Bug = (&'static str, &'static str, Box<Plant>);
+/// The same, with a function.
+type PlainBug = (&'static str, &'static str, fn(&mut Image, &Anatomy) -> bool);
 
-const VPC_BUGS: [Bug; 5] = [
+/// Returns bugs whose changes are functions.
+fn plain(bugs: &[PlainBug]) -> Vec<Bug> {
+    bugs.iter()
+        .map(|(name, start, plant)| (*name, *start, Box::new(*plant) as Box<Plant>))
+        .collect()
+}
+
+const VPC_BUGS: &[PlainBug] = &[
     ("a footer has a wrong checksum", "layout: VHD footer", |image, _| {
         let last = image.length_bytes() - 512;
         // A dynamic disk may have no footer at its end.
@@ -53,7 +56,7 @@ const VPC_BUGS: [Bug; 5] = [
 const VDI_DATA_AT: u64 = 344;
 const VDI_ALLOCATED_AT: u64 = 388;
 
-const VDI_BUGS: [Bug; 6] = [
+const VDI_BUGS: &[PlainBug] = &[
     ("the signature is wrong", "layout: VDI signature", |image, _| flip(image, 64)),
     ("the identity of a parent is stated", "layout: VDI parent", |image, _| flip(image, 455)),
     ("the number of stored blocks is wrong", "layout: VDI number of stored blocks", |image, _| {
@@ -100,17 +103,17 @@ fn flip(image: &mut Image, at: u64) -> bool {
 
 #[test]
 fn every_bug_in_the_structures_of_vhd_images_is_found() {
-    assert_found(Base::of(ImageFormat::Vpc), ImageFormat::Vpc, &VPC_BUGS);
+    assert_found(Base::of(ImageFormat::Vpc), ImageFormat::Vpc, plain(VPC_BUGS));
 }
 
 #[test]
 fn every_bug_in_the_structures_of_vhdx_images_is_found() {
-    assert_found(Base::of(ImageFormat::Vhdx), ImageFormat::Vhdx, &vhdx::BUGS);
+    assert_found(Base::of(ImageFormat::Vhdx), ImageFormat::Vhdx, vhdx::bugs());
 }
 
 #[test]
 fn every_bug_in_the_structures_of_vdi_images_is_found() {
-    assert_found(Base::of(ImageFormat::Vdi), ImageFormat::Vdi, &VDI_BUGS);
+    assert_found(Base::of(ImageFormat::Vdi), ImageFormat::Vdi, plain(VDI_BUGS));
 }
 
 /// The entries of sector bitmaps lie between those of blocks.
@@ -145,7 +148,7 @@ fn program(base: Base, rng_seed: u64) -> Program {
 }
 
 /// Plants each bug in many images.
-fn assert_found(base: Base, format: ImageFormat, bugs: &[Bug]) {
+fn assert_found(base: Base, format: ImageFormat, bugs: Vec<Bug>) {
     let mut harness = Harness::new(Walker::default());
     let (mut judge, mut anatomy) = (LayoutJudge::default(), Anatomy::default());
     let mut planted = vec![0; bugs.len()];

@@ -6,21 +6,12 @@ mod contents;
 mod meddling;
 mod not_given;
 
-use crate::qemu;
-use qcowfuzz::harness::cases::implementation::{Implementation, no_observer};
 use qcowfuzz::harness::engine::questions::QuestionKind;
 use qcowfuzz::harness::files::chain::ChainFolder;
-use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, Harness, KnownFindings};
-use qcowfuzz::images::FileNames;
 use qcowfuzz::internal::programs::operand::{DataIn, SyncKind};
-use qcowfuzz::prelude::{
-    Answer, Chain, Engine, EngineError, Facts, GuestOffset, OpenDisk, Opened, Request,
-};
 use qcowfuzz::programs::generate::generate_writes;
-use qcowfuzz::programs::text::assemble;
-use qcowfuzz::programs::{Operation, Program};
-use small_writer::{WriterFault, WritingWalker};
+use small_writer::WriterFault;
+use test_support::prelude::*;
 
 /// The number of generated programs: each cluster size with each width of refcounts, several times.
 const PROGRAMS: u64 = 91 * 6;
@@ -32,8 +23,6 @@ const LONG_WRITES: u64 = 4;
 const CUT_SNAPSHOTS: u64 = 16;
 /// The number of generated programs with a data file, half of which are raw images of the disk.
 const DATA_FILES: u64 = 91;
-/// The seeds of the target, which follow them: requests that are rare in generated programs.
-const SEEDS: &str = "corpus/text/writes";
 /// The number of programs whose images qemu-img checks.
 const QEMU_PROGRAMS: u64 = 120;
 /// The number of those with a data file.
@@ -49,12 +38,10 @@ const OVERLAY: u8 = 14;
 /// an image with the smallest clusters and the widest counts can hold in its first refcount table.
 fn program(number: u64) -> Program {
     if number >= PROGRAMS {
-        let text = format!(
-            "image version=3 cluster_bits=9 refcount_order=6 features=none size=8<<20+0 rng_seed={number} \
-             blocks=append table=append tolerance=0\nreserve gap=250<<4\nwrite at=start+9 clusters=9\n\
-             write_at at=start+0 inside=0 length=20<<14"
-        );
-        return assemble(&text).unwrap();
+        let image = format!("cluster_bits=9 refcount_order=6 size=8<<20+0 rng_seed={number}");
+        let operations = "reserve gap=250<<4\nwrite at=start+9 clusters=9\n\
+                          write_at at=start+0 inside=0 length=20<<14";
+        return lines::program(&image, operations);
     }
     let mut program = generate_writes(number, OPERATIONS);
     if number.is_multiple_of(3) && program.operations.len() >= OPERATIONS {
@@ -84,23 +71,19 @@ fn with_data_file(number: u64) -> Program {
 fn cut_snapshot(number: u64) -> Program {
     let cuts =
         (4 * number..4 * number + 4).map(|choice| format!("sync kind=cut choice={choice}\n"));
-    let text = format!(
-        "image version=3 cluster_bits=9 refcount_order=4 features=none size=9<<9+0 rng_seed=0 \
-         blocks=append table=append tolerance=0\nwrite at=start+0 clusters=1\n\
-         sync kind=flush choice=0\nsnapshot\n{}",
+    let operations = format!(
+        "write at=start+0 clusters=1\nsync kind=flush choice=0\nsnapshot\n{}",
         cuts.collect::<String>()
     );
-    assemble(&text).unwrap()
+    lines::program("cluster_bits=9 size=9<<9+0", &operations)
 }
 
 /// Returns a program that makes a disk with a raw data file larger, or smaller.
 fn resized_data_file(clusters: u64) -> Program {
-    let text = format!(
-        "image version=3 cluster_bits=12 refcount_order=4 features=none size=9<<12+0 rng_seed=0 \
-         blocks=append table=append tolerance=0 data_in=raw_file\nwrite at=start+0 clusters=9\n\
-         write_at at=start+0 inside=0 length=0<<0\nresize size={clusters}<<12+0\n"
+    let operations = format!(
+        "write at=start+0 clusters=9\nwrite_at at=start+0 inside=0 length=0<<0\nresize size={clusters}<<12+0\n"
     );
-    assemble(&text).unwrap()
+    lines::program("cluster_bits=12 size=9<<12+0 data_in=raw_file", &operations)
 }
 
 /// Returns all programs: those that resize a raw data file, those with a number, those with a data file, those with a
@@ -110,12 +93,8 @@ fn programs() -> Vec<Program> {
     programs.extend((0..PROGRAMS + LONG_WRITES).map(program));
     programs.extend((0..DATA_FILES).map(with_data_file));
     programs.extend((0..CUT_SNAPSHOTS).map(cut_snapshot));
-    let mut seeds: Vec<_> =
-        std::fs::read_dir(SEEDS).unwrap().map(|it| it.unwrap().path()).collect();
-    seeds.sort();
-    programs.extend(
-        seeds.iter().map(|seed| assemble(&std::fs::read_to_string(seed).unwrap()).unwrap()),
-    );
+    // The target's seeds, which follow: requests that are rare in generated programs.
+    programs.extend(corpus::inputs("writes").iter().map(|seed| Program::decode(seed)));
     programs
 }
 
@@ -260,53 +239,26 @@ fn is_of_cut(name: &str) -> bool {
     name.starts_with("power_cut: ") || name.starts_with("killed: ")
 }
 
-/// Our walker, whose writer cannot change the size of a disk.
-struct WithoutResize(WritingWalker);
+/// A writer that cannot change the size of a disk.
+#[derive(Clone)]
+struct WithoutResize;
 
-struct DiskWithoutResize<'s>(Box<dyn OpenDisk + 's>);
-
-impl Engine for WithoutResize {
-    fn facts(&self) -> Facts {
-        Facts { write_claims: self.0.facts().write_claims, ..Facts::new("without resize") }
-    }
-
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
-        Ok(Box::new(DiskWithoutResize(self.0.open(chain)?)))
-    }
-
-    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
-        Ok(Box::new(DiskWithoutResize(self.0.open_to_write(chain)?)))
-    }
-}
-
-impl OpenDisk for DiskWithoutResize<'_> {
-    fn virtual_size_bytes(&self) -> u64 {
-        self.0.virtual_size_bytes()
-    }
-
-    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
-        self.0.read(guest, into)
-    }
-
-    fn request(&mut self, request: &Request) -> Answer {
+impl Change for WithoutResize {
+    fn request(&mut self, disk: &mut Inner, request: &Request) -> Answer {
         let (guest, length_bytes) = match *request {
             Request::Write { guest, bytes } => (guest, bytes.len() as u64),
             Request::WriteZeroes { guest, length_bytes }
             | Request::Discard { guest, length_bytes } => (guest, length_bytes),
             _ => return Err(EngineError::NoAnswer),
         };
-        assert!(guest.get() + length_bytes <= self.virtual_size_bytes());
-        self.0.request(request)
-    }
-
-    fn close(self: Box<Self>) -> Answer {
-        self.0.close()
+        assert!(guest.get() + length_bytes <= disk.virtual_size_bytes());
+        disk.request(request)
     }
 }
 
 #[test]
 fn an_engine_that_lacks_a_request_gets_only_those_that_fit_its_disk() {
-    let mut target = TargetKind::Writes.judging(WithoutResize(WritingWalker::default()));
+    let mut target = TargetKind::Writes.judging(Changed::writer(WithoutResize));
     let mut unanswered = 0;
     for number in 0..PROGRAMS {
         let run = target.run(&program(number).encode(), Checks::AtCheckpoints);
@@ -319,11 +271,10 @@ fn an_engine_that_lacks_a_request_gets_only_those_that_fit_its_disk() {
 /// A later write over the whole disk hides the bits that a bitmap should have lost.
 #[test]
 fn a_check_after_each_request_finds_what_later_requests_hide() {
-    let text = "image version=3 cluster_bits=16 refcount_order=4 features=none size=4<<16+0 rng_seed=0 \
-                blocks=append table=append tolerance=0\nbitmap granularity=16 flags=auto name=4\n\
-                fill_bitmap index=0 entry=0 entries=1 fill=ones\nsync kind=flush choice=0\n\
-                fill_bitmap index=0 entry=0 entries=1 fill=zeroes\nwrite at=start+0 clusters=4\n";
-    let program = assemble(text).unwrap().encode();
+    let operations = "bitmap granularity=16 flags=auto name=4\n\
+                      fill_bitmap index=0 entry=0 entries=1 fill=ones\nsync kind=flush choice=0\n\
+                      fill_bitmap index=0 entry=0 entries=1 fill=zeroes\nwrite at=start+0 clusters=4\n";
+    let program = lines::encoded("size=4<<16+0", operations);
     let walker = WritingWalker::default().with_fault(WriterFault::BitmapNotCleared);
     let mut target = TargetKind::Writes.judging(walker);
     for (checks, expected) in [
@@ -338,16 +289,13 @@ fn a_check_after_each_request_finds_what_later_requests_hide() {
 /// After a cut, a raw data file has the zeros that were flushed before.
 #[test]
 fn stale_bytes_of_a_raw_data_file_are_found_after_a_cut() {
-    let text = "image version=3 cluster_bits=9 refcount_order=4 features=none size=9<<9+0 rng_seed=0 \
-                blocks=append table=append tolerance=0 data_in=raw_file\nwrite at=start+0 clusters=4\n\
-                sync kind=flush choice=0\nzero at=start+0 clusters=2 keep=no\nsync kind=flush choice=0\n\
-                sync kind=cut choice=0\n";
+    let operations = "write at=start+0 clusters=4\nsync kind=flush choice=0\n\
+                      zero at=start+0 clusters=2 keep=no\nsync kind=flush choice=0\nsync kind=cut choice=0\n";
+    let program = lines::program("cluster_bits=9 size=9<<9+0 data_in=raw_file", operations);
     let walker = WritingWalker::default().with_fault(WriterFault::RawDataFileStale);
-    let found = found_in(&mut TargetKind::Writes.judging(walker), &assemble(text).unwrap());
-    assert_eq!(
-        found.as_deref(),
-        Some("power_cut: flushed zeros, the bytes of the guest → other bytes")
-    );
+    let found = found_in(&mut TargetKind::Writes.judging(walker), &program);
+    let expected = "power_cut: flushed zeros, the bytes of the guest → other bytes";
+    assert_eq!(found.as_deref(), Some(expected));
 }
 
 /// Bits that reach the file when the image is closed are missing after a cut before.
@@ -370,13 +318,12 @@ fn late_bits_of_a_flushed_change_are_found_behind_a_lost_change() {
     let walker = WritingWalker::default().with_fault(WriterFault::BitmapLate);
     let mut target = TargetKind::Writes.judging(walker);
     for choice in 0..LOST_CHANGES {
-        let text = format!(
-            "image version=3 cluster_bits=9 refcount_order=4 features=none size=64<<9+0 rng_seed=0 \
-             blocks=append table=append tolerance=0\nbitmap granularity=9 flags=auto name=5\n\
-             sync kind=flush choice=0\nwrite at=start+0 clusters=4\nsync kind=flush choice=0\n\
-             write at=start+0 clusters=4\nsync kind=cut choice={choice}\n"
+        let operations = format!(
+            "bitmap granularity=9 flags=auto name=5\nsync kind=flush choice=0\nwrite at=start+0 clusters=4\n\
+             sync kind=flush choice=0\nwrite at=start+0 clusters=4\nsync kind=cut choice={choice}\n"
         );
-        let found = found_in(&mut target, &assemble(&text).unwrap());
+        let program = lines::program("cluster_bits=9 size=64<<9+0", &operations);
+        let found = found_in(&mut target, &program);
         let expected = Some("power_cut: the bits of a change, ones → zeros");
         assert_eq!(found.as_deref(), expected, "choice {choice}");
     }
@@ -384,8 +331,7 @@ fn late_bits_of_a_flushed_change_are_found_behind_a_lost_change() {
 
 #[test]
 fn known_findings_of_a_writer_are_set_aside() {
-    let known = "[[finding]]\nfingerprint = '*: *'\nreason = 'Planted.'";
-    let known = KnownFindings::parse(known).unwrap();
+    let known = known(&["*: *"]);
     for fault in [WriterFault::CountNotRaised, WriterFault::HeadLost, WriterFault::SizeNotStored] {
         let walker = WritingWalker::default().with_fault(fault);
         let mut target = knowing(walker, known.clone());
@@ -402,9 +348,8 @@ fn known_findings_of_a_writer_are_set_aside() {
 /// so are the bytes of the snapshot.
 #[test]
 fn known_flags_of_a_closed_file_do_not_hide_what_its_snapshot_lacks() {
-    let known = "[[finding]]\nfingerprint = 'refcounts: *'\nreason = 'Planted.'";
     let walker = WritingWalker::default().with_fault(WriterFault::SnapshotKeepsCopied);
-    let mut target = knowing(walker, KnownFindings::parse(known).unwrap());
+    let mut target = knowing(walker, known(&["refcounts: *"]));
     let lost = (0..PROGRAMS).filter_map(|number| {
         let found = found(&mut target, number)?;
         (!target.met().is_empty() && found.starts_with("written: a snapshot, ")).then_some(found)
@@ -416,13 +361,12 @@ fn known_flags_of_a_closed_file_do_not_hide_what_its_snapshot_lacks() {
 /// the right size, or shows a fault itself.
 #[test]
 fn a_known_size_of_a_file_has_no_other_findings_there() {
-    for (fault, known) in [
+    for (fault, size) in [
         (WriterFault::SizeNotStored, "model: virtual size, *"),
         (WriterFault::CreatedSizeRounded, "written: size of a new image, *"),
     ] {
-        let known = format!("[[finding]]\nfingerprint = '{known}'\nreason = 'Planted.'");
         let walker = WritingWalker::default().with_fault(fault);
-        let mut target = knowing(walker, KnownFindings::parse(&known).unwrap());
+        let mut target = knowing(walker, known(&[size]));
         let mut met = 0;
         for (number, program) in programs().iter().enumerate() {
             let found = found_in(&mut target, program).unwrap_or_default();
@@ -439,9 +383,7 @@ fn a_known_size_of_a_file_has_no_other_findings_there() {
 
 #[test]
 fn qemu_finds_no_fault_in_written_images() {
-    if !qemu::tools_are_there("qemu_finds_no_fault_in_written_images") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let mut target = TargetKind::Writes.judging(WritingWalker::default());
     let dir = tempfile::tempdir().unwrap();
     let mut folder = ChainFolder::new(dir.path(), MAX_FOLDER_BYTES);
@@ -452,11 +394,8 @@ fn qemu_finds_no_fault_in_written_images() {
         let written = target.written().unwrap();
         // Some lower layers are longer than a file system allows.
         let Ok(path) = written.write_to(&mut folder) else { continue };
-        let output = qemu::run(
-            "qemu-img",
-            &["check".as_ref(), "-f".as_ref(), "qcow2".as_ref(), path.as_ref()],
-        );
-        let output = output.unwrap();
+        let words = ["check", "-f", "qcow2"].map(OsStr::new);
+        let output = qemu::run("qemu-img", &[&words[..], &[path.as_ref()]].concat()).unwrap();
         assert!(output.status.success(), "program {number}: {output:?}");
         checked += 1;
     }

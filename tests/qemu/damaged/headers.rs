@@ -2,28 +2,17 @@
 //! bounds, and compares our decision with that of the installed qemu-img. It also tests headers with the names of
 //! backing and data files.
 
-use std::ffi::OsStr;
-use std::fmt;
-use std::fs::{self, File};
-use std::path::Path;
+use test_support::prelude::*;
 
-use qcowfuzz::disk::extent::Window;
-use qcowfuzz::disk::image_format::ImageFormat;
-use qcowfuzz::disk::offsets::GuestOffset;
-use qcowfuzz::disk::storage::{FileStorage, Layer, Storage};
-use qcowfuzz::formats::qcow2::head::{Field, Head};
-use qcowfuzz::images::Limits;
-use qcowfuzz::internal::images::export::{self, Holes};
+use qcowfuzz::formats::qcow2::head::Field;
+use qcowfuzz::internal::images::export;
 use qcowfuzz::internal::images::files::LayerFiles;
 use qcowfuzz::internal::images::qcow2::{
     BackingPlan, BuildScratch, Builder, DataFilePlan, HeaderFlags, HeaderLength, HeaderStyle,
     ImagePlan, Names, NamesFormat,
 };
-use qcowfuzz::programs::text::assemble;
 
 use crate::images::info::{self, Compared, ENCRYPTED, compare_json};
-use crate::lines;
-use crate::qemu::{self, Checked, compare};
 
 // This test uses only a part of the module.
 
@@ -37,14 +26,14 @@ fn image_line(version: u32, bits: u32, features: &str) -> String {
 /// Asserts that both accept the image or both refuse it. There are no known differences.
 fn judge(dir: &Path, case: &Case) -> Checked<u64> {
     let path = dir.join("image.qcow2");
-    fs::write(&path, &case.bytes).map_err(|error| error.to_string())?;
+    fs::write(&path, &case.bytes).described()?;
     // Any share of the cases will do; this one depends on the case alone.
     if case.name.len().is_multiple_of(5) {
         info::compare_json(&path, ImageFormat::Qcow2)?;
     }
     let window = Window { start: GuestOffset::ZERO, length_bytes: 1 << 20 };
     let theirs = qemu::map(&path, window);
-    let storage = FileStorage::open(&path).map_err(|error| error.to_string())?;
+    let storage = FileStorage::open(&path).described()?;
     let ours = compare::walk(&[Layer::alone(&storage)], window);
     match (&ours, &theirs) {
         (Ok(_), Ok(_)) => Ok(1),
@@ -55,9 +44,7 @@ fn judge(dir: &Path, case: &Case) -> Checked<u64> {
 
 #[test]
 fn we_refuse_a_field_exactly_if_qemu_refuses_it() {
-    if !qemu::tools_are_there("we_refuse_a_field_exactly_if_qemu_refuses_it") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let mut cases = fields();
     cases.extend(combinations());
     let accepted = qemu::judge_all(
@@ -71,9 +58,7 @@ fn we_refuse_a_field_exactly_if_qemu_refuses_it() {
 
 #[test]
 fn qemu_accepts_every_header_length() {
-    if !qemu::tools_are_there("qemu_accepts_every_header_length") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let lengths = (0..=408u32).map(|steps| {
         let header = format!("header length=104+{steps} order=0 unknown=0 bytes=0 flags=junk");
         let write = "write at=start+1 clusters=3";
@@ -87,9 +72,7 @@ fn qemu_accepts_every_header_length() {
 
 #[test]
 fn info_differs_only_for_encrypted_images() {
-    if !qemu::tools_are_there("info_differs_only_for_encrypted_images") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image.qcow2");
     let sound = lines::file(&image_line(3, 12, "none"));
@@ -344,13 +327,6 @@ fn styles() -> Vec<HeaderStyle> {
     styles
 }
 
-/// Returns the output of `qemu-img info` for an image.
-fn info(path: &Path) -> serde_json::Value {
-    let arguments = ["info", "--output=json", "-f", "qcow2"].map(OsStr::new);
-    let printed = qemu::img(&[&arguments[..], &[path.as_os_str()]].concat()).unwrap();
-    serde_json::from_slice(&printed).unwrap()
-}
-
 fn save(builder: &Builder, names: &Names, path: &Path) {
     let mut files = LayerFiles::default();
     builder.build(names, &mut BuildScratch::default(), &mut files, &());
@@ -366,9 +342,7 @@ fn text_at(storage: &FileStorage, field: Option<Field>) -> Option<String> {
 
 #[test]
 fn qemu_reads_the_names_of_backing_files() {
-    if !qemu::tools_are_there("qemu_reads_the_names_of_backing_files") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image.qcow2");
     fs::write(dir.path().join("base.raw"), [7; 4096]).unwrap();
@@ -397,7 +371,7 @@ fn qemu_reads_the_names_of_backing_files() {
                     let names = Names { backing: name.as_bytes(), ..Names::default() };
                     save(&builder, &names, &path);
                     let case = format!("version {version}, {bits} bits, {style:?}, {name}");
-                    let said = info(&path);
+                    let said = qemu::info(&path).unwrap();
                     assert_eq!(said["backing-filename"], name, "{case}");
                     let word = if format == ImageFormat::Raw { "raw" } else { "qcow2" };
                     let word = names_format.then_some(word);
@@ -424,9 +398,7 @@ fn qemu_reads_the_names_of_backing_files() {
 
 #[test]
 fn qemu_reads_the_names_of_data_files() {
-    if !qemu::tools_are_there("qemu_reads_the_names_of_data_files") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image.qcow2");
     let data = dir.path().join("data.raw");
@@ -444,7 +416,7 @@ fn qemu_reads_the_names_of_data_files() {
                 builder.check_names(&names).unwrap();
                 save(&builder, &names, &path);
                 let case = format!("{bits} bits, {style:?}, {name}");
-                let said = &info(&path)["format-specific"]["data"];
+                let said = &qemu::info(&path).unwrap()["format-specific"]["data"];
                 assert_eq!(said["data-file"], name, "{case}");
                 assert_eq!(said["data-file-raw"].as_bool(), Some(raw), "{case}");
                 assert_eq!(compare_json(&path, ImageFormat::Qcow2), Ok(Compared::Same), "{case}");

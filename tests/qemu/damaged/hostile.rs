@@ -3,33 +3,16 @@
 //! oracle `refusal` name the images that qemu-img does not open.
 
 use crate::images::{check, info};
-use crate::{lines, qemu};
 use qcowfuzz::formats::qcow2::entry::Layout;
-use std::collections::BTreeSet;
-use std::ffi::OsStr;
-use std::fs::File;
-use std::ops::ControlFlow;
-use std::path::Path;
+use test_support::prelude::*;
 
-use crate::tally::Tally;
-use qcowfuzz::disk::extent::{Extent, Window};
-use qcowfuzz::disk::image_format::ImageFormat;
-use qcowfuzz::disk::storage::{FileStorage, Layer, Storage};
 use qcowfuzz::formats::anatomy::Part;
-use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, Walker};
-use qcowfuzz::images::Image;
 use qcowfuzz::internal::images::damage::Transform;
-use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::export;
-use qcowfuzz::internal::images::export::Holes;
 use qcowfuzz::internal::images::format::list::drawer;
 use qcowfuzz::internal::programs::operand::{DataIn, Number};
-use qcowfuzz::internal::programs::operation::Class;
-use qcowfuzz::programs::generate::generate_any;
-use qcowfuzz::programs::{Operation, Program};
 use qcowfuzz::walkers;
-use qcowfuzz::walkers::{Disk, MapError, WalkScratch};
+use qcowfuzz::walkers::MapError;
 
 /// The number of images.
 const IMAGES: usize = 480;
@@ -222,9 +205,7 @@ fn missing(pairs: &BTreeSet<(Part, usize)>) -> Vec<(Part, usize)> {
 
 #[test]
 fn qemu_opens_and_walks_the_same_damaged_images() {
-    if !qemu::tools_are_there("qemu_opens_and_walks_the_same_damaged_images") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let dir = tempfile::tempdir().unwrap();
     let mut hostile = TargetKind::Hostile.judging(Walker::default());
     let mut entropy = Entropy::new(41);

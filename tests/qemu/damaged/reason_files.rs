@@ -2,15 +2,12 @@
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::Command;
-use std::{fmt, fs};
+use test_support::prelude::*;
 
 use qcowfuzz::internal::differential::reason::ReasonClass;
 use tempfile::TempDir;
 
 use super::reasons::{OURS, Run, Runs};
-use crate::qemu::Checked;
 
 /// The number of a user without privileges. The administrator may open every file.
 const OTHER_USER: u32 = 65_534;
@@ -42,7 +39,7 @@ impl Case {
             command.args(["-c", &format!("ulimit -n {MAX_FILES} && exec \"$0\" \"$@\""), program]);
             let arguments = self.arguments.iter().map(|word| word.replace("OUTPUT", output));
             command.args(arguments).current_dir(dir);
-            if fs::metadata(dir).map_err(|error| error.to_string())?.uid() == 0 {
+            if fs::metadata(dir).described()?.uid() == 0 {
                 command.uid(OTHER_USER).gid(OTHER_USER);
             }
             Run::of(&mut command)

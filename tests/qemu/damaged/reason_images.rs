@@ -1,27 +1,19 @@
 //! Damaged images of every format.
 
-use std::path::Path;
-use std::{fmt, fs};
+use test_support::prelude::*;
 
-use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::formats::anatomy::Part;
-use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, Walker};
-use qcowfuzz::internal::images::entropy::Entropy;
-use qcowfuzz::internal::programs::operand::Base;
-use qcowfuzz::programs::Program;
 
 use super::headers::{combinations, fields};
-use super::reasons::{COMMANDS, failed};
-use crate::broken::{Broken, CASES};
-use crate::broken_formats::{BYTE_CASES, FORMAT_CASES};
+use super::reasons::COMMANDS;
 use crate::formats::comparison::{Kind, TestedFormat};
 use crate::formats::program;
 use crate::formats::vdi::Vdi;
 use crate::formats::vhdx::Vhdx;
 use crate::formats::vmdk::Vmdk;
 use crate::formats::vpc::Vpc;
-use crate::qemu::Checked;
+use test_support::planted::broken::{self, Broken};
+use test_support::planted::broken_formats::{byte_cases, format_cases};
 
 /// One header of this many is judged.
 const HEADERS_OF: usize = 4;
@@ -46,8 +38,8 @@ const FAR_METADATA: u64 = 1133;
 const NO_OFFSET: Broken = Broken {
     rule: "cluster off a cluster boundary after a compressed one",
     image: "",
-    build: "compress at=start+0 clusters=1 shape=text skew=packed\nwrite at=start+1 clusters=1",
-    damage: "l2 nth=2 transform=misalign value=0",
+    build: "compress at=start+0 clusters=1 shape=text skew=packed; write at=start+1 clusters=1",
+    damage: "l2 2 misalign 0",
     qemu: "Could not read file metadata",
 };
 
@@ -55,8 +47,8 @@ const NO_OFFSET: Broken = Broken {
 const BITMAP_ENTRY: Broken = Broken {
     rule: "reserved bits in a bitmap table",
     image: "",
-    build: "bitmap granularity=9 flags=in_use name=0\nfill_bitmap index=0 entry=0 entries=1 fill=bits",
-    damage: "bitmap_table nth=0 transform=flip value=60",
+    build: "bitmap granularity=9 flags=in_use name=0; fill_bitmap index=0 entry=0 entries=1 fill=bits",
+    damage: "bitmap_table 0 flip 60",
     qemu: "Check failed: Invalid argument",
 };
 
@@ -94,7 +86,7 @@ impl Case {
     /// Writes the image to `path`, and the files that it names beside it.
     pub fn write(&self, path: &Path) -> Checked<()> {
         match (&self.source, self.format) {
-            (Source::Bytes(bytes), _) => fs::write(path, bytes).map_err(failed),
+            (Source::Bytes(bytes), _) => fs::write(path, bytes).described(),
             (Source::Program(program), _) => write_attacked(path, program),
             (Source::Damaged(seed), ImageFormat::Vpc) => write_damaged::<Vpc>(path, *seed),
             (Source::Damaged(seed), ImageFormat::Vdi) => write_damaged::<Vdi>(path, *seed),
@@ -132,15 +124,15 @@ pub fn cases() -> Vec<Case> {
     let mut all: Vec<(String, ImageFormat, Source)> = Vec::new();
     let headers = fields().into_iter().chain(combinations()).step_by(HEADERS_OF);
     all.extend(headers.map(|case| (case.name, ImageFormat::Qcow2, Source::Bytes(case.bytes))));
-    for case in CASES {
+    for case in broken::cases() {
         let program = || Source::Program(case.program());
         all.extend(COMMANDS.map(|_| (case.rule.to_string(), ImageFormat::Qcow2, program())));
     }
-    for case in FORMAT_CASES {
+    for case in format_cases() {
         let programs = case.programs().map(Source::Program);
         all.extend(programs.map(|program| (case.rule.to_string(), case.format, program)));
     }
-    for case in BYTE_CASES {
+    for case in byte_cases() {
         let bytes = case.programs().map(|program| Source::Bytes(case.changed(&program)));
         all.extend(bytes.map(|bytes| (case.rule.to_string(), case.format, bytes)));
     }

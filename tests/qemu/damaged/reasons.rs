@@ -2,21 +2,14 @@
 //! opened, and wrong command lines. If both programs fail, their messages have classes, and the classes are equal or
 //! the difference has a name.
 
-use std::collections::BTreeSet;
-use std::ffi::OsStr;
-use std::fmt::Display;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
-use std::process::{Command, Output};
+use test_support::prelude::*;
 
-use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::internal::differential::reason::{Comparison, ReasonClass, class_of, compare, pairs};
 use qcowfuzz::walkers::chain::FileChain;
 
 use super::reason_files;
 use super::reason_images::{self, Case};
-use crate::qemu::{self, Checked};
-use crate::tally::Tally;
 
 /// The number of failures of both programs, for all formats and commands together.
 const FAILURES: u64 = 1000;
@@ -41,7 +34,7 @@ fn judge(command: &str, runs: &Runs, tally: &mut Tally) -> Checked<ReasonClass> 
 
 /// Runs one command on a damaged image, and compares the reasons if both programs fail.
 fn judge_image(case: &Case) -> Checked<Tally> {
-    let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let dir = tempfile::tempdir().described()?;
     let path = dir.path().join("image");
     case.write(&path)?;
     let mut tally = Tally::default();
@@ -70,9 +63,7 @@ fn judge_image(case: &Case) -> Checked<Tally> {
 
 #[test]
 fn failures_on_damaged_images_have_the_same_reason() {
-    if !qemu::tools_are_there("failures_on_damaged_images_have_the_same_reason") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let tally = qemu::judge_all(&reason_images::cases(), || (), |(), case| judge_image(case));
     let classes = [
         (ReasonClass::MissingFile, 0),
@@ -123,9 +114,7 @@ fn judge_file(dir: &Path, case: &reason_files::Case) -> Checked<Tally> {
 
 #[test]
 fn failures_on_files_and_command_lines_have_the_same_reason() {
-    if !qemu::tools_are_there("failures_on_files_and_command_lines_have_the_same_reason") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let dir = reason_files::Folder::new();
     let cases = reason_files::cases();
     let tally = qemu::judge_all(&cases, || (), |(), case| judge_file(dir.path(), case));
@@ -216,9 +205,4 @@ fn affordable(command: &'static str, format: ImageFormat, path: &Path) -> Option
         Some(size) if size > MAX_CONVERTED_BYTES && command == "convert" => Some("map"),
         _ => Some(command),
     }
-}
-
-/// Formats the reason why a test could not do its work.
-pub fn failed(error: impl Display) -> String {
-    error.to_string()
 }

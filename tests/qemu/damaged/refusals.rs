@@ -2,26 +2,12 @@
 //! the expected error, and accepts its undamaged sibling. For headers with a changed field, the rules and qemu-img
 //! decide the same.
 
-use crate::qemu;
-use std::collections::BTreeSet;
-use std::ffi::OsStr;
-use std::fs;
-use std::fs::File;
-use std::path::Path;
+use test_support::prelude::*;
 
 use super::headers::{Case, combinations, fields};
-use crate::broken::CASES;
-use crate::qemu::Checked;
-use crate::tally::Tally;
-use qcowfuzz::disk::image_format::ImageFormat;
-use qcowfuzz::disk::offsets::HostOffset;
-use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, Walker};
-use qcowfuzz::images::{FileNames, Image};
 use qcowfuzz::internal::images::export;
-use qcowfuzz::internal::images::export::Holes;
 use qcowfuzz::internal::images::format::list::drawer;
-use qcowfuzz::programs::Program;
+use test_support::planted::broken;
 
 /// Returns the names of all rules of a format.
 pub fn rule_names(format: ImageFormat) -> impl Iterator<Item = &'static str> {
@@ -52,12 +38,10 @@ fn refused_files(program: &Program, dir: &Path) -> Checked<Option<String>> {
 
 #[test]
 fn qemu_refuses_an_image_that_breaks_a_rule_and_accepts_its_sibling() {
-    if !qemu::tools_are_there("qemu_refuses_an_image_that_breaks_a_rule_and_accepts_its_sibling") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let dir = tempfile::tempdir().unwrap();
     let mut faults = Vec::new();
-    for case in CASES {
+    for case in broken::cases() {
         let damaged = refused_files(&case.program(), dir.path()).unwrap();
         let sibling = refused_files(&case.sound(), dir.path()).unwrap();
         if !damaged.as_ref().is_some_and(|error| error.contains(case.qemu)) || sibling.is_some() {
@@ -65,7 +49,7 @@ fn qemu_refuses_an_image_that_breaks_a_rule_and_accepts_its_sibling() {
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
-    let tried: BTreeSet<_> = CASES.iter().map(|case| case.rule).collect();
+    let tried: BTreeSet<_> = broken::cases().map(|case| case.rule).collect();
     assert_eq!(tried, rule_names(ImageFormat::Qcow2).collect(), "rules with a case");
 }
 
@@ -75,7 +59,7 @@ const FILES: &[&str] = &["Could not open backing file", "'data-file' is required
 /// Asserts that the rules refuse the image exactly if qemu-img does not open it. Counts the broken rule, if any.
 fn judge(dir: &Path, case: &Case) -> Checked<Tally> {
     let path = dir.join("image.qcow2");
-    fs::write(&path, &case.bytes).map_err(|error| error.to_string())?;
+    fs::write(&path, &case.bytes).described()?;
     // An image with another version or another geometry may open, and have entries with another meaning.
     let error =
         refused(ImageFormat::Qcow2, &path)?.filter(|error| error.contains("Could not open '"));
@@ -94,9 +78,7 @@ fn judge(dir: &Path, case: &Case) -> Checked<Tally> {
 
 #[test]
 fn the_rules_refuse_a_header_exactly_if_qemu_refuses_it() {
-    if !qemu::tools_are_there("the_rules_refuse_a_header_exactly_if_qemu_refuses_it") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let mut cases = fields();
     cases.extend(combinations());
     let dir = || tempfile::tempdir().unwrap();

@@ -1,20 +1,10 @@
 //! The rules about VHD, VHDX and VMDK images: for each rule, images that break it, and the answer of qemu-img.
 
-use std::collections::BTreeSet;
-use std::path::Path;
-use std::{fmt, fs};
+use test_support::prelude::*;
 
-use qcowfuzz::disk::image_format::ImageFormat;
-use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, Walker};
-use qcowfuzz::internal::programs::operand::Base;
-use qcowfuzz::programs::Program;
-
-use crate::broken_formats::{BYTE_CASES, FORMAT_CASES, sound};
 use crate::damaged::refusals::{refused, rule_names};
 use crate::formats::program;
-use crate::qemu::{self, Checked};
-use crate::tally::Tally;
+use test_support::planted::broken_formats::{byte_cases, format_cases, sound};
 
 /// An image, and the answer that qemu-img must give.
 struct Case {
@@ -34,7 +24,7 @@ impl fmt::Display for Case {
 /// Returns images that break a rule, and the undamaged siblings of each.
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for case in FORMAT_CASES {
+    for case in format_cases() {
         cases.extend(case.programs().map(|program| Case {
             rule: case.rule,
             format: case.format,
@@ -86,15 +76,12 @@ fn judge_file(
 
 #[test]
 fn qemu_refuses_images_of_other_formats_that_break_a_rule_and_accepts_their_siblings() {
-    let name = "qemu_refuses_images_of_other_formats_that_break_a_rule_and_accepts_their_siblings";
-    if !qemu::tools_are_there(name) {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let dir = || tempfile::tempdir().unwrap();
     let mut tally: Tally = qemu::judge_all(&cases(), dir, |dir, case| judge(dir.path(), case));
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
-    for case in BYTE_CASES {
+    for case in byte_cases() {
         for program in case.programs() {
             fs::write(&path, case.changed(&program)).unwrap();
             let judged = judge_file(&path, (case.rule, case.format), Some(case.qemu));

@@ -1,15 +1,9 @@
 //! Damaged snapshot tables: we open an image if qemu-img opens it, and `check` exits with the same code.
 
-use crate::qemu;
-use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
-use std::process::Command;
+use test_support::prelude::*;
 
-use qcowfuzz::harness::{Harness, Walker};
 use qcowfuzz::internal::images::export;
-use qcowfuzz::internal::images::export::Holes;
-use qcowfuzz::programs::text::assemble;
 
 /// The cluster size of the damaged image.
 const CLUSTER: u64 = 1 << 16;
@@ -119,7 +113,7 @@ fn qemu_opens_and_checks_the_same_snapshot_tables() {
     let path = dir.path().join("image.qcow2");
     let ours = Path::new(env!("CARGO_BIN_EXE_qcowfuzz"));
     let theirs = Path::new("qemu-img");
-    let there = qemu::tools_are_there("qemu_opens_and_checks_the_same_snapshot_tables");
+    let there = qemu::tools().is_some();
     let code = |program: &Path, command: &str| {
         let mut run = Command::new(program);
         let output = run.args([command, "--output=json"]).arg(&path).output().unwrap();

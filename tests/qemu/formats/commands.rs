@@ -1,26 +1,16 @@
 //! Compares the commands `info` and `check` with those of qemu-img, whether an image opens or not.
 
-use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
-use std::process::{Command, Output};
+use test_support::prelude::*;
 
 use qcowfuzz::disk::error::StorageError;
-use qcowfuzz::disk::extent::{Extent, Window};
-use qcowfuzz::disk::image_format::ImageFormat;
-use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
-use qcowfuzz::disk::storage::{FileStorage, Storage, each_data};
-use qcowfuzz::images::Image;
+use qcowfuzz::disk::storage::each_data;
 use qcowfuzz::internal::images::damage::BrokenEntry;
-use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::format::list::drawer;
-use qcowfuzz::walkers::{self, Disk, WalkScratch};
+use qcowfuzz::walkers;
 
 use super::comparison::SIGFPE;
 use crate::images::info::{self, Compared};
-use crate::qemu::{self, Checked, compare};
-use crate::tally::Tally;
 
 /// The intended differences of `check`.
 pub const PARENT: &str = "check: qemu-img also opens the parent, which we do not";
@@ -153,7 +143,7 @@ pub fn bounds(format: ImageFormat) -> impl Iterator<Item = (&'static str, u64)> 
 
 /// Reads the data of a file into memory.
 fn image_of(path: &Path) -> Checked<Image> {
-    let file = FileStorage::open(path).map_err(|error| error.to_string())?;
+    let file = FileStorage::open(path).described()?;
     let mut image = Image::default();
     let all = HostOffset::ZERO..HostOffset::new(file.length_bytes());
     let mut scratch = vec![0; 1 << 16];
@@ -161,7 +151,7 @@ fn image_of(path: &Path) -> Checked<Image> {
         image.write(data.offset, data.bytes);
         Ok::<_, StorageError>(std::ops::ControlFlow::Continue(()))
     });
-    let _ = read.map_err(|error| error.to_string())?;
+    let _ = read.described()?;
     image.seal(file.length_bytes());
     image.cut(file.length_bytes());
     Ok(image)

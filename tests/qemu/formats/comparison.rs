@@ -1,28 +1,17 @@
 //! Compares our answers about images of a format with those of qemu-img.
 
-use std::ffi::OsStr;
-use std::fmt;
 use std::marker::PhantomData;
-use std::ops::ControlFlow;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use test_support::prelude::*;
 
-use qcowfuzz::disk::extent::{Extent, Window};
-use qcowfuzz::disk::image_format::ImageFormat;
-use qcowfuzz::disk::offsets::GuestOffset;
-use qcowfuzz::disk::storage::FileStorage;
 use qcowfuzz::formats::anatomy::Part;
-use qcowfuzz::internal::images::entropy::Entropy;
-use qcowfuzz::internal::programs::operand::Base;
-use qcowfuzz::programs::Program;
+use qcowfuzz::walkers;
+use qcowfuzz::walkers::MapError;
 use qcowfuzz::walkers::chain::FileChain;
-use qcowfuzz::walkers::{self, Disk, MapError, WalkScratch};
 
 use super::commands::{self, compare_commands};
 use super::parts::{self, Programs};
 use super::program;
-use crate::qemu::{self, Checked, compare};
-use crate::tally::Tally;
 
 /// The length up to which a disk is compared byte for byte.
 const MAX_COMPARED_BYTES: u64 = 16 << 20;
@@ -100,11 +89,9 @@ pub fn one_of<T, const N: usize>(entropy: &mut Entropy, things: [T; N]) -> T {
     things.into_iter().nth(chosen).unwrap()
 }
 
-/// Compares all images of a format, for the test of that name.
-pub fn judge_format<F: TestedFormat>(test: &str) {
-    if !qemu::tools_are_there(test) {
-        return;
-    }
+/// Compares all images of a format.
+pub fn judge_format<F: TestedFormat>() {
+    let Some(()) = qemu::tools() else { return };
     let (count, base) = F::PROGRAMS;
     let mut chosen = Programs::chosen(base, count);
     let (missing, pairs) = chosen.missing();
@@ -135,11 +122,9 @@ pub fn judge_format<F: TestedFormat>(test: &str) {
     tally.assert_at_least(&bounds.collect::<Vec<_>>());
 }
 
-/// Compares the images of a format that qemu-img makes, for the test of that name.
-pub fn judge_made<F: TestedFormat>(test: &str) {
-    if !qemu::tools_are_there(test) {
-        return;
-    }
+/// Compares the images of a format that qemu-img makes.
+pub fn judge_made<F: TestedFormat>() {
+    let Some(()) = qemu::tools() else { return };
     let case = |rng_seed| Case { rng_seed, kind: Kind::MadeByQemu, format: PhantomData };
     let cases: Vec<Case<F>> = (0..F::MADE_BY_QEMU).map(case).collect();
     let tally: Tally = qemu::judge_all(&cases, || (), |(), case| judge(case, &[]));
@@ -148,7 +133,7 @@ pub fn judge_made<F: TestedFormat>(test: &str) {
 }
 
 fn judge<F: TestedFormat>(case: &Case<F>, programs: &[Program]) -> Checked<Tally> {
-    let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let dir = tempfile::tempdir().described()?;
     let path = dir.path().join("image");
     let mut entropy = Entropy::new(case.rng_seed);
     let mut attacked = None;
@@ -220,9 +205,9 @@ fn compare_image<F: TestedFormat>(
 ) -> Checked<Option<String>> {
     let format = F::FORMAT;
     let theirs = map(format, path, Window::ALL)?;
-    let chain = FileChain::open(path, Some(format)).map_err(|error| error.to_string());
+    let chain = FileChain::open(path, Some(format)).described();
     let disk = chain.as_ref().map_err(String::clone).and_then(|chain| {
-        let disk = chain.disk().map_err(|error| error.to_string())?;
+        let disk = chain.disk().described()?;
         Ok(disk.with_host_holes())
     });
     // qemu-img prints the beginning of the list once it has opened an image.

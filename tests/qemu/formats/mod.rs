@@ -17,25 +17,25 @@ use crate::formats::comparison::{judge_format, judge_made};
 
 #[test]
 fn qemu_agrees_about_raw_images() {
-    judge_made::<raw::Raw>("qemu_agrees_about_raw_images");
+    judge_made::<raw::Raw>();
 }
 
 #[test]
 fn qemu_agrees_about_vpc_images() {
-    judge_format::<vpc::Vpc>("qemu_agrees_about_vpc_images");
+    judge_format::<vpc::Vpc>();
 }
 
 #[test]
 fn qemu_agrees_about_vdi_images() {
-    judge_format::<vdi::Vdi>("qemu_agrees_about_vdi_images");
+    judge_format::<vdi::Vdi>();
 }
 
 #[test]
 fn qemu_agrees_about_vhdx_images() {
-    judge_format::<vhdx::Vhdx>("qemu_agrees_about_vhdx_images");
+    judge_format::<vhdx::Vhdx>();
 }
 
 #[test]
 fn qemu_agrees_about_vmdk_images() {
-    judge_format::<vmdk::Vmdk>("qemu_agrees_about_vmdk_images");
+    judge_format::<vmdk::Vmdk>();
 }

@@ -5,22 +5,12 @@
 //! No list says which pairs are allowed. The test tries each pair in all kinds of images that the format has: the pair
 //! is allowed if some image has both parts.
 
-use std::fmt;
+use test_support::prelude::*;
 
-use qcowfuzz::disk::image_format::ImageFormat;
-use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::images::{FileNames, Images, Limits};
-use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::programs::interpreter::{Effect, Vm};
-use qcowfuzz::internal::programs::operand::{Base, ImageForm};
-use qcowfuzz::internal::programs::operation::Class;
-use qcowfuzz::programs::generate::generate_any;
-use qcowfuzz::programs::text::assemble;
-use qcowfuzz::programs::{Operation, Program};
 
 use super::program::{Field, VDI_FIELDS, VMDK_FIELDS, VPC_FIELDS, fields};
 use crate::formats::program::{MAX_FILE_BYTES, program};
-use crate::lines;
 
 /// The lowest number of programs that must have each part.
 pub const ENOUGH: u32 = 20;

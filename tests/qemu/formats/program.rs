@@ -1,26 +1,14 @@
 //! The images of our programs.
 
-use std::fs::File;
-use std::path::Path;
+use test_support::prelude::*;
 
-use qcowfuzz::disk::image_format::ImageFormat;
-use qcowfuzz::disk::offsets::HostOffset;
-use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::formats::anatomy::Part;
-use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, Harness, Walker};
-use qcowfuzz::images::{FileNames, Image, Images};
 use qcowfuzz::internal::images::damage::Transform;
-use qcowfuzz::internal::images::entropy::Entropy;
-use qcowfuzz::internal::images::export::{self, Holes};
+use qcowfuzz::internal::images::export;
 use qcowfuzz::internal::images::files::LayerFile;
 use qcowfuzz::internal::images::layer_anatomy::LayerAnatomy;
-use qcowfuzz::internal::programs::operand::{Anchor, At, Base, ImageForm, Number, Size};
-use qcowfuzz::programs::generate::{generate_any, vary_extents};
-use qcowfuzz::programs::{Operation, Program};
-use qcowfuzz::walkers::Disk;
-
-use crate::qemu::Checked;
+use qcowfuzz::internal::programs::operand::{Anchor, At, Number, Size};
+use qcowfuzz::programs::generate::vary_extents;
 
 /// The length of the longest file that the file systems of most machines can hold.
 pub const MAX_FILE_BYTES: u64 = 15 << 40;
@@ -72,8 +60,8 @@ pub fn write(path: &Path, program: &Program) -> Checked<()> {
 pub fn write_files(path: &Path, images: &Images) -> Checked<()> {
     for (name, image) in images.files(&FileNames::default()) {
         let path = name.map_or(path.to_path_buf(), |name| path.with_file_name(name));
-        let file = File::create(path).map_err(|error| error.to_string())?;
-        export::write(image, &file, Holes::Keep).map_err(|error| error.to_string())?;
+        let file = File::create(path).described()?;
+        export::write(image, &file, Holes::Keep).described()?;
     }
     Ok(())
 }
@@ -104,7 +92,7 @@ fn attacking(base: Base, parts: &[Part], rng_seed: u64, entropy: &mut Entropy) -
     }
     if entropy.one_in(16) {
         let cut = format!("truncate depth=0 cut={}<<{}", 1 + entropy.below(255), entropy.below(14));
-        program.operations.extend(crate::lines::operations(&cut));
+        program.operations.extend(lines::operations(&cut));
     }
     program
 }
@@ -136,7 +124,7 @@ fn attacked(program: &Program, hostile: &mut Harness) -> Checked<Vec<String>> {
     run.map_err(|failure| format!("{:?}\n{sound}", failure.violation))?;
     let files = hostile.images().top();
     let mut anatomy = LayerAnatomy::default();
-    anatomy.read(files).map_err(|error| error.to_string())?;
+    anatomy.read(files).described()?;
     let mut attacked = Vec::new();
     for operation in &program.operations {
         let Operation::Patch { part, nth, .. } = operation else { continue };

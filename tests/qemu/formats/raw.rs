@@ -2,16 +2,11 @@
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
-
-use qcowfuzz::disk::image_format::ImageFormat;
-use qcowfuzz::internal::images::entropy::Entropy;
-use qcowfuzz::internal::programs::operand::Base;
+use test_support::prelude::*;
 
 use super::commands::WITH_RULE;
 use super::comparison;
 use crate::formats::comparison::{Kind, TestedFormat, one_of};
-use crate::qemu::{self, Checked};
 
 pub struct Raw;
 
@@ -70,7 +65,7 @@ fn make(path: &Path, entropy: &mut Entropy) -> Checked<()> {
         })
         .collect();
     qemu::io_with(path, &["-f", "raw", "-d", "unmap"], &commands)?;
-    end_inside_a_sector(path, size, entropy).map_err(|error| error.to_string())
+    end_inside_a_sector(path, size, entropy).described()
 }
 
 /// Lengthens or cuts one file of two by less than a sector, and writes to the end of some.

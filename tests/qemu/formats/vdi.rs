@@ -1,18 +1,13 @@
 //! VDI images.
 
-use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use test_support::prelude::*;
 
-use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::formats::anatomy::Part;
-use qcowfuzz::internal::images::entropy::Entropy;
-use qcowfuzz::internal::programs::operand::Base;
 
 use super::commands::WITH_RULE;
 use super::comparison;
 use crate::formats::comparison::{Kind, TestedFormat, one_of};
-use crate::qemu::Checked;
 
 const BLOCK: u64 = 1 << 20;
 
@@ -66,7 +61,7 @@ impl TestedFormat for Vdi {
                 let gib = one_of(entropy, [5, 127, 2040, 9000]);
                 make(path, (gib << 30) - 512 * entropy.below(3), entropy)
             }
-            _ => write(path, kind == Kind::Damaged, entropy).map_err(|error| error.to_string()),
+            _ => write(path, kind == Kind::Damaged, entropy).described(),
         }
     }
 }

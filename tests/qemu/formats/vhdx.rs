@@ -1,23 +1,15 @@
 //! VHDX images.
 
-use std::path::Path;
+use test_support::prelude::*;
 
-use qcowfuzz::disk::extent::{Extent, Window};
-use qcowfuzz::disk::image_format::ImageFormat;
-use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
-use qcowfuzz::disk::storage::{FileStorage, Layer, Storage};
 use qcowfuzz::formats::anatomy::{Anatomy, Part};
 use qcowfuzz::formats::vhdx::block_table::BlockState;
 use qcowfuzz::formats::vhdx::constants::{BAT_REGION, METADATA_REGION, PAGE_83, PARENT_LOCATOR};
-use qcowfuzz::internal::images::entropy::Entropy;
-use qcowfuzz::internal::programs::operand::Base;
-use qcowfuzz::walkers::{self, Disk, WalkScratch};
+use qcowfuzz::walkers;
 
 use super::commands::WITH_RULE;
 use super::comparison::{self, Kind, TestedFormat, one_of, walk};
 use super::vhdx_writer::{self, LOG_GUID, MIB, PartKind, Written, WrittenPart, log_entry};
-use crate::qemu::{self, Checked, compare};
-use crate::tally::Tally;
 
 pub struct Vhdx;
 
@@ -78,17 +70,17 @@ impl TestedFormat for Vhdx {
         if kind == Kind::Damaged {
             (0..=entropy.below(2)).for_each(|_| damage(&mut written, entropy));
         }
-        written.save(path).map_err(|error| error.to_string())
+        written.save(path).described()
     }
 
     fn data_difference(path: &Path) -> Checked<Option<&'static str>> {
-        let storage = FileStorage::open(path).map_err(|error| error.to_string())?;
+        let storage = FileStorage::open(path).described()?;
         let mut anatomy = Anatomy::default();
-        anatomy.read(ImageFormat::Vhdx, &storage).map_err(|error| error.to_string())?;
+        anatomy.read(ImageFormat::Vhdx, &storage).described()?;
         let mut has_block_at_start = false;
         for entry in anatomy.of(Part::Table) {
             let mut bytes = [0; 8];
-            storage.read_at(entry.at, &mut bytes).map_err(|error| error.to_string())?;
+            storage.read_at(entry.at, &mut bytes).described()?;
             let state = BlockState::of_entry(u64::from_le_bytes(bytes));
             has_block_at_start |= state == BlockState::Stored(HostOffset::ZERO);
         }
@@ -96,9 +88,9 @@ impl TestedFormat for Vhdx {
     }
 
     fn check_more(path: &Path, entropy: &mut Entropy, tally: &mut Tally) -> Checked<()> {
-        let storage = FileStorage::open(path).map_err(|error| error.to_string())?;
+        let storage = FileStorage::open(path).described()?;
         let disk = Disk::open_as(ImageFormat::Vhdx, &[Layer::alone(&storage)]);
-        let disk = disk.map_err(|error| error.to_string())?;
+        let disk = disk.described()?;
         let (extents, error) = walk(&disk, Window::ALL);
         for extent in &extents {
             check_extent(&storage, &disk, extent)?;
@@ -170,7 +162,7 @@ fn check_extent(storage: &FileStorage, disk: &Disk<FileStorage>, extent: &Extent
         let mut there = vec![0; length as usize];
         let mapping = extent.mapping.advanced(delta).ok_or("an offset")?;
         if let Some(offset) = mapping.offset {
-            storage.read_at(offset, &mut there).map_err(|error| error.to_string())?;
+            storage.read_at(offset, &mut there).described()?;
         }
         compare::same_bytes(&format!("{extent}"), start.get(), &ours, &there)?;
         let found = walkers::lookup(disk, start);

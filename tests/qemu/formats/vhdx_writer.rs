@@ -1,15 +1,13 @@
 //! Writes VHDX images of every shape that QEMU opens. The files are sparse.
 
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use test_support::prelude::*;
 
 use qcowfuzz::formats::vhdx::constants::{
     BAT_REGION, FILE_PARAMETERS, Guid, LOGICAL_SECTOR_SIZE, METADATA_REGION, PAGE_83,
     PHYSICAL_SECTOR_SIZE, VIRTUAL_DISK_SIZE,
 };
-use qcowfuzz::internal::images::entropy::Entropy;
 
 use crate::formats::comparison::one_of;
 

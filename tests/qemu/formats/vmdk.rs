@@ -1,20 +1,14 @@
 //! VMDK images.
 
-use std::ffi::OsStr;
-use std::fs;
-use std::path::Path;
+use test_support::prelude::*;
 
-use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::formats::anatomy::Part;
-use qcowfuzz::internal::images::entropy::Entropy;
-use qcowfuzz::internal::programs::operand::Base;
 
 use super::commands::{DIVISION, LENGTH, PARENT, WITH_RULE};
 use super::comparison::{self, Kind, TestedFormat, one_of};
 use super::vmdk_writer;
 use super::vmdk_writer::{Field, FieldKind, WrittenFile};
 use crate::images::info::NO_EXTENT;
-use crate::qemu::{self, Checked};
 
 pub struct Vmdk;
 
@@ -98,8 +92,7 @@ impl TestedFormat for Vmdk {
             (0..=entropy.below(2)).for_each(|_| damage(&mut files, entropy));
         }
         for file in files {
-            fs::write(path.with_file_name(file.name), file.bytes)
-                .map_err(|error| error.to_string())?;
+            fs::write(path.with_file_name(file.name), file.bytes).described()?;
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use qcowfuzz::internal::images::entropy::Entropy;
+use test_support::prelude::*;
 
 use super::comparison::one_of;
 

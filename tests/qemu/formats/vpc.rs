@@ -1,16 +1,11 @@
 //! VHD images.
 
-use std::fs;
-use std::path::Path;
+use test_support::prelude::*;
 
-use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::formats::anatomy::Part;
-use qcowfuzz::internal::images::entropy::Entropy;
-use qcowfuzz::internal::programs::operand::Base;
 
 use super::commands::WITH_RULE;
 use super::comparison::{self, Kind, TestedFormat, one_of};
-use crate::qemu::Checked;
 
 pub struct Vpc;
 
@@ -62,7 +57,7 @@ impl TestedFormat for Vpc {
         if kind == Kind::Damaged {
             (0..=entropy.below(2)).for_each(|_| damage(&mut written, entropy));
         }
-        fs::write(path, &written.bytes).map_err(|error| error.to_string())
+        fs::write(path, &written.bytes).described()
     }
 }
 

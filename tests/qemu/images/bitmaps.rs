@@ -1,21 +1,14 @@
 //! Persistent bitmaps: the ones that qemu refuses.
 
-use std::ffi::OsStr;
-use std::fs;
-use std::path::Path;
-use std::process::{Command, Output};
+use test_support::prelude::*;
 
-use qcowfuzz::disk::image_format::ImageFormat;
-use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::formats::error::MapError;
 use qcowfuzz::formats::qcow2::bitmap::{BitmapCluster, BitmapEntry, BitmapTableEntry};
 use qcowfuzz::formats::qcow2::constants::{AUTOCLEAR_BITMAPS, BITMAP_FIXED_BYTES};
-use qcowfuzz::formats::qcow2::head::Head;
 use qcowfuzz::internal::harness::oracles::qcow2::recount::Recount;
 
 use super::info::{self, Compared};
-use crate::lines;
-use crate::qemu::{self, Checked, Findings};
+use test_support::qemu::Findings;
 
 const IMAGE: &str = "image version=3 cluster_bits=12 refcount_order=4 features=none \
                      size=3000<<12+0 rng_seed=0 blocks=append table=append tolerance=0\n";
@@ -159,9 +152,7 @@ const ACCEPTED: &[(&str, Patch)] = &[
 
 #[test]
 fn we_refuse_of_bitmaps_what_qemu_refuses() {
-    if !qemu::tools_are_there("we_refuse_of_bitmaps_what_qemu_refuses") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image.qcow2");
     let sound = Patched::new();
@@ -200,9 +191,7 @@ fn we_refuse_of_bitmaps_what_qemu_refuses() {
 /// QEMU refuses a second bitmap of the same name, unless that one is in use.
 #[test]
 fn info_refuses_two_bitmaps_of_one_name_as_qemu_does() {
-    if !qemu::tools_are_there("info_refuses_two_bitmaps_of_one_name_as_qemu_does") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image.qcow2");
     let sound =
@@ -239,8 +228,8 @@ pub fn refused(storage: &dyn Storage) -> bool {
 /// Damages the bitmaps of an image that qemu made, in one way after the other, and compares our check with qemu-img
 /// check. Restores the image, and returns the number of kinds of damage.
 pub fn judge_damaged(path: &Path) -> Checked<u64> {
-    let sound = fs::read(path).map_err(|error| error.to_string())?;
-    let Head { header, bitmaps, .. } = Head::read(&sound[..]).map_err(|error| error.to_string())?;
+    let sound = fs::read(path).described()?;
+    let Head { header, bitmaps, .. } = Head::read(&sound[..]).described()?;
     let Some(extension) = bitmaps else { return Ok(0) };
     let directory = extension.directory_offset.get();
     let table = u64::from_be_bytes(sound[directory as usize..][..8].try_into().unwrap());
@@ -257,7 +246,7 @@ pub fn judge_damaged(path: &Path) -> Checked<u64> {
     for (name, at, word) in damage {
         let mut damaged = sound.clone();
         damaged[at as usize..][..8].copy_from_slice(&word.to_be_bytes());
-        fs::write(path, &damaged).map_err(|error| error.to_string())?;
+        fs::write(path, &damaged).described()?;
         let (theirs, said) = qemu::check(path).map_err(|what| format!("{name}: {what}"))?;
         let mut ours = Command::new(env!("CARGO_BIN_EXE_qcowfuzz"));
         let ours = ours.args(["check", "--output=json"]).arg(path).output().unwrap();
@@ -268,7 +257,7 @@ pub fn judge_damaged(path: &Path) -> Checked<u64> {
             return Err(format!("{name}: ours {found:?}, theirs {theirs:?}\n{printed}\n{said}"));
         }
     }
-    fs::write(path, sound).map_err(|error| error.to_string())?;
+    fs::write(path, sound).described()?;
     Ok(damage.len() as u64)
 }
 
@@ -278,9 +267,7 @@ pub fn judge_damaged(path: &Path) -> Checked<u64> {
 /// resize past the bound has no effect.
 #[test]
 fn qemu_still_aborts_where_a_bitmap_is_too_long() {
-    if !qemu::tools_are_there("qemu_still_aborts_where_a_bitmap_is_too_long") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image.qcow2");
     let run = |before: &str, after: &[&str]| {
@@ -343,9 +330,7 @@ fn bitmaps(path: &Path) -> Vec<Read> {
 /// `qemu-img convert --bitmaps` reads every bitmap and writes it again.
 #[test]
 fn qemu_reads_the_bits_that_we_write() {
-    if !qemu::tools_are_there("qemu_reads_the_bits_that_we_write") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let dir = tempfile::tempdir().unwrap();
     let (ours, copy) = (dir.path().join("ours.qcow2"), dir.path().join("copy.qcow2"));
     let bitmap = |granularity: u8| {

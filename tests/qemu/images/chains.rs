@@ -1,21 +1,11 @@
 //! Chains that qemu makes: qcow2 on qcow2 and on raw files with holes, with data files, of any sizes. The test opens
 //! the files by the names in them, and compares our map and our reads with those of qemu-img.
 
-use crate::qemu;
-use std::ffi::OsStr;
-use std::fmt;
-use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use test_support::prelude::*;
 
-use crate::qemu::{Checked, WHOLE_DISK_BYTES, compare};
-use crate::tally::Tally;
-use qcowfuzz::disk::extent::{Extent, Window};
-use qcowfuzz::disk::image_format::ImageFormat;
-use qcowfuzz::disk::offsets::GuestOffset;
-use qcowfuzz::disk::storage::{FileStorage, Layer};
-use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::walkers::chain::FileChain;
+use test_support::qemu::WHOLE_DISK_BYTES;
 
 const CHAINS: u64 = 120;
 
@@ -30,9 +20,7 @@ impl fmt::Display for Recipe {
 
 #[test]
 fn qemu_agrees_about_chains_that_it_made() {
-    if !qemu::tools_are_there("qemu_agrees_about_chains_that_it_made") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let recipes: Vec<_> = (0..CHAINS).map(Recipe).collect();
     let tally: Tally = qemu::judge_all(&recipes, || (), |(), recipe| judge(recipe));
     tally.assert_at_least(&[
@@ -47,13 +35,12 @@ fn qemu_agrees_about_chains_that_it_made() {
 }
 
 fn judge(recipe: &Recipe) -> Checked<Tally> {
-    let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let dir = tempfile::tempdir().described()?;
     let mut making =
         Making { entropy: Entropy::new(recipe.0), dir: dir.path(), tally: Tally::default() };
     making.tally.add("chains", 1);
     let top = making.chain()?;
-    let chain =
-        FileChain::open(&top, Some(ImageFormat::Qcow2)).map_err(|error| error.to_string())?;
+    let chain = FileChain::open(&top, Some(ImageFormat::Qcow2)).described()?;
     let layers: Vec<Layer> = chain.layers().into_iter().map(|it| it.erased(&[])).collect();
     let Making { mut entropy, mut tally, .. } = making;
     tally.add("layers", layers.len() as u64);
@@ -64,7 +51,7 @@ fn judge(recipe: &Recipe) -> Checked<Tally> {
         tally.add("windows", 1);
     }
     for path in images_in(dir.path())? {
-        let file = FileStorage::open(&path).map_err(|error| error.to_string())?;
+        let file = FileStorage::open(&path).described()?;
         compare::counts(&path, &[&file])?;
     }
     let length_bytes = extents.last().and_then(Extent::end).map_or(0, GuestOffset::get);
@@ -85,7 +72,7 @@ fn judge(recipe: &Recipe) -> Checked<Tally> {
 
 /// Returns every layer that is an image.
 fn images_in(dir: &Path) -> Checked<Vec<PathBuf>> {
-    let entries = fs::read_dir(dir).map_err(|error| error.to_string())?;
+    let entries = fs::read_dir(dir).described()?;
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
     Ok(paths.filter(|path| path.extension() == Some(OsStr::new("qcow2"))).collect())
 }
@@ -214,11 +201,11 @@ impl Making<'_> {
 
 /// Replaces the type of the extension that names the backing file's format by an unknown type.
 fn forget_format(path: &Path) -> Checked<()> {
-    let mut bytes = fs::read(path).map_err(|error| error.to_string())?;
+    let mut bytes = fs::read(path).described()?;
     let magic = 0xE279_2ACAu32.to_be_bytes();
     let at = bytes[..512].windows(4).position(|four| four == magic).ok_or("no format is said")?;
     bytes[at..at + 4].copy_from_slice(b"none");
-    fs::write(path, bytes).map_err(|error| error.to_string())
+    fs::write(path, bytes).described()
 }
 
 #[test]

@@ -1,11 +1,8 @@
 //! Compares the command `check` with `qemu-img check` on a qcow2 image: the output and the exit code.
 
-use std::path::Path;
-use std::process::{Command, Output};
+use test_support::prelude::*;
 
 use serde_json::{Map, Value};
-
-use crate::qemu::{self, Checked};
 
 /// The intended differences: faults that qemu-img check does not notice. The name, and the end of the message.
 pub const NAMED: [(&str, &str); 2] = [
@@ -88,7 +85,7 @@ fn object(output: &Output) -> Checked<Map<String, Value>> {
     if output.stdout.is_empty() {
         return Ok(Map::new());
     }
-    serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())
+    serde_json::from_slice(&output.stdout).described()
 }
 
 fn disagreement(path: &Path, ours: &Output, theirs: &Output) -> String {

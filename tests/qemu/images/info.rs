@@ -1,16 +1,11 @@
 //! Compares our record of an image with the output of `qemu-img info`.
 
-use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
-use std::process::{Command, Output};
+use test_support::prelude::*;
 
-use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::internal::cli::info::record::InfoRecord;
 use qcowfuzz::internal::cli::info::record_of_file;
 use serde_json::Value;
-
-use crate::qemu::Checked;
 
 /// QEMU opens a VDI image whose block map reaches past the end of the file.
 const MAP_PAST_END: &str = "info: qemu-img opens block maps past the end of the file";
@@ -57,8 +52,7 @@ pub fn compare_json(path: &Path, format: ImageFormat) -> Checked<Compared> {
             return Err(format!("info: ours {:?}, qemu-img: {said:?}", ours.err()));
         }
     };
-    let (ours, theirs): (Value, Value) =
-        (ours.map_err(|error| error.to_string())?, theirs.map_err(|error| error.to_string())?);
+    let (ours, theirs): (Value, Value) = (ours.described()?, theirs.described()?);
     match ours == theirs {
         true => Ok(Compared::Same),
         false => Err(format!("info: ours {ours:#}\ntheirs {theirs:#}")),
@@ -69,7 +63,7 @@ pub fn compare_json(path: &Path, format: ImageFormat) -> Checked<Compared> {
 pub fn compare_human(path: &Path, format: ImageFormat) -> Checked<()> {
     let mut ours = Vec::new();
     let record = record(path, format).map_err(|error| format!("our info: {error}"))?;
-    record.print(&mut ours).map_err(|error| error.to_string())?;
+    record.print(&mut ours).described()?;
     let theirs = printed(path, format, "human")?.stdout;
     let [one, other] = [&ours, &theirs].map(|bytes| String::from_utf8_lossy(bytes));
     match ours == theirs {
@@ -79,7 +73,7 @@ pub fn compare_human(path: &Path, format: ImageFormat) -> Checked<()> {
 }
 
 fn record(path: &Path, format: ImageFormat) -> Checked<InfoRecord> {
-    record_of_file(path, Some(format.name()), false).map_err(|error| error.to_string())
+    record_of_file(path, Some(format.name()), false).described()
 }
 
 fn printed(path: &Path, format: ImageFormat, form: &str) -> Checked<Output> {

@@ -1,13 +1,6 @@
 //! Images that qemu-img and qemu-io make, by a recipe that a seed decides.
 
-use std::collections::BTreeSet;
-use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
-use std::{fmt, fs};
-
-use qcowfuzz::internal::images::entropy::Entropy;
-
-use crate::qemu::{self, Checked};
+use test_support::prelude::*;
 
 const COMPRESSED_WRITE: &str = "write -q -c";
 
@@ -35,7 +28,7 @@ impl Making {
         let noise = dir.join("noise");
         let byte = |at: usize| if at % 64 < 36 { entropy.next_u64() as u8 } else { 0 };
         let bytes: Vec<u8> = (0..16 << 10).map(byte).collect();
-        fs::write(&noise, bytes).map_err(|error| error.to_string())?;
+        fs::write(&noise, bytes).described()?;
         let mut making = Self {
             path: dir.join("made.qcow2"),
             noise,
@@ -137,10 +130,7 @@ impl Making {
 
     fn img(&mut self, before: &[&str], after: &[&str]) -> Checked<()> {
         self.story.push(format!("qemu-img {} {} {}", before.join(" "), "made", after.join(" ")));
-        let path = [self.path.as_os_str()];
-        let words = before.iter().map(OsStr::new).chain(path).chain(after.iter().map(OsStr::new));
-        qemu::img(&words.collect::<Vec<_>>())?;
-        Ok(())
+        qemu::img_at(before, &self.path, after).map(drop)
     }
 
     fn cluster(&self) -> u64 {

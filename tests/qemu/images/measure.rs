@@ -1,17 +1,11 @@
 //! The sizes that new images need: `measure` agrees with the installed qemu-img about drawn options, for empty disks
 //! and for images of every format that qemu makes.
 
-use crate::qemu;
-use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
-use std::{fmt, fs};
+use test_support::prelude::*;
 
 use super::maker::Recipe;
 use crate::images::maker::Making;
-use crate::qemu::Checked;
-use crate::tally::Tally;
 use qcowfuzz::internal::cli::measure::{Source, record_of};
-use qcowfuzz::internal::images::entropy::Entropy;
 
 /// The lowest count of each comparison.
 const BOUNDS: [(&str, u64); 13] = [
@@ -76,9 +70,7 @@ fn cases() -> Vec<Case> {
 
 #[test]
 fn we_measure_as_qemu_img_does() {
-    if !qemu::tools_are_there("we_measure_as_qemu_img_does") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let dir = || tempfile::tempdir().unwrap();
     let tally: Tally = qemu::judge_all(&cases(), dir, |dir, case| {
         let judged = judge(*case, dir.path());
@@ -152,14 +144,18 @@ fn judge_qcow2(seed: u64, dir: &Path, tally: &mut Tally) -> Checked<()> {
     let size = virtual_size(&path)?;
     // A snapshot needs refcounts above 1; one of a disk of another size needs version 3.
     if recipe.refcount_order > 3 && !recipe.version_2 {
-        img(&["snapshot", "-c", "last"], &path, &[])?;
+        qemu::img_at(&["snapshot", "-c", "last"], &path, &[])?;
         change(&path, "qcow2", size, &mut entropy)?;
         if making.with_bitmaps() || entropy.one_in(3) {
             let wanted = ["last", "snapshot.name=last", "1", "none"][seed as usize % 4];
             ask_about(&path, "qcow2", Some(wanted), &mut entropy, tally).map_err(with_story)?;
         } else {
             let other = (512 + entropy.below(2 * size + (4 << 20))) / 512 * 512;
-            img(&["resize", "-q", "--shrink", "-f", "qcow2"], &path, &[&other.to_string()])?;
+            qemu::img_at(
+                &["resize", "-q", "--shrink", "-f", "qcow2"],
+                &path,
+                &[&other.to_string()],
+            )?;
             ask_about(&path, "qcow2", Some("last"), &mut entropy, tally).map_err(with_story)?;
         }
         tally.add("snapshots", 40);
@@ -174,8 +170,8 @@ fn judge_qcow2(seed: u64, dir: &Path, tally: &mut Tally) -> Checked<()> {
     tally.add("chains", 70);
     let wanted = match entropy.one_in(3) {
         true => {
-            img(&["snapshot", "-c", "7"], &over, &[])?;
-            img(&["resize", "-q", "-f", "qcow2"], &over, &["+3M"])?;
+            qemu::img_at(&["snapshot", "-c", "7"], &over, &[])?;
+            qemu::img_at(&["resize", "-q", "-f", "qcow2"], &over, &["+3M"])?;
             tally.add("snapshots", 40);
             Some("7")
         }
@@ -193,7 +189,7 @@ fn ask_about(
     tally: &mut Tally,
 ) -> Checked<()> {
     // QEMU decides by the blocks of a file whether it looks for holes, and a file system may allocate them late.
-    fs::File::open(path).and_then(|file| file.sync_all()).map_err(|error| error.to_string())?;
+    fs::File::open(path).and_then(|file| file.sync_all()).described()?;
     tally.add(format!("{format} sources"), 1);
     Question::draw(entropy, 12).ask(Source::Image { path, format: Some(format), snapshot }, tally)
 }
@@ -290,7 +286,7 @@ impl Question {
             Ok(record) => record.print(&mut printed).map(|()| 0),
             Err(_) => Ok(1),
         };
-        let code = code.map_err(|error| error.to_string())?;
+        let code = code.described()?;
         if theirs.status.code() != Some(code) || theirs.stdout != printed {
             let printed = String::from_utf8_lossy(&printed);
             let theirs = qemu::failure("qemu-img", &arguments, &theirs);
@@ -358,19 +354,6 @@ fn change(path: &Path, format: &str, size: u64, entropy: &mut Entropy) -> Checke
     qemu::io_with(path, &["-f", format, "-t", "unsafe"], &commands).map(drop)
 }
 
-/// Runs qemu-img on the image at `path`.
-fn img(before: &[&str], path: &Path, after: &[&str]) -> Checked<()> {
-    let mut arguments: Vec<&OsStr> = before.iter().map(OsStr::new).collect();
-    arguments.push(path.as_os_str());
-    arguments.extend(after.iter().map(OsStr::new));
-    qemu::img(&arguments).map(drop)
-}
-
 fn virtual_size(path: &Path) -> Checked<u64> {
-    let path = PathBuf::from(path);
-    let arguments = ["info", "--output=json", "-f", "qcow2"].map(OsStr::new);
-    let printed = qemu::img(&[&arguments[..], &[path.as_os_str()]].concat())?;
-    let info: serde_json::Value =
-        serde_json::from_slice(&printed).map_err(|error| error.to_string())?;
-    info["virtual-size"].as_u64().ok_or_else(|| "no size".to_string())
+    qemu::info(path)?["virtual-size"].as_u64().ok_or_else(|| "no size".to_string())
 }

@@ -8,22 +8,13 @@ mod maker;
 mod measure;
 mod texts;
 
-use crate::qemu;
-use std::ffi::OsStr;
-use std::fs::{self, File};
-use std::path::Path;
-use std::process::Command;
+use test_support::prelude::*;
 
 use crate::images::info::Compared;
 use crate::images::maker::Making;
-use crate::qemu::{Checked, WHOLE_DISK_BYTES, compare};
-use crate::tally::Tally;
 use maker::Recipe;
-use qcowfuzz::disk::extent::{Extent, MappingStatus, Window};
-use qcowfuzz::disk::image_format::ImageFormat;
-use qcowfuzz::disk::offsets::GuestOffset;
-use qcowfuzz::disk::storage::{FileStorage, Layer, Storage};
-use qcowfuzz::internal::images::entropy::Entropy;
+use qcowfuzz::disk::extent::MappingStatus;
+use test_support::qemu::WHOLE_DISK_BYTES;
 
 /// The lowest count of each comparison.
 const BOUNDS: [(&str, u64); 14] = [
@@ -45,9 +36,7 @@ const BOUNDS: [(&str, u64); 14] = [
 
 #[test]
 fn we_agree_about_every_image_that_qemu_makes() {
-    if !qemu::tools_are_there("we_agree_about_every_image_that_qemu_makes") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let recipes: Vec<Recipe> = (0..273).map(Recipe::new).collect();
     let dir = || tempfile::tempdir().unwrap();
     let tally: Tally = qemu::judge_all(&recipes, dir, |dir, recipe| judge(recipe, dir.path()));
@@ -60,9 +49,9 @@ fn judge(recipe: &Recipe, dir: &Path) -> Checked<Tally> {
     let mut tally = Tally::default();
     let mut making = Making::begin(recipe, dir)?;
     let judged = judge_stages(&mut making, &mut tally);
-    let files = fs::read_dir(dir).map_err(|error| error.to_string())?;
+    let files = fs::read_dir(dir).described()?;
     for file in files.flatten() {
-        fs::remove_file(file.path()).map_err(|error| error.to_string())?;
+        fs::remove_file(file.path()).described()?;
     }
     judged.map_err(|what| format!("{what}\n{}", making.story.join("\n")))?;
     Ok(tally)
@@ -88,7 +77,7 @@ fn judge_stages(making: &mut Making, tally: &mut Tally) -> Checked<()> {
         let commands = making.crash();
         let mut crashing = Command::new("qemu-io");
         crashing.args(commands.iter().flat_map(|command| ["-c", command]));
-        let status = crashing.arg(&path).output().map_err(|error| error.to_string())?.status;
+        let status = crashing.arg(&path).output().described()?.status;
         if status.code().is_some() {
             return Err(format!("qemu-io did not crash: {status}"));
         }
@@ -106,8 +95,8 @@ fn judge_image(
 ) -> Checked<bool> {
     // A file system may allocate blocks long after they were written. QEMU decides by their number whether it looks for
     // holes, and must see the number that we see.
-    fs::File::open(path).and_then(|file| file.sync_all()).map_err(|error| error.to_string())?;
-    let file = FileStorage::open(path).map_err(|error| error.to_string())?;
+    fs::File::open(path).and_then(|file| file.sync_all()).described()?;
+    let file = FileStorage::open(path).described()?;
     let damaged = judge_counts(path, &file, tally)? || crashed;
     let extents = compare::maps(path, &[Layer::alone(&file)], Window::ALL)?;
     judge_info(path, extents.len() % 3 == 1, tally)?;
@@ -186,12 +175,12 @@ fn judge_data(
 
 /// Truncates the file step by step, down to little more than the header.
 fn judge_cut(path: &Path, entropy: &mut Entropy, tally: &mut Tally) -> Checked<()> {
-    let file = File::options().write(true).open(path).map_err(|error| error.to_string())?;
-    let mut length = fs::metadata(path).map_err(|error| error.to_string())?.len();
+    let file = File::options().write(true).open(path).described()?;
+    let mut length = fs::metadata(path).described()?.len();
     for last in [false, false, true] {
         length = if last { 200 } else { 200 + entropy.below(length - 200) };
-        file.set_len(length).map_err(|error| error.to_string())?;
-        let storage = FileStorage::open(path).map_err(|error| error.to_string())?;
+        file.set_len(length).described()?;
+        let storage = FileStorage::open(path).described()?;
         tally.add("cut files", 1);
         if length.is_multiple_of(3) {
             let what = match info::compare_json(path, ImageFormat::Qcow2)? {
@@ -223,9 +212,7 @@ fn judge_cut(path: &Path, entropy: &mut Entropy, tally: &mut Tally) -> Checked<(
 /// cluster. So the recipes of this test begin with the compressed writes.
 #[test]
 fn qemu_still_writes_compressed_data_over_other_data() {
-    if !qemu::tools_are_there("qemu_still_writes_compressed_data_over_other_data") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image.qcow2");
     let words = |line: &'static str| line.split(' ').map(OsStr::new);

@@ -1,15 +1,10 @@
 //! The texts for people: `map`, `check` and `info` print what the installed qemu-img prints, byte for byte, about the
 //! disks that recipes make.
 
-use crate::qemu;
-use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::process::{Command, Output};
+use test_support::prelude::*;
 
 use crate::images::check::NAMED;
-use crate::qemu::Checked;
-use crate::tally::Tally;
 use qcowfuzz::internal::differential::workdir::files_below;
 use qcowfuzz::internal::recipes::draw;
 use qcowfuzz::internal::recipes::perform::QemuTools;
@@ -39,9 +34,7 @@ const CHECKED: [i32; 3] = [2, 3, 63];
 
 #[test]
 fn we_print_what_qemu_img_prints() {
-    if !qemu::tools_are_there("we_print_what_qemu_img_prints") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let tools = QemuTools::find("qemu-img".as_ref()).unwrap();
     let recipes: Vec<u64> = (0..RECIPES).collect();
     let judged = |(): &mut (), number: &u64| judge(&tools, OURS, *number);
@@ -51,9 +44,7 @@ fn we_print_what_qemu_img_prints() {
 
 #[test]
 fn a_program_with_one_other_label_is_found() {
-    if !qemu::tools_are_there("a_program_with_one_other_label_is_found") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("program");
     let script = format!("#!/bin/sh\n\"{OURS}\" \"$@\" | sed 's/^cluster_size/cluster size/'\n");
@@ -71,7 +62,7 @@ fn judge(tools: &QemuTools, program: &str, number: u64) -> Checked<Tally> {
     let recipe = draw::recipe(RNG_SEED, number);
     let mut workshop = Workshop::of_qemu(tools, folder.path());
     for step in &recipe.steps {
-        workshop.change(step).map_err(|error| error.to_string())?;
+        workshop.change(step).described()?;
     }
     let mut tally = Tally::default();
     let Some(RecipeStep { disk, questions, .. }) = recipe.steps.last() else { return Ok(tally) };

@@ -1,26 +1,16 @@
 //! QEMU in the loop finds faults that no oracle finds: each fault is planted in our walker, all other findings are set
 //! aside, and QEMU's answers differ, with a fingerprint of their own.
 
-use crate::qemu;
-use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use test_support::prelude::*;
 
-use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::harness::against::qemu_io::{CostlyComparisons, Qemu, QemuEngine};
-use qcowfuzz::harness::cases::implementation::{Implementation, no_observer};
-use qcowfuzz::harness::engine::{CheckCounts, Engine, ImageReport, ReportKind};
+use qcowfuzz::harness::engine::CheckCounts;
 use qcowfuzz::harness::engines::image_program::ImageProgram;
-use qcowfuzz::harness::files::chain::Chain;
-use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, Harness, Walker};
-use qcowfuzz::images::FileNames;
-use qcowfuzz::programs::generate::{generate_any, generate_writes};
-use qcowfuzz::programs::text::assemble;
-use small_writer::{WriterFault, WritingWalker};
+use qcowfuzz::programs::generate::generate_writes;
+use small_writer::WriterFault;
 
-use crate::faulty::{Fault, Faulty, PROGRAM, first_finding};
+use test_support::faulty::{Fault, first_finding, program};
 
 const FAULTS: [(Fault, &str); 7] = [
     (Fault::LostData, "qemu: allocation, allocated → not allocated"),
@@ -32,8 +22,8 @@ const FAULTS: [(Fault, &str); 7] = [
     (Fault::FailedReads, "qemu: data, an answer → an error"),
 ];
 
-fn qemu(test: &str) -> Option<Qemu> {
-    qemu::tools_are_there(test).then(|| Qemu::start(CostlyComparisons::Always).unwrap())
+fn qemu() -> Option<Qemu> {
+    qemu::tools().map(|()| Qemu::start(CostlyComparisons::Always).unwrap())
 }
 
 /// Returns the first finding of QEMU in a program, with all findings of the oracles set aside.
@@ -44,18 +34,18 @@ fn found(implementation: &Implementation, qemu: &Qemu, input: &[u8]) -> Option<S
 
 #[test]
 fn qemu_finds_each_planted_fault_by_its_own_fingerprint() {
-    let Some(qemu) = qemu("qemu_finds_each_planted_fault_by_its_own_fingerprint") else { return };
-    let input = assemble(PROGRAM).unwrap().encode();
+    let Some(qemu) = qemu() else { return };
+    let input = program("");
     assert_eq!(found(&Implementation::our_walker(), &qemu, &input), None);
     for (fault, fingerprint) in FAULTS {
-        let found = found(&Faulty::new(fault).into(), &qemu, &input);
+        let found = found(&Changed::writer(fault).into(), &qemu, &input);
         assert_eq!(found.as_deref(), Some(fingerprint), "{fault:?}");
     }
 }
 
 #[test]
 fn qemu_agrees_about_generated_programs() {
-    let Some(qemu) = qemu("qemu_agrees_about_generated_programs") else { return };
+    let Some(qemu) = qemu() else { return };
     let both = small_writer::implementation(None).against(&qemu);
     for kind in [TargetKind::MapExtents, TargetKind::Hostile, TargetKind::Writes] {
         let mut target = kind.create(&both, FileNames::default(), no_observer());
@@ -96,7 +86,7 @@ fn checked(fault: Option<WriterFault>, qemu: &Qemu) -> Result<bool, String> {
 
 #[test]
 fn qemu_checks_the_file_that_a_writer_leaves() {
-    let Some(qemu) = qemu("qemu_checks_the_file_that_a_writer_leaves") else { return };
+    let Some(qemu) = qemu() else { return };
     assert_eq!(checked(None, &qemu), Ok(true));
     let errors = Err("qemu: check, no errors → errors".to_string());
     assert_eq!(checked(Some(WriterFault::CountNotRaised), &qemu), errors);
@@ -197,9 +187,7 @@ fn reports(engine: &mut dyn Engine, chain: &Chain) -> [ImageReport; 2] {
 
 #[test]
 fn qemu_and_a_program_report_about_images_as_our_walker_does() {
-    if !qemu::tools_are_there("qemu_and_a_program_report_about_images_as_our_walker_does") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let program = Implementation::from(ImageProgram::start("qemu-img").unwrap());
     let mut program = program.engine(&no_observer());
     let mut qemu = QemuEngine::default();

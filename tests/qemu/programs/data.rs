@@ -1,14 +1,8 @@
 //! Data with given contents (`write_data`) are in the image exactly as documented: qemu-img and our walker read the
 //! same bytes, in each format.
 
-use crate::qemu;
-use crate::qemu::compare;
-use qcowfuzz::disk::image_format::ImageFormat;
-use qcowfuzz::disk::offsets::GuestOffset;
-use qcowfuzz::harness::engine::Engine;
-use qcowfuzz::harness::files::chain::{Chain, ChainFolder};
-use qcowfuzz::harness::{Checks, Harness, Walker};
-use qcowfuzz::programs::text::assemble;
+use qcowfuzz::harness::files::chain::ChainFolder;
+use test_support::prelude::*;
 
 /// The number of clusters of a disk.
 const CLUSTERS: usize = 12;
@@ -100,9 +94,7 @@ fn check(bytes: &[u8], format: ImageFormat, cluster_bits: u32) {
 
 #[test]
 fn qemu_reads_given_contents() {
-    if !qemu::tools_are_there("qemu_reads_given_contents") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     assert!(WRITES.contains(OWN));
     for (image, cluster_bits, behind) in IMAGES {
         let text = format!(

@@ -1,24 +1,17 @@
 //! An exported image: its map and its data, by the walker, the model and qemu.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
-use std::path::Path;
+use test_support::prelude::*;
 
-use qcowfuzz::disk::extent::{Extent, MappingStatus, Window};
+use qcowfuzz::disk::extent::MappingStatus;
 use qcowfuzz::disk::observer::{Observer, Rare};
-use qcowfuzz::disk::offsets::GuestOffset;
-use qcowfuzz::disk::storage::Layer;
-use qcowfuzz::images::{FileNames, Images, Limits};
 use qcowfuzz::internal::harness::model::{Model, PieceState, Visible};
 use qcowfuzz::internal::harness::oracles::data::{admit_inner_stamps, expect};
-use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::programs::interpreter::{Effect, Vm};
-use qcowfuzz::programs::Program;
 
 use super::files::{MAX_FILE_BYTES, check_layers, export_to, is_checkable, too_long};
 use super::seeds_of;
-use crate::qemu::{self, Checked, WHOLE_DISK_BYTES, compare};
-use crate::tally::Tally;
+use test_support::qemu::WHOLE_DISK_BYTES;
 
 /// The highest number of steps of qemu-img for which the test requests the map of a whole disk. qemu-img steps from L2
 /// table to L2 table, including missing ones, and by less than 4 GiB, which takes minutes for the largest disks.
@@ -49,7 +42,7 @@ impl Exported<'_> {
         }
         let mut expected: Vec<Extent> = Vec::new();
         self.model.extents(&mut expected);
-        let ours = compare::walk(self.on_disk, Window::ALL).map_err(|error| error.to_string())?;
+        let ours = compare::walk(self.on_disk, Window::ALL).described()?;
         if ours != expected && !self.has_small_holes {
             return Err("the model expects other extents".to_string());
         }
@@ -64,8 +57,7 @@ impl Exported<'_> {
         for window in windows {
             let theirs = compare::maps(self.path, self.on_disk, window)?;
             if !self.has_small_holes {
-                let walk =
-                    compare::walk(self.on_disk, window).map_err(|error| error.to_string())?;
+                let walk = compare::walk(self.on_disk, window).described()?;
                 compare::same_extents(window, compare::walk(self.in_memory, window), &walk)?;
             }
             let in_raw_holes = |it: &&Extent| it.mapping.zero && it.mapping.offset.is_some();
@@ -170,9 +162,7 @@ impl Observer for Fired {
 
 #[test]
 fn qemu_checks_an_image_for_each_rare_event_of_the_allocator() {
-    if !qemu::tools_are_there("qemu_checks_an_image_for_each_rare_event_of_the_allocator") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let seeds = seeds_of("refcounts");
     let count = seeds.len() as u64;
     let bench = || (Vm::new(), Images::default(), tempfile::tempdir().unwrap());

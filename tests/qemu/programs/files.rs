@@ -1,26 +1,19 @@
 //! The files of a program: writes them and checks each.
 
-use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use test_support::prelude::*;
 
-use qcowfuzz::disk::image_format::ImageFormat;
-use qcowfuzz::disk::storage::{FileStorage, Storage};
-use qcowfuzz::formats::qcow2::head::Head;
-use qcowfuzz::images::{FileNames, Image, Images};
 use qcowfuzz::internal::harness::oracles::qcow2::recount::Recount;
-use qcowfuzz::internal::images::entropy::Entropy;
-use qcowfuzz::internal::images::export::{self, Holes};
+use qcowfuzz::internal::images::export;
 use qcowfuzz::internal::images::files::{Deviation, LayerFiles};
 
 use super::Case;
 use crate::parts::{self, Part, Trace};
-use crate::qemu::{Checked, compare};
 
 /// Writes an image to the file at `path`.
 pub fn write_to(path: &Path, image: &Image, holes: Holes) -> Checked<()> {
-    let file = File::create(path).map_err(|error| error.to_string())?;
-    export::write(image, &file, holes).map_err(|error| error.to_string())
+    let file = File::create(path).described()?;
+    export::write(image, &file, holes).described()
 }
 
 /// The lengths of the longest file that the file systems of most machines can hold, and of the longest that is written
@@ -45,7 +38,7 @@ pub fn too_long(images: &Images, most_bytes: u64) -> Option<(u64, u64)> {
 /// Returns the number of clusters of the longest image.
 fn most_clusters(images: &Images) -> Checked<u64> {
     let clusters = |files: &LayerFiles| {
-        let head = Head::read(&files.image).map_err(|error| error.to_string())?;
+        let head = Head::read(&files.image).described()?;
         Ok(head.header.geometry.cluster_size.clusters_for(files.image.length_bytes()))
     };
     images.layers().filter(|files| files.format == ImageFormat::Qcow2).try_fold(0, |most, files| {
@@ -65,9 +58,9 @@ pub fn is_checkable(images: &Images) -> Checked<bool> {
 /// `qcow2_detect_metadata_preallocation`). In a file with a far gap, they may be so few that it reads all counts.
 fn is_mappable(path: &Path, image: &Image) -> Checked<bool> {
     let mut recount = Recount::new();
-    recount.recount(image).map_err(|error| error.to_string())?;
+    recount.recount(image).described()?;
     let geometry = recount.take_head().ok_or("no head")?.header.geometry;
-    let space = fs::metadata(path).map_err(|error| error.to_string())?.blocks() * 512;
+    let space = fs::metadata(path).described()?.blocks() * 512;
     let space = geometry.cluster_size.clusters_for(space);
     let mut left = (space * 10 / 9).max(space + 2);
     for run in recount.occupied().iter().filter(|run| run.on_disk > 0) {
@@ -127,7 +120,7 @@ pub fn export_to(path: &Path, images: &Images, entropy: &mut Entropy) -> Checked
 /// Checks every layer that is an image.
 pub fn check_layers(directory: &Path, images: &Images) -> Checked<()> {
     for (path, files) in written_layers(directory, images) {
-        let file = FileStorage::open(&path).map_err(|error| error.to_string())?;
+        let file = FileStorage::open(&path).described()?;
         check(&path, &[&file, &files.image], &files.out_of_date)?;
         unchanged(&file, &files.image)?;
     }
@@ -154,7 +147,7 @@ fn unchanged(file: &FileStorage, image: &Image) -> Checked<()> {
     let mut bytes = Vec::new();
     for data in image.written() {
         bytes.resize(data.bytes.len(), 0);
-        file.read_at(data.offset, &mut bytes).map_err(|error| error.to_string())?;
+        file.read_at(data.offset, &mut bytes).described()?;
         compare::same_bytes("the file after it was read", data.offset.get(), data.bytes, &bytes)?;
     }
     Ok(())

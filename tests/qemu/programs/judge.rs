@@ -1,24 +1,15 @@
 //! Judges one program with qemu: exports its images, and opens, checks, maps and reads them.
 
-use std::fs;
-use std::path::Path;
+use test_support::prelude::*;
 
-use qcowfuzz::disk::image_format::ImageFormat;
-use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
-use qcowfuzz::disk::storage::{FileStorage, Layer, Storage};
 use qcowfuzz::formats::qcow2::constants::{
     AUTOCLEAR_BITMAPS, AUTOCLEAR_RAW_DATA_FILE, INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY,
 };
 use qcowfuzz::formats::qcow2::entry::Layout;
-use qcowfuzz::formats::qcow2::head::Head;
 use qcowfuzz::formats::qcow2::header::Header;
-use qcowfuzz::harness::{Harness, Walker};
-use qcowfuzz::images::{FileNames, Images};
 use qcowfuzz::internal::harness::model::Model;
 use qcowfuzz::internal::harness::oracles::data::{admit_inner_stamps, expect};
 use qcowfuzz::internal::images::content::CompressedContent;
-use qcowfuzz::internal::images::entropy::Entropy;
-use qcowfuzz::internal::images::export::Holes;
 use qcowfuzz::internal::programs::interpreter::Vm;
 use qcowfuzz::internal::programs::journal::JournalRecord;
 use qcowfuzz::walkers::chain::FileChain;
@@ -29,9 +20,7 @@ use crate::programs::files::{
     MAX_FILE_BYTES, are_mappable, check_layers, export_to, is_checkable, too_long, write_to,
 };
 use crate::programs::snapshots::{self, Listed};
-use crate::qemu::skipped::skipped;
-use crate::qemu::{self, Checked, WHOLE_DISK_BYTES, compare};
-use crate::tally::Tally;
+use test_support::qemu::WHOLE_DISK_BYTES;
 
 /// The state of a thread.
 pub struct Bench {
@@ -77,8 +66,7 @@ pub fn judge(bench: &mut Bench, case: &Case) -> Checked<Tally> {
     tally.add("programs with given bytes", u64::from(has_given_bytes(harness.vm(), images)));
     let path = dir.path().join("layer.qcow2");
     let holes = export_to(&path, images, &mut entropy)?;
-    let files =
-        FileChain::open(&path, Some(ImageFormat::Qcow2)).map_err(|error| error.to_string())?;
+    let files = FileChain::open(&path, Some(ImageFormat::Qcow2)).described()?;
     let checkable = is_checkable(images)?;
     if checkable {
         check_layers(dir.path(), images)?;
@@ -103,8 +91,7 @@ pub fn judge_disk(bench: &mut Bench, case: &Case) -> Checked<Tally> {
     bench.harness.build(&case.input);
     let path = bench.dir.path().join("layer.qcow2");
     export_to(&path, bench.harness.images(), &mut entropy)?;
-    let files =
-        FileChain::open(&path, Some(ImageFormat::Qcow2)).map_err(|error| error.to_string())?;
+    let files = FileChain::open(&path, Some(ImageFormat::Qcow2)).described()?;
     let mut tally = Tally::default();
     compare_disk(bench, &files, 1, &mut entropy, &mut tally)?;
     remove_files(bench).map(|()| tally)
@@ -159,7 +146,7 @@ fn remove_files(bench: &Bench) -> Checked<()> {
     let path = bench.dir.path().join("layer.qcow2");
     for (name, _) in bench.harness.images().files(&FileNames::default()) {
         let path = name.map_or(path.clone(), |name| path.with_file_name(name));
-        fs::remove_file(&path).map_err(|error| error.to_string())?;
+        fs::remove_file(&path).described()?;
     }
     Ok(())
 }
@@ -167,7 +154,7 @@ fn remove_files(bench: &Bench) -> Checked<()> {
 /// Compares each raw data file with the disk, byte for byte. Returns the number of such files.
 fn compare_raw_data_file(images: &Images, model: &Model) -> Checked<u64> {
     let top = images.top();
-    let head = Head::read(&top.image).map_err(|error| error.to_string())?;
+    let head = Head::read(&top.image).described()?;
     let size = model.virtual_size_bytes();
     if head.header.autoclear & AUTOCLEAR_RAW_DATA_FILE == 0 || size > WHOLE_DISK_BYTES {
         return Ok(0);
@@ -175,7 +162,7 @@ fn compare_raw_data_file(images: &Images, model: &Model) -> Checked<u64> {
     let mut disk = vec![0; size as usize];
     expect(model, GuestOffset::ZERO, &mut disk);
     let mut file = vec![0; top.data_file.length_bytes() as usize];
-    top.data_file.read_at(HostOffset::ZERO, &mut file).map_err(|error| error.to_string())?;
+    top.data_file.read_at(HostOffset::ZERO, &mut file).described()?;
     compare::same_bytes("the raw data file", 0, &file, &disk)?;
     Ok(1)
 }
@@ -195,11 +182,11 @@ fn compare_snapshots(
     let active_bytes = model.virtual_size_bytes();
     // qemu-img repairs a dirty image first, refuses to write to a corrupt one, and applies no snapshot
     // while there are bitmaps.
-    let head = Head::read(&images.top().image).map_err(|error| error.to_string())?;
+    let head = Head::read(&images.top().image).described()?;
     let unclean = INCOMPATIBLE_DIRTY | INCOMPATIBLE_CORRUPT;
     let Header { incompatible, autoclear, .. } = head.header;
     let writable = incompatible & unclean == 0 && autoclear & AUTOCLEAR_BITMAPS == 0;
-    let all = snapshots::list(&FileStorage::open(&path).map_err(|error| error.to_string())?)?;
+    let all = snapshots::list(&FileStorage::open(&path).described()?)?;
     snapshots::compare_lists(&path, &all)?;
     for (index, snapshot) in all.iter().enumerate() {
         let described = |error| format!("snapshot {index}, {snapshot:?}: {error}");
@@ -224,8 +211,7 @@ fn compare_snapshots(
             if (findings.corruptions, findings.check_errors) != (0, 0) {
                 return Err(described(format!("applied by qemu-img: {findings:?}\n{said}")));
             }
-            let files = FileChain::open(&copy, Some(ImageFormat::Qcow2))
-                .map_err(|error| error.to_string())?;
+            let files = FileChain::open(&copy, Some(ImageFormat::Qcow2)).described()?;
             let layers = files.layers();
             let extents: Vec<_> = layers.iter().map(Layer::erased_extents).collect();
             let on_disk = layers.iter().zip(&extents);
@@ -245,7 +231,7 @@ fn compare_snapshots(
             applied.compare_data(entropy, tally).map_err(described)?;
             tally.add("snapshots that are applied", 1);
         }
-        fs::remove_file(&copy).map_err(|error| error.to_string())?;
+        fs::remove_file(&copy).described()?;
     }
     Ok(())
 }

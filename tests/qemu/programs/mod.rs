@@ -10,24 +10,14 @@ mod payloads;
 mod snapshots;
 mod writer;
 
-use crate::{lines, parts, qemu};
-use std::path::Path;
+use crate::parts;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::{fmt, fs};
+use test_support::prelude::*;
 
 use crate::programs::files::{MAX_FILE_BYTES, check_layers, is_checkable, write_to};
 use crate::programs::judge::{Bench, judge, judge_disk};
-use crate::qemu::skipped::skipped;
-use crate::tally::Tally;
 use files::{ENOUGH, Pairs};
-use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::images::{FileNames, Image};
-use qcowfuzz::internal::images::entropy::Entropy;
-use qcowfuzz::internal::images::export::Holes;
-use qcowfuzz::internal::programs::operand::{Base, ImageForm, Size};
-use qcowfuzz::internal::programs::operation::Class;
-use qcowfuzz::programs::generate::generate_any;
-use qcowfuzz::programs::{Operation, Program};
+use qcowfuzz::internal::programs::operand::Size;
 
 /// One program.
 struct Case {
@@ -67,9 +57,7 @@ const BOUNDS: [(&str, u64, u64); 20] = [
 
 #[test]
 fn qemu_agrees_about_every_program() {
-    if !qemu::tools_are_there("qemu_agrees_about_every_program") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let mut cases = generated();
     cases.extend(seeds_of("map_extents"));
     cases.extend(seeds_of("refcounts"));
@@ -85,9 +73,7 @@ fn qemu_agrees_about_every_program() {
 /// that the format allows has occurred.
 #[test]
 fn qemu_agrees_about_every_part_and_every_pair_of_parts() {
-    if !qemu::tools_are_there("qemu_agrees_about_every_part_and_every_pair_of_parts") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let pairs = Pairs::chosen();
     let (missing, allowed) = pairs.missing();
     assert!(allowed >= 3000, "{allowed} pairs of parts are allowed together");
@@ -110,9 +96,7 @@ const ON_HOLES: u64 = 520;
 
 #[test]
 fn qemu_agrees_about_holes_of_raw_files_below_programs() {
-    if !qemu::tools_are_there("qemu_agrees_about_holes_of_raw_files_below_programs") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let cases: Vec<Case> = (0..ON_HOLES).map(on_raw_holes).collect();
     let tally: Tally = qemu::judge_all(&cases, Bench::new, judge_disk);
     tally.assert_at_least(&[
@@ -158,9 +142,7 @@ fn on_raw_holes(rng_seed: u64) -> Case {
 
 #[test]
 fn qemu_finds_nothing_in_programs_from_random_bytes() {
-    if !qemu::tools_are_there("qemu_finds_nothing_in_programs_from_random_bytes") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let checked: u64 = qemu::judge_all(&random_bytes(1, 1000), Bench::new, |bench, case| {
         let path = bench.dir.path().join("layer.qcow2");
         bench.harness.build(&case.input);
@@ -190,10 +172,7 @@ const MAX_FILE_IN_MEMORY_BYTES: u64 = 1 << 57;
 /// A file system in memory holds files as long as the format allows.
 #[test]
 fn qemu_agrees_about_host_offsets_up_to_the_end_of_the_format() {
-    let name = "qemu_agrees_about_host_offsets_up_to_the_end_of_the_format";
-    if !qemu::tools_are_there(name) {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let folder = Path::new("/dev/shm");
     assert!(folder.is_dir(), "{}: expected a file system in memory", folder.display());
     let cases: Vec<Case> = (0..8 * 13).map(far).collect();

@@ -1,25 +1,15 @@
 //! Payloads made by hand, judged by qemu: the installed qemu-img decodes each to the same content as our reader, or
 //! both refuse it. The map of the disk does not depend on the payload.
 
-use crate::qemu;
-use std::fmt;
-use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use test_support::prelude::*;
 
-use crate::qemu::{Checked, compare};
 use miniz_oxide::deflate::core::{
     CompressorOxide, TDEFLFlush, compress_to_output, create_comp_flags_from_zip_params,
 };
-use qcowfuzz::disk::extent::Window;
-use qcowfuzz::disk::offsets::GuestOffset;
-use qcowfuzz::disk::storage::{FileStorage, Layer};
 use qcowfuzz::formats::qcow2::geometry::Compression;
-use qcowfuzz::harness::{Harness, Walker};
-use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::export;
-use qcowfuzz::internal::images::export::Holes;
 use qcowfuzz::internal::programs::journal::JournalRecord;
-use qcowfuzz::programs::text::assemble;
 use zstd_safe::{CCtx, CParameter};
 
 /// The cluster size in bytes.
@@ -207,9 +197,7 @@ const DAMAGED: usize = 160;
 
 #[test]
 fn qemu_reads_the_same_payloads() {
-    if !qemu::tools_are_there("qemu_reads_the_same_payloads") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let mut cases = deflate_cases();
     cases.extend(zstd_cases());
     cases.extend(damaged());
@@ -239,7 +227,7 @@ fn judge(dir: &std::path::Path, case: &Case) -> Checked<()> {
     let mut payload = vec![0; length_bytes as usize];
     payload[..case.payload.len()].copy_from_slice(&case.payload);
     file.write_all_at(&payload, host.get()).map_err(described)?;
-    let file = FileStorage::open(&path).map_err(|error| error.to_string())?;
+    let file = FileStorage::open(&path).described()?;
     compare::maps(&path, &[Layer::alone(&file)], Window::ALL)?;
     let whole = Window { start: GuestOffset::ZERO, length_bytes: CLUSTER as u64 };
     let theirs = qemu::convert(&path, &dir.join("raw"));

@@ -1,17 +1,13 @@
 //! Snapshots in qemu-img: their records in an image, their contents, and applying them.
 
-use std::ffi::OsStr;
-use std::path::Path;
+use test_support::prelude::*;
 
-use qcowfuzz::disk::offsets::HostOffset;
-use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::formats::qcow2::constants::SNAPSHOT_FIXED_BYTES;
 use qcowfuzz::formats::qcow2::geometry::Version;
-use qcowfuzz::formats::qcow2::head::Head;
 use qcowfuzz::formats::qcow2::snapshot::{SnapshotEntry, SnapshotExtra, each_entry, extra_of};
 use serde_json::{Value, json};
 
-use crate::qemu::{self, Checked, convert_with, failure, run};
+use test_support::qemu::{convert_with, failure, run};
 
 /// A snapshot, as the image describes it.
 #[derive(Debug)]
@@ -77,10 +73,7 @@ pub fn compare_lists(path: &Path, snapshots: &[Listed]) -> Checked<()> {
     if snapshots.is_empty() {
         return Ok(());
     }
-    let mut arguments = ["info", "--output=json", "-f", "qcow2"].map(OsStr::new).to_vec();
-    arguments.push(path.as_os_str());
-    let printed: Value = serde_json::from_slice(&qemu::img(&arguments)?)
-        .map_err(|error| format!("qemu-img info: {error}"))?;
+    let printed = qemu::info(path)?;
     let ours: Vec<Value> = snapshots.iter().map(Listed::as_qemu_prints_it).collect();
     match printed["snapshots"] == Value::Array(ours.clone()) {
         true => Ok(()),

@@ -1,20 +1,12 @@
 //! QEMU is the reference implementation of writing: the target `writes` finds nothing in it, with power cuts and
 //! without. The harness knows the order of its writes and flushes: cuts find a flush that QEMU does not make.
 
-use crate::qemu;
-use std::process::Command;
+use test_support::prelude::*;
 
 use qcowfuzz::harness::against::qemu_io::QemuEngine;
 use qcowfuzz::harness::engine::questions::QuestionKind;
-use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, Harness};
 use qcowfuzz::internal::programs::operand::DataIn;
-use qcowfuzz::prelude::{
-    Answer, Chain, Engine, EngineError, Facts, GuestOffset, OpenDisk, Opened, Request,
-};
 use qcowfuzz::programs::generate::generate_writes;
-use qcowfuzz::programs::text::assemble;
-use qcowfuzz::programs::{Operation, Program};
 
 /// The number of generated programs.
 const PROGRAMS: u64 = 240;
@@ -48,9 +40,7 @@ fn judged(target: &mut Harness, program: &Program) -> Option<Option<String>> {
 
 #[test]
 fn qemu_writes_without_a_fault() {
-    if !qemu::tools_are_there("qemu_writes_without_a_fault") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let mut target = TargetKind::Writes.judging(QemuEngine::default());
     let (mut cuts, mut snapshots) = (0, 0);
     for number in 0..PROGRAMS {
@@ -67,9 +57,7 @@ fn qemu_writes_without_a_fault() {
 
 #[test]
 fn qemu_keeps_bitmaps_up_to_date() {
-    if !qemu::tools_are_there("qemu_keeps_bitmaps_up_to_date") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let mut target = TargetKind::Writes.judging(QemuEngine::default());
     let mut requests = 0;
     for seed in std::fs::read_dir(BITMAP_SEEDS).unwrap() {
@@ -100,9 +88,7 @@ fn with_data_file(number: u64) -> Program {
 
 #[test]
 fn qemu_writes_data_files_without_a_fault() {
-    if !qemu::tools_are_there("qemu_writes_data_files_without_a_fault") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let mut target = TargetKind::Writes.judging(QemuEngine::default());
     let mut files = 0;
     for number in 0..DATA_FILES {
@@ -116,51 +102,22 @@ fn qemu_writes_data_files_without_a_fault() {
 }
 
 /// QEMU, which says that it has flushed, and has not.
-struct WithoutFlush(QemuEngine);
+#[derive(Clone)]
+struct WithoutFlush;
 
-struct DiskWithoutFlush<'s>(Box<dyn OpenDisk + 's>);
-
-impl Engine for WithoutFlush {
-    fn facts(&self) -> Facts {
-        Facts::new("without flush")
-    }
-
-    fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
-        Ok(Box::new(DiskWithoutFlush(self.0.open(chain)?)))
-    }
-
-    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
-        Ok(Box::new(DiskWithoutFlush(self.0.open_to_write(chain)?)))
-    }
-}
-
-impl OpenDisk for DiskWithoutFlush<'_> {
-    fn virtual_size_bytes(&self) -> u64 {
-        self.0.virtual_size_bytes()
-    }
-
-    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
-        self.0.read(guest, into)
-    }
-
-    fn request(&mut self, request: &Request) -> Answer {
+impl Change for WithoutFlush {
+    fn request(&mut self, disk: &mut Inner, request: &Request) -> Answer {
         match request {
-            Request::Write { .. } => self.0.request(request),
+            Request::Write { .. } => disk.request(request),
             Request::Flush => Ok(()),
             _ => Err(EngineError::NoAnswer),
         }
-    }
-
-    fn close(self: Box<Self>) -> Answer {
-        self.0.close()
     }
 }
 
 #[test]
 fn a_flush_that_qemu_does_not_make_is_found() {
-    if !qemu::tools_are_there("a_flush_that_qemu_does_not_make_is_found") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let program = |data_in: &str, choice: u16| {
         let text = format!(
             "image version=3 cluster_bits=12 refcount_order=4 features=none size=9<<12+0 rng_seed=0 \
@@ -171,7 +128,8 @@ fn a_flush_that_qemu_does_not_make_is_found() {
         assemble(&text).unwrap()
     };
     let mut sound = TargetKind::Writes.judging(QemuEngine::default());
-    let mut planted = TargetKind::Writes.judging(WithoutFlush(QemuEngine::default()));
+    let engine = Changed { change: WithoutFlush, engine: QemuEngine::default() };
+    let mut planted = TargetKind::Writes.judging(engine);
     for data_in in ["image", "file", "raw_file"] {
         let mut lost = 0;
         for choice in 0..12 {
@@ -188,9 +146,7 @@ fn a_flush_that_qemu_does_not_make_is_found() {
 /// The excuse of QEMU's adapter. If this fails, QEMU has mended it, and the adapter can resize all disks.
 #[test]
 fn qemu_shows_old_bytes_of_a_cluster_that_was_cut() {
-    if !qemu::tools_are_there("qemu_shows_old_bytes_of_a_cluster_that_was_cut") {
-        return;
-    }
+    let Some(()) = qemu::tools() else { return };
     let file = tempfile::NamedTempFile::new().unwrap();
     let create = ["create", "-q", "-f", "qcow2"];
     let created = Command::new("qemu-img").args(create).arg(file.path()).arg("128K").status();
