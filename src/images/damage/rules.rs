@@ -139,8 +139,7 @@ impl<'i> Bytes<'i> {
         mut take: impl FnMut(u64, [u8; N]),
     ) {
         // Most entries of most tables are absent, and many are compared together.
-        const TOGETHER: usize = 16;
-        let all_absent = [absent; TOGETHER];
+        const TOGETHER: usize = 64;
         let end = table.saturating_add(count.saturating_mul(N as u64));
         self.each_stored(table..end, |at, bytes| {
             let first = at.saturating_sub(table) / N as u64;
@@ -148,7 +147,8 @@ impl<'i> Bytes<'i> {
             let entries = bytes.as_chunks().0;
             let entries = entries.get(..left).unwrap_or(entries);
             for (start, together) in (first..).step_by(TOGETHER).zip(entries.chunks(TOGETHER)) {
-                if together != all_absent.as_slice() {
+                // Without a branch for each entry, the comparison takes a few instructions for many of them.
+                if together.iter().fold(false, |any, entry| any | (*entry != absent)) {
                     let entries = (start..).zip(together).filter(|(_, entry)| **entry != absent);
                     entries.for_each(|(index, entry)| take(index, *entry));
                 }

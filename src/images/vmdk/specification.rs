@@ -3,6 +3,8 @@
 //! that break them. Not among the rules: markers before tables and directories, which no reader sees that follows the
 //! directory; of a descriptor in a file of its own, the type of the disk.
 
+use smallvec::SmallVec;
+
 use crate::formats::vmdk::constants::{
     COWD_MAGIC, EMBEDDED_DESCRIPTOR_AT, SE_SPARSE_MAGIC, SE_SPARSE_TABLE_SECTORS, SECTOR_BYTES,
     SPARSE_MAGIC, const_header, grain_marker, sparse_header,
@@ -29,7 +31,8 @@ const MARKER: BrokenRule = "VMDK marker of another grain";
 const SE_SPARSE_TABLE: BrokenRule = "seSparse entry of a table";
 const SE_SPARSE_GRAIN: BrokenRule = "seSparse entry of a grain";
 
-/// The bytes of a descriptor that are read: the build writes no longer text.
+/// The bytes of a descriptor that are read, in an image and in a file of its own: the build writes no longer text.
+const EMBEDDED_TEXT_BYTES: usize = 1024;
 const TEXT_BYTES: usize = 4096;
 /// The parent's identity of an image without a parent, and the identity of no content.
 const NO_CONTENT: &[u8] = b"ffffffff";
@@ -77,9 +80,14 @@ pub(super) fn broken_by_specification(
 }
 
 /// Returns the first bytes of the descriptor of an image.
-fn descriptor_of(files: &LayerFiles) -> [u8; TEXT_BYTES] {
-    let is_embedded = files.extents.all().is_empty();
-    Bytes::new(&files.image).array(if is_embedded { EMBEDDED_DESCRIPTOR_AT } else { 0 })
+fn descriptor_of(files: &LayerFiles) -> SmallVec<[u8; EMBEDDED_TEXT_BYTES]> {
+    let (start, length) = match files.extents.all() {
+        [] => (EMBEDDED_DESCRIPTOR_AT, EMBEDDED_TEXT_BYTES),
+        _ => (0, TEXT_BYTES),
+    };
+    let mut text = SmallVec::from_elem(0, length);
+    Bytes::new(&files.image).fill(start, &mut text);
+    text
 }
 
 /// Returns the lines of a text that ends at the first zero byte.

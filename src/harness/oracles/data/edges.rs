@@ -78,7 +78,8 @@ pub fn plan(model: &Model, is_new: impl FnMut(&Visible) -> bool, plan: &mut Vec<
 /// Returns the reads at both edges of every part of the disk that `is_new` passes, and at the first bytes of every
 /// compressed cluster in it, and those across the edges between layers.
 pub fn edges(model: &Model, mut is_new: impl FnMut(&Visible) -> bool) -> Vec<EdgeRead<'_>> {
-    let mut edges = Vec::new();
+    // Most parts have two edges, and some a seam.
+    let mut edges = Vec::with_capacity(3 * model.visible().len());
     let mut before: Option<(&Visible, bool)> = None;
     for visible in model.visible() {
         let new = is_new(visible);

@@ -144,6 +144,10 @@ impl Anatomy {
         let bytes = tables.table_bytes();
         self.table_structure(Part::Table, place, at, bytes);
         self.marker_before(storage, place, at)?;
+        if !place.is_used && !self.keeps_elements() {
+            // The used table names the same grains.
+            return Ok(());
+        }
         let table = Range { start: at, end: at + bytes };
         let (indices, mut scratch) =
             (0..u64::from(tables.table_entries), [0; GRAIN_TABLE_SCRATCH_BYTES]);
@@ -152,7 +156,7 @@ impl Anatomy {
                 let Entries::Read(first, entries) = piece else {
                     return Ok(ControlFlow::Continue(()));
                 };
-                for (index, entry) in (first..).zip(entries) {
+                for (index, entry) in (first..).zip(entries).filter(|it| *it.1 != [0; N]) {
                     let number = number_of(entry);
                     let grain = tables.grain_of(number).unwrap_or(Grain::Unallocated);
                     if grain == Grain::Unallocated {
