@@ -91,12 +91,6 @@ const NAMING: &[&str] = &["disk::image_format", "formats", "images"];
 const NAMING_ONE: &[(&str, &str, &str)] = &[
     ("vmdk", "programs::operation", "a word in the text of programs never changes"),
     ("vmdk", "base::features", "a name of a feature is printed, and claimed by engines"),
-    ("vmdk", "harness::oracles::layout", "the oracle still has a file for each format"),
-    ("vmdk", "harness::oracles::layout::vmdk", "the oracle still has a file for each format"),
-    ("vpc", "harness::oracles::layout", "the oracle still has a file for each format"),
-    ("vpc", "harness::oracles::layout::vpc", "the oracle still has a file for each format"),
-    ("vhdx", "harness::oracles::layout", "the oracle still has a file for each format"),
-    ("vhdx", "harness::oracles::layout::vhdx", "the oracle still has a file for each format"),
 ];
 
 /// The modules that may touch files.

@@ -14,7 +14,7 @@ use crate::recipes::RecipeError;
 
 /// The beginning of the names of subfolders.
 const PREFIX: &str = "qcowfuzz-differential-";
-/// The beginning of the names of subfolders with what is still written.
+/// The beginning of the names of subfolders whose files are not complete.
 const INCOMPLETE_PREFIX: &str = ".qcowfuzz-";
 
 /// A subfolder of a running campaign. Dropping it removes it.

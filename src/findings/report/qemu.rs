@@ -93,7 +93,7 @@ fn map(built: Built) -> Result<Map, String> {
         .map_err(|error| format!("its answer could not be read: {error}"))?;
     if images.layers().any(|files| files.format.facts().is_all_data_for_qemu) {
         // It says that all of the disk is data.
-        return Err("it opens the disk, and reports no blocks of VHDX images".to_string());
+        return Err("it opens the disk, and reports no blocks of images in this format".to_string());
     }
     Ok(Map { extents: answer.into_iter().map(Extent::from).collect(), holes })
 }

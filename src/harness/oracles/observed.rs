@@ -2,6 +2,8 @@
 //! no answer to walks, or its walk came to nothing. They judge nothing. A read must end, without a panic. The bytes are
 //! not checked: damage may have changed them.
 
+use smallvec::{SmallVec, smallvec};
+
 use crate::disk::extent::Extent;
 use crate::disk::observer::{Event, Observer, Rare, State, Vital};
 use crate::disk::offsets::GuestOffset;
@@ -82,14 +84,18 @@ pub(super) fn read_places(
     observer.vital(Vital::Questions, (places.len() + others) as u64);
 }
 
+/// The number of places for which no list is allocated.
+const USUAL_PLACES: usize = 32;
+
 /// Returns the places of [`read_places`] on a disk of `size` bytes, and the number of bytes at each.
 pub(super) fn places(
     size: u64,
     (expected, questions): (&[Extent], &[Question]),
     entropy: &mut Entropy,
-) -> Vec<(GuestOffset, u16)> {
+) -> SmallVec<[(GuestOffset, u16); USUAL_PLACES]> {
     let stored = expected.iter().filter(|extent| extent.mapping.data).take(MAX_EXPECTED_PLACES);
-    let mut places = vec![0, size.saturating_sub(PLACE_BYTES.into())];
+    let mut places: SmallVec<[u64; USUAL_PLACES]> =
+        smallvec![0, size.saturating_sub(PLACE_BYTES.into())];
     places.extend(stored.map(|extent| extent.start.get()));
     places.extend((0..DRAWN_PLACES).map(|_| {
         // Near the beginning as often as anywhere else: small images have their data there.

@@ -162,7 +162,7 @@ impl DeviceFiles {
     }
 
     /// Returns the chain as a block device of QEMU: an object of JSON without spaces. It names every file, so
-    /// that QEMU follows no name in an image, except for the names of VMDK extents, which no option can replace, and
+    /// that QEMU follows no name in an image, except for the names of extents, which no option can replace, and
     /// for names in damaged images.
     pub(super) fn device(&self, chain: &Chain) -> String {
         let mut line = String::new();

@@ -13,6 +13,8 @@
 use std::fmt::Display;
 use std::ops::Range;
 
+use smallvec::SmallVec;
+
 use crate::disk::extent::{Extent, Window};
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::EngineQuestion;
@@ -20,7 +22,7 @@ use crate::harness::engine::status::GuestStatus;
 use crate::harness::engine::tested::TestedDisk;
 use crate::harness::model::Model;
 use crate::harness::oracles::bounds::{self, Collector, Fuel};
-use crate::harness::oracles::data::edges::{EdgeRead, edges};
+use crate::harness::oracles::data::edges::{EdgeRead, each_edge};
 use crate::harness::oracles::extents::{self, lookup};
 use crate::harness::oracles::{
     Oracle, OracleResult, POISON, SetAside, Violation, go_on, violation,
@@ -202,7 +204,7 @@ impl<'a> Untouched<'a> {
         if !is_walked {
             plan.extend(self.statuses().map(|(guest, _)| EngineQuestion::Status(guest)));
         }
-        plan.extend(self.reads().map(EdgeRead::question));
+        plan.extend(self.reads().into_iter().map(EdgeRead::question));
     }
 
     /// Returns the bytes whose status is known, and the extents from there on.
@@ -211,14 +213,25 @@ impl<'a> Untouched<'a> {
         edges.filter(move |(guest, _)| self.is_untouched(guest.get(), 1)).take(MAX_UNTOUCHED_PLACES)
     }
 
-    /// Returns the reads whose data are known.
-    fn reads(self) -> impl Iterator<Item = EdgeRead<'a>> {
-        let is_known = move |edge: &EdgeRead| {
+    /// Returns the first reads whose data are known.
+    fn reads(self) -> SmallVec<[EdgeRead<'a>; MAX_UNTOUCHED_PLACES]> {
+        let is_known = |edge: &EdgeRead| {
             let (start, length) = edge.range();
             !edge.is_compressed() && self.is_untouched(start.get(), length as u64)
         };
-        let all = self.has_data.then(|| edges(self.model, |_| true));
-        all.into_iter().flatten().filter(is_known).take(MAX_UNTOUCHED_PLACES)
+        let mut reads = SmallVec::new();
+        if self.has_data {
+            each_edge(
+                self.model,
+                |_| true,
+                |edge| {
+                    if reads.len() < MAX_UNTOUCHED_PLACES && is_known(&edge) {
+                        reads.push(edge);
+                    }
+                },
+            );
+        }
+        reads
     }
 
     /// Reports whether no touched range has one of these bytes.

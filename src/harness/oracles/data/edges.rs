@@ -1,6 +1,8 @@
 //! Short reads at the edges of the data: where the parts of a disk begin and end, where compressed clusters begin, and
 //! across the edges between layers. In each deep cluster, two reads are behind its first 64 KiB.
 
+use std::ops::ControlFlow;
+
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::EngineQuestion;
 use crate::harness::model::{Model, PieceState, Visible};
@@ -55,56 +57,59 @@ impl EdgeRead<'_> {
     }
 }
 
-/// Reads at the [`edges`] of the disk.
+/// Makes the reads of [`each_edge`].
 pub fn check(
     read: &mut GuestRead,
     model: &Model,
     is_new: impl FnMut(&Visible) -> bool,
     set_aside: &mut SetAside,
 ) -> OracleResult {
-    for edge in edges(model, is_new) {
-        if go_on(edge.check(read, model), set_aside)?.is_break() {
-            break;
+    let mut course = Ok(ControlFlow::Continue(()));
+    each_edge(model, is_new, |edge| {
+        if let Ok(ControlFlow::Continue(())) = course {
+            course = go_on(edge.check(read, model), set_aside);
         }
-    }
-    Ok(())
+    });
+    course.map(|_| ())
 }
 
 /// Adds the questions of [`check`] to `plan`.
 pub fn plan(model: &Model, is_new: impl FnMut(&Visible) -> bool, plan: &mut Vec<EngineQuestion>) {
-    plan.extend(edges(model, is_new).into_iter().map(EdgeRead::question));
+    each_edge(model, is_new, |edge| plan.push(edge.question()));
 }
 
-/// Returns the reads at both edges of every part of the disk that `is_new` passes, and at the first bytes of every
-/// compressed cluster in it, and those across the edges between layers.
-pub fn edges(model: &Model, mut is_new: impl FnMut(&Visible) -> bool) -> Vec<EdgeRead<'_>> {
-    // Most parts have two edges, and some a seam.
-    let mut edges = Vec::with_capacity(3 * model.visible().len());
+/// Calls `visit` with the reads at both edges of every part of the disk that `is_new` passes, and at the first bytes of
+/// every compressed cluster in it, and with those across the edges between layers. A list of them would be allocated in
+/// each run.
+pub fn each_edge<'m>(
+    model: &'m Model,
+    mut is_new: impl FnMut(&Visible) -> bool,
+    mut visit: impl FnMut(EdgeRead<'m>),
+) {
     let mut before: Option<(&Visible, bool)> = None;
     for visible in model.visible() {
         let new = is_new(visible);
         if new {
-            add_edges_of(visible, &mut edges);
+            each_edge_of(visible, &mut visit);
         }
         if let Some((before, new_before)) = before
             && before.depth != visible.depth
             && (new || new_before)
             && has_seam(before, visible)
         {
-            edges.push(EdgeRead::Seam(before, visible));
+            visit(EdgeRead::Seam(before, visible));
         }
         before = Some((visible, new));
     }
-    edges
 }
 
-fn add_edges_of<'m>(visible: &'m Visible, edges: &mut Vec<EdgeRead<'m>>) {
+fn each_edge_of<'m>(visible: &'m Visible, visit: &mut impl FnMut(EdgeRead<'m>)) {
     let Visible { start, end, piece, cluster_size, .. } = *visible;
     let stamp_bytes = STAMP_BYTES as u64;
     let mut add = |at: u64| {
         // The end of the disk or a layer above can cut a piece, and its stamp with it.
         if at >= start && at.saturating_add(stamp_bytes) <= end {
-            edges.push(EdgeRead::Part(visible, at));
+            visit(EdgeRead::Part(visible, at));
         }
     };
     let last = end.saturating_sub(stamp_bytes);

@@ -189,7 +189,7 @@ impl Anatomy {
         }
     }
 
-    /// Adds a stored grain. Of a compressed one, adds the marker and the first bytes of the stream, too.
+    /// Adds a stored grain. If it is compressed, adds the marker and the first bytes of the stream, too.
     fn stored_grain<S: Storage + ?Sized>(
         &mut self,
         storage: &S,
