@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn commands_write_the_same_bytes() {
         let dir = tempfile::tempdir().unwrap();
-        let looks = (0..looks::LOOK_COUNT).map(Pattern::Look);
+        let looks = (0..looks::all().len()).map(Pattern::Look);
         let noise = Pattern::Noise { rng_seed: 3, length: 1000 };
         let stripes =
             [512, 4096].map(|unit| Pattern::Stripes { rng_seed: u64::MAX, unit, count: 3 });

@@ -108,7 +108,7 @@ impl Draft<'_> {
     fn look(&mut self) -> String {
         let index = match self.percent(40) {
             true => 0,
-            false => self.choices.below(looks::LOOK_COUNT as u64) as usize,
+            false => self.choices.below(looks::all().len() as u64) as usize,
         };
         let file = self.pattern(Pattern::Look(index));
         let length = LOOK_BYTES as u64;
