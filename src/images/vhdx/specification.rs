@@ -88,7 +88,7 @@ fn broken_block(file: &VhdxFile<'_>, (table, length): Place, block: u64) -> Opti
     let chunk = CHUNK_BYTES.checked_div(block)?;
     let mut broken = None;
     let entries = length / BAT_ENTRY_BYTES as u64;
-    // Of a disk without a parent, every entry of a sector bitmap is 0.
+    // If the disk has no parent, every entry of a sector bitmap is 0.
     file.0.each_entry((table, entries), [0; BAT_ENTRY_BYTES], |index, entry| {
         if index % (chunk + 1) == chunk {
             broken = broken.or(Some(BITMAP_ENTRY));
