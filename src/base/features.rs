@@ -108,15 +108,17 @@ macro_rules! with_formats {
             ShortHeader = "a header of 104 bytes",
             /// A version 3 header of any length but 104 and 112 bytes.
             OddHeader = "a header of unusual length",
-            /// Unknown bits among the compatible or the autoclear features, or the autoclear bit of bitmaps without bitmaps.
-            /// The specification calls the latter an error. QEMU opens such an image, and takes its own writes for corruption.
+            /// Unknown bits among the compatible or the autoclear features, or the autoclear bit of bitmaps without
+            /// bitmaps. The specification calls the latter an error. QEMU opens such an image, and takes its own writes
+            /// for corruption.
             UnknownBits = "unknown feature bits",
             /// An L1 table with more entries than the disk needs.
             SpareL1 = "an L1 table longer than needed",
             /// An L1 table of more than 1 MiB.
             LargeL1 = "an L1 table of more than 1 MiB",
-            /// A qcow2 backing file whose size is no whole number of sectors. Readers that round such a size in different ways
-            /// read different bytes through the layers above. The length of a raw backing file needs no rounding.
+            /// A qcow2 backing file whose size is no whole number of sectors. Readers that round such a size in
+            /// different ways read different bytes through the layers above. The length of a raw backing file needs no
+            /// rounding.
             OddBackingSize = "a backing file of an odd size",
             /// An image in the format qcow2.
             Qcow2 = "qcow2 images",
@@ -130,8 +132,8 @@ macro_rules! with_formats {
             Extents = "vmdk images in several files",
             /// A raw backing file with holes. QEMU reports them as zeros with an offset.
             RawHoles = "holes of a raw backing file",
-            /// The power is cut, or the process killed, while the engine has the image open for writing. An engine without this
-            /// feature promises nothing about the file that either leaves.
+            /// The power is cut, or the process killed, while the engine has the image open for writing. An engine
+            /// without this feature promises nothing about the file that either leaves.
             Cuts = "power cuts",
         }
     };

@@ -32,7 +32,8 @@ Example: qcowfuzz check --output json disk.qcow2")]
 pub struct Arguments {
     /// The image file
     image: PathBuf,
-    /// The format of the image, by its name in qemu-img, such as qcow2 or raw [default: by its first bytes, as in qemu-img]
+    /// The format of the image, by its name in qemu-img, such as qcow2 or raw [default: by its first bytes, as in
+    /// qemu-img]
     #[arg(short, long, value_name = "FMT")]
     format: Option<String>,
     /// The output format

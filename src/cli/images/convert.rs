@@ -29,7 +29,8 @@ pub struct Arguments {
     image: PathBuf,
     /// The raw file
     output: PathBuf,
-    /// The format of the image, by its name in qemu-img, such as qcow2 or raw [default: by its first bytes, as in qemu-img]
+    /// The format of the image, by its name in qemu-img, such as qcow2 or raw [default: by its first bytes, as in
+    /// qemu-img]
     #[arg(short, long, value_name = "FMT")]
     format: Option<String>,
     /// The format of the output

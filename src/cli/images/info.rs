@@ -38,7 +38,8 @@ Example: qcowfuzz info --output json disk.qcow2")]
 pub(crate) struct Arguments {
     /// The image file
     image: PathBuf,
-    /// The format of the image, by its name in qemu-img, such as qcow2 or raw [default: by its first bytes, as in qemu-img]
+    /// The format of the image, by its name in qemu-img, such as qcow2 or raw [default: by its first bytes, as in
+    /// qemu-img]
     #[arg(short, long, value_name = "FMT")]
     format: Option<String>,
     /// The output format

@@ -31,7 +31,8 @@ Example: qcowfuzz map --output json --start-offset 1G --max-length 64M disk.qcow
 pub struct Arguments {
     /// The image file
     image: PathBuf,
-    /// The format of the image, by its name in qemu-img, such as qcow2 or raw [default: by its first bytes, as in qemu-img]
+    /// The format of the image, by its name in qemu-img, such as qcow2 or raw [default: by its first bytes, as in
+    /// qemu-img]
     #[arg(short, long, value_name = "FMT")]
     format: Option<String>,
     /// The output format; the human format lists only data, and cannot show compressed data, nor without --blocks
@@ -41,7 +42,8 @@ pub struct Arguments {
     /// Do not open files that the image names; print ranges that only a backing file has as holes
     #[arg(long)]
     no_follow: bool,
-    /// Print the blocks of images in all formats by their tables; without this, some formats are all data, as in qemu-img
+    /// Print the blocks of images in all formats by their tables; without this, some formats are all data, as in
+    /// qemu-img
     #[arg(long)]
     blocks: bool,
     /// Start at this byte of the disk; suffixes k, M, G, T, P, E

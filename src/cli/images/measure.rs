@@ -43,7 +43,8 @@ pub(crate) struct Arguments {
     /// The image whose disk is the source
     #[arg(required_unless_present = "size", conflicts_with = "size")]
     image: Option<PathBuf>,
-    /// The format of the image, by its name in qemu-img, such as qcow2 or raw [default: by its first bytes, as in qemu-img]
+    /// The format of the image, by its name in qemu-img, such as qcow2 or raw [default: by its first bytes, as in
+    /// qemu-img]
     #[arg(short, long, value_name = "FMT", conflicts_with = "size")]
     format: Option<String>,
     /// Measure an empty disk of N bytes; suffixes k, M, G, T, P, E

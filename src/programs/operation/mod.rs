@@ -319,8 +319,8 @@ operations! {
         /// The number of clusters.
         gap: FarGap,
     } is Arranges, plainer [Self::Reserve { gap: gap.shortened() }];
-    /// Begins the current image again, with one more file beside it, if its format has extents. No effect after an operation that changed the
-    /// disk.
+    /// Begins the current image again, with one more file beside it, if its format has extents. No effect after an
+    /// operation that changed the disk.
     32 "extent" Extent {
         /// The kind of the file.
         kind: ExtentForm,

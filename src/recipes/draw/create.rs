@@ -71,7 +71,8 @@ impl Draft<'_> {
         }
     }
 
-    /// Puts an overlay on top: an image in the format below, if that has parents of its own, or qcow2 on any format. Its size may differ.
+    /// Puts an overlay on top: an image in the format below, if that has parents of its own, or qcow2 on any format.
+    /// Its size may differ.
     pub(super) fn put_overlay(&mut self) {
         let backing = self.top.clone();
         let format = match backing.format {

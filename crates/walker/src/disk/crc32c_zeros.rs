@@ -1,5 +1,5 @@
-//! CRC-32C of zeros, which are most of the bytes that some checksums of structures cover. The walker and the build share it,
-//! as they share the crate `crc32c`: both belong to no format.
+//! CRC-32C of zeros, which are most of the bytes that some checksums of structures cover. The walker and the build
+//! share it, as they share the crate `crc32c`: both belong to no format.
 
 /// The polynomial of CRC-32C, its bits reversed (RFC 3720, appendix B.4).
 const POLYNOMIAL: u32 = 0x82f6_3b78;

@@ -146,8 +146,8 @@ macro_rules! formats {
         /// fault behind which the check goes on. Returns `None` if QEMU has no check for the format, and for qcow2,
         /// which [`check_qcow2`](crate::formats::qcow2::check::check_qcow2) checks.
         ///
-        /// # Errors
-        /// A fault that ends the check, as each fault in some formats does; or QEMU refuses the image, or a read failed.
+        /// # Errors A fault that ends the check, as each fault in some formats does; or QEMU refuses the image, or a
+        /// read failed.
         pub fn check<S: Storage + ?Sized>(
             format: ImageFormat,
             layer: &Layer<'_, S>,
