@@ -88,7 +88,7 @@ const SAME_CAUSE: &str = "It has the same cause as '";
 /// # Errors
 /// The file is malformed.
 pub fn known_of_qemu() -> Result<KnownFindings, Error> {
-    KnownFindings::parse(include_str!("known.toml"))
+    KnownFindings::parse(include_str!("reports/known.toml"))
 }
 
 /// Reports whether a finding is a bug: not both behaviours are permitted.

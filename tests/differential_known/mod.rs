@@ -115,7 +115,7 @@ fn commands(recipe: &Recipe) -> String {
 /// Returns the page of the known divergences.
 fn page(known: &KnownFindings) -> String {
     let mut text = format!(
-        "# Known divergences\n\nThis page is generated from `src/differential/known.toml` and the recipes in \
+        "# Known divergences\n\nThis page is generated from `src/differential/reports/known.toml` and the recipes in \
          `tests/differential_known/`: `QCOWFUZZ_BLESS=1 cargo test --test differential`.\n\nA campaign counts these \
          divergences and goes on ([the differential campaign](differential.md)). They were seen with QEMU {RELEASE}. A \
          test carries out the commands of each, and fails if the divergence no longer occurs.\n\n\
