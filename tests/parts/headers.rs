@@ -149,22 +149,9 @@ fn line(entropy: &mut Entropy, length: &str, flags: &str) -> String {
     let lengths = ["shortest", "104+0", "104+1", "104+8", "104+72", "104+205", "cluster-0"];
     let other = lengths[entropy.below(lengths.len() as u64) as usize];
     let length = if length == "shortest" { other } else { length };
-    let all = [
-        "dirty",
-        "corrupt",
-        "out_of_date",
-        "compatible_bits",
-        "autoclear_bits",
-        "feature_names",
-        "unknown_names",
-        "junk",
-        "no_end",
-        "name_at_end",
-        "empty_name",
-        "no_format",
-    ];
     let asked = |word: &str| flags.split(',').any(|flag| flag == word);
-    let words: Vec<_> = all.into_iter().filter(|word| asked(word) || entropy.one_in(3)).collect();
+    let words: Vec<_> =
+        lines::HEADER_FLAGS.into_iter().filter(|word| asked(word) || entropy.one_in(3)).collect();
     let flags = if words.is_empty() { "none".to_string() } else { words.join(",") };
     let bytes = [0, 0, 3, 13, 64][entropy.below(5) as usize];
     let (order, unknown) = (entropy.below(256), entropy.below(5));

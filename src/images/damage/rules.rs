@@ -156,16 +156,26 @@ impl<'i> Bytes<'i> {
         });
     }
 
-    /// Reports whether two tables of `count` entries have the same entries.
-    pub fn is_copy<const N: usize>(&self, table: u64, copy: u64, count: u64) -> bool {
-        let (mut is_same, mut left) = (true, 0u64);
-        self.each_entry((table, count), [0; N], |index, entry| {
-            let place = copy.saturating_add(index.saturating_mul(N as u64));
-            is_same &= self.array(place) == entry;
-            left += 1;
+    /// Reports whether the `length` bytes at `table` and at `copy` are the same.
+    pub fn is_copy(&self, table: u64, copy: u64, length: u64) -> bool {
+        // Bytes in holes are zeros: those that one side stores must stand on the other side, too.
+        self.stands_at(table..table.saturating_add(length), copy)
+            && self.stands_at(copy..copy.saturating_add(length), table)
+    }
+
+    /// Reports whether the bytes at `other` are those of `range`, as far as the file stores the latter.
+    fn stands_at(&self, range: Range<u64>, other: u64) -> bool {
+        let (start, mut is_same) = (range.start, true);
+        self.each_stored(range, |at, bytes| {
+            let mut place = other.saturating_add(at.saturating_sub(start));
+            for piece in bytes.chunks(RULE_PIECE_BYTES) {
+                let mut buffer = [0; RULE_PIECE_BYTES];
+                let there = &mut buffer[..piece.len()];
+                self.fill(place, there);
+                is_same &= there == piece;
+                place = place.saturating_add(piece.len() as u64);
+            }
         });
-        // Every other entry of the copy is 0.
-        self.each_entry((copy, count), [0; N], |_, _| left = left.wrapping_sub(1));
-        is_same && left == 0
+        is_same
     }
 }

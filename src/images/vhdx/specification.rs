@@ -31,14 +31,13 @@ pub(super) fn broken_by_specification(image: &Image) -> Option<BrokenRule> {
     let is_valid = |header| file.header_fault(header).is_none();
     let log_bytes = file.0.little_field(current, header::LOG_LENGTH);
     let [table, copy] = REGION_TABLE_OFFSETS;
-    let pieces = REGION_TABLE_BYTES as u64 / 16;
     if file.sequence(first) == file.sequence(second) && is_valid(first) && is_valid(second) {
         Some(CURRENT_HEADERS)
     } else if file.has_log_identity(current) {
         Some(LOG)
     } else if !is_aligned(log_bytes) {
         Some(LOG_LENGTH)
-    } else if !file.0.is_copy::<16>(table, copy, pieces) {
+    } else if !file.0.is_copy(table, copy, REGION_TABLE_BYTES as u64) {
         Some(REGION_TABLE_COPIES)
     } else {
         broken_region(&file, table)

@@ -200,7 +200,7 @@ impl GrainTables<'_> {
     fn broken_table(&self, index: u64, table: u64) -> Option<BrokenRule> {
         match self.copy_of_table(index) {
             Some(0) => return Some(DIRECTORY_COPY),
-            Some(copy) if !self.file.is_copy::<4>(table, copy, self.table_entries) => {
+            Some(copy) if !self.file.is_copy(table, copy, self.table_entries.saturating_mul(4)) => {
                 return Some(TABLE_COPY);
             }
             _ => {}

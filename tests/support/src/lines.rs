@@ -45,29 +45,31 @@ pub fn operations(lines: &str) -> Vec<Operation> {
     program.unwrap_or_else(|error| panic!("{error}\n{lines}")).operations
 }
 
+/// The words of the flags in a `header` line.
+pub const HEADER_FLAGS: [&str; 12] = [
+    "dirty",
+    "corrupt",
+    "out_of_date",
+    "compatible_bits",
+    "autoclear_bits",
+    "feature_names",
+    "unknown_names",
+    "junk",
+    "no_end",
+    "name_at_end",
+    "empty_name",
+    "no_format",
+];
+
 /// Returns a `header` line with random operands.
 pub fn header(entropy: &mut Entropy) -> String {
-    const FLAGS: [&str; 12] = [
-        "dirty",
-        "corrupt",
-        "out_of_date",
-        "compatible_bits",
-        "autoclear_bits",
-        "feature_names",
-        "unknown_names",
-        "junk",
-        "no_end",
-        "name_at_end",
-        "empty_name",
-        "no_format",
-    ];
     let length = match entropy.below(16) {
         0 => "shortest".to_string(),
         1..=8 => format!("104+{}", entropy.below(32768)),
         _ => format!("cluster-{}", entropy.below(32767)),
     };
     let (order, unknown, bytes) = (entropy.below(256), entropy.below(8), entropy.below(256));
-    let flags = some_of(&FLAGS, entropy);
+    let flags = some_of(&HEADER_FLAGS, entropy);
     format!("header length={length} order={order} unknown={unknown} bytes={bytes} flags={flags}")
 }
 

@@ -193,7 +193,7 @@ closed! {
     }
 }
 
-/// Something that seldom happens. Each rare event is worth an input of its own. `formats::rare_events` has all of them.
+/// An event that seldom happens, and is worth an input of its own. `formats::rare_events` lists all rare events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rare {
     /// The list: 0 for events of all formats, otherwise 1 + the number of the format.
