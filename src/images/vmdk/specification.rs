@@ -93,7 +93,13 @@ fn descriptor_of(files: &LayerFiles) -> SmallVec<[u8; EMBEDDED_TEXT_BYTES]> {
 /// Returns the lines of a text that ends at the first zero byte.
 fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let end = memchr::memchr(0, text).unwrap_or(text.len());
-    text.get(..end).unwrap_or_default().split(|byte| *byte == b'\n')
+    let mut rest = text.get(..end);
+    std::iter::from_fn(move || {
+        let text = rest?;
+        let Some(end) = memchr::memchr(b'\n', text) else { return rest.take() };
+        rest = text.get(end + 1..);
+        text.get(..end)
+    })
 }
 
 /// Returns the value behind the first `name` that begins a line.
