@@ -10,7 +10,7 @@ use std::ops::{ControlFlow, Range};
 
 use crate::disk::error::StorageError;
 use crate::disk::offsets::HostOffset;
-use crate::disk::storage::{Storage, each_data};
+use crate::disk::storage::{GRAIN_BYTES, Storage, each_data};
 use crate::formats::anatomy::StructureField;
 use crate::images::files::image::Image;
 
@@ -158,24 +158,51 @@ impl<'i> Bytes<'i> {
 
     /// Reports whether the `length` bytes at `table` and at `copy` are the same.
     pub fn is_copy(&self, table: u64, copy: u64, length: u64) -> bool {
-        // Bytes in holes are zeros: those that one side stores must stand on the other side, too.
-        self.stands_at(table..table.saturating_add(length), copy)
-            && self.stands_at(copy..copy.saturating_add(length), table)
+        let mut at = 0;
+        // Bytes in holes are zeros on both sides.
+        while let Some(first) = self.first_stored(table, at..length, copy) {
+            let pieces = [table, copy]
+                .map(|start| -> [u8; RULE_PIECE_BYTES] { self.array(start.saturating_add(first)) });
+            let count = (length - first).min(RULE_PIECE_BYTES as u64);
+            let [one, other] = pieces.each_ref().map(|piece| piece.get(..count as usize));
+            if one != other {
+                return false;
+            }
+            at = first + count;
+        }
+        true
     }
 
-    /// Reports whether the bytes at `other` are those of `range`, as far as the file stores the latter.
-    fn stands_at(&self, range: Range<u64>, other: u64) -> bool {
-        let (start, mut is_same) = (range.start, true);
-        self.each_stored(range, |at, bytes| {
-            let mut place = other.saturating_add(at.saturating_sub(start));
-            for piece in bytes.chunks(RULE_PIECE_BYTES) {
-                let mut buffer = [0; RULE_PIECE_BYTES];
-                let there = &mut buffer[..piece.len()];
-                self.fill(place, there);
-                is_same &= there == piece;
-                place = place.saturating_add(piece.len() as u64);
-            }
+    /// Returns the first offset in `range`, counted from `table` or from `copy`, whose byte no hole holds there.
+    fn first_stored(&self, table: u64, range: Range<u64>, copy: u64) -> Option<u64> {
+        let stored = [table, copy].map(|start| {
+            let end = start.saturating_add(range.end);
+            let stored = self.next_stored(start.saturating_add(range.start))?;
+            (stored < end).then(|| stored - start)
         });
-        is_same
+        stored.into_iter().flatten().min()
+    }
+
+    /// Returns the offset of the first byte from `from` on that no hole holds, or of one up to 15 bytes before it.
+    pub fn next_stored(&self, from: u64) -> Option<u64> {
+        let mut scratch = [0; GRAIN_BYTES as usize];
+        let (from, end) = (HostOffset::new(from), HostOffset::new(u64::MAX));
+        // Reads from memory do not fail.
+        let data = self.0.next_data(from, end, &mut scratch).ok()?;
+        data.map(|data| data.offset.get())
+    }
+}
+
+/// The hole of a file that was found last. Most tables of a large directory lie in few holes.
+#[derive(Default)]
+pub struct LastHole(Range<u64>);
+
+impl LastHole {
+    /// Reports whether a hole of the file holds all of `range`.
+    pub fn holds(&mut self, file: &Bytes<'_>, range: Range<u64>) -> bool {
+        if range.start < self.0.start || self.0.end < range.end {
+            self.0 = range.start..file.next_stored(range.start).unwrap_or(u64::MAX);
+        }
+        range.end <= self.0.end
     }
 }

@@ -9,7 +9,7 @@ use crate::formats::vmdk::constants::{
     COWD_MAGIC, EMBEDDED_DESCRIPTOR_AT, SE_SPARSE_MAGIC, SE_SPARSE_TABLE_SECTORS, SECTOR_BYTES,
     SPARSE_MAGIC, const_header, grain_marker, sparse_header,
 };
-use crate::images::damage::rules::{BrokenRule, Bytes};
+use crate::images::damage::rules::{BrokenRule, Bytes, LastHole};
 use crate::images::files::LayerFiles;
 
 use super::grain_tables::{GrainTables, offset_of};
@@ -186,11 +186,12 @@ impl GrainTables<'_> {
     /// Returns a rule that the directory breaks, or a table.
     fn broken(&self) -> Option<BrokenRule> {
         let (mut broken, mut named) = (None, 0u64);
+        let mut holes = Default::default();
         self.each_table(|index, entry| {
             named += 1;
             broken = broken.or_else(|| match self.typed_from {
                 Some(first) => self.broken_typed(first, entry),
-                None => self.broken_table(index, offset_of(entry)),
+                None => self.broken_table(index, offset_of(entry), &mut holes),
             });
         });
         if broken.is_some() {
@@ -202,14 +203,27 @@ impl GrainTables<'_> {
         (copied != named).then_some(DIRECTORY_COPY)
     }
 
-    /// Returns a rule that the table at `table` breaks, which the entry `index` of the directory names.
-    fn broken_table(&self, index: u64, table: u64) -> Option<BrokenRule> {
-        match self.copy_of_table(index) {
-            Some(0) => return Some(DIRECTORY_COPY),
-            Some(copy) if !self.file.is_copy(table, copy, self.table_entries.saturating_mul(4)) => {
-                return Some(TABLE_COPY);
-            }
-            _ => {}
+    /// Returns a rule that the table at `table` breaks, which the entry `index` of the directory names. `holes` are
+    /// those of the tables and of their copies.
+    fn broken_table(
+        &self,
+        index: u64,
+        table: u64,
+        holes: &mut [LastHole; 2],
+    ) -> Option<BrokenRule> {
+        let (copy, length) = (self.copy_of_table(index), self.table_entries.saturating_mul(4));
+        if copy == Some(0) {
+            return Some(DIRECTORY_COPY);
+        }
+        let [of_tables, of_copies] = holes;
+        let is_hole = |hole: &mut LastHole, start: u64| {
+            hole.holds(&self.file, start..start.saturating_add(length))
+        };
+        if is_hole(of_tables, table) && copy.is_none_or(|copy| is_hole(of_copies, copy)) {
+            return None;
+        }
+        if copy.is_some_and(|copy| !self.file.is_copy(table, copy, length)) {
+            return Some(TABLE_COPY);
         }
         let mut broken = None;
         self.each_grain((index, table), |index, sector| {
