@@ -132,8 +132,8 @@ macro_rules! with_formats {
             Extents = "vmdk images in several files",
             /// A raw backing file with holes. QEMU reports them as zeros with an offset.
             RawHoles = "holes of a raw backing file",
-            /// The power is cut, or the process killed, while the engine has the image open for writing. An engine
-            /// without this feature promises nothing about the file that either leaves.
+            /// A power cut, or a kill of the process, while the engine has the image open for writing. An engine
+            /// without this feature promises nothing about the file afterwards.
             Cuts = "power cuts",
         }
     };

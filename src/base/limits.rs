@@ -11,8 +11,8 @@ pub const MAX_TABLE_TOLERANCE: u64 = 3;
 pub const MAX_OPERATIONS: usize = 4096;
 /// The largest number of layers in a program's backing chain, the image itself included.
 pub const MAX_LAYERS: usize = 4;
-/// The number of moves of the refcount table after which the fixpoint counts as broken. Two moves are always enough:
-/// see `images::qcow2::refcounts`.
+/// The largest number of places that the allocator tries for the refcount table. More would be a bug of the allocator,
+/// because two moves are always enough: see `images::qcow2::refcounts`.
 pub const MAX_TABLE_ROUNDS: u32 = 16;
 /// The number of steps that a walk may take for each byte of tables that it can read, and for each extent. A walk
 /// that takes more steps counts as endless.

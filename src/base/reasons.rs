@@ -68,13 +68,13 @@ pub(crate) const fn family(
 pub struct NamedPair {
     /// The command in which the difference occurs; `None` for all commands.
     pub command: Option<&'static str>,
-    /// The class of our message, and that of QEMU's; `None` for all pairs of classes.
+    /// The class of our message and the class of QEMU's message; `None` for all pairs of classes.
     pub classes: Option<(ReasonClass, ReasonClass)>,
     /// A phrase that our message contains.
     pub our_phrase: &'static str,
     /// A phrase that QEMU's message contains.
     pub their_phrase: &'static str,
-    /// The reason for the difference. No two pairs have the same.
+    /// The reason for the difference. Each pair has a different one.
     pub reason: &'static str,
 }
 

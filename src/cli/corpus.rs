@@ -148,7 +148,7 @@ pub fn run(implementation: &Implementation, arguments: &Arguments) -> ExitResult
 #[derive(Serialize)]
 struct Show {
     corpus: String,
-    /// A hash of the counters and their names: two results are comparable if it is equal.
+    /// A hash of the counters and their names. Two results are comparable if their hashes are equal.
     schema: String,
     inputs: usize,
     bytes: usize,

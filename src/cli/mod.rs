@@ -116,7 +116,7 @@ Commands that write output from a crash (minimize, report, regress, bundle) exit
 /// processes, so the call must be all that the executable does.
 pub fn main_with(implementation: impl Into<Implementation>) -> ExitCode {
     let arguments = Arguments::parse();
-    // The failure of an engine is the failure of the verb.
+    // If the engine fails, the command fails.
     let outcome = failure::catch(|| run(implementation.into(), &arguments))
         .unwrap_or_else(|line| Err(CommandError::Message(line)));
     let code = match &outcome {

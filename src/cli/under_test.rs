@@ -50,8 +50,8 @@ pub struct Chosen {
     pub name: String,
     /// The argument that chooses the same implementation in another process.
     argument: String,
-    /// A text that changes with the implementation: with its command, and with the statement of the command about
-    /// itself. Both decide how an input runs.
+    /// A text that changes with the implementation. It contains the command line and the facts that the command states
+    /// about itself, because both decide how an input runs.
     identity: String,
     implementation: ChosenImplementation,
 }

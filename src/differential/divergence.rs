@@ -14,17 +14,17 @@ closed! {
     #[derive(Serialize)]
     #[serde(rename_all = "snake_case")]
     DivergenceKind {
-        /// One side succeeds and the other fails, or they exit with other codes.
+        /// One side succeeds and the other fails, or their exit codes differ.
         ExitCodeDivergence = "exit_code_divergence",
         /// The JSON of one side cannot be parsed.
         JsonParseFailure = "json_parse_failure",
-        /// The maps have another number of extents.
+        /// The maps have different numbers of extents.
         ExtentCountDivergence = "extent_count_divergence",
-        /// A field has another value.
+        /// The values of a field differ.
         FieldDivergence = "field_divergence",
         /// The bytes that a guest reads differ.
         DataDivergence = "data_divergence",
-        /// Both sides fail, for reasons of other classes.
+        /// Both sides fail, and the classes of their messages differ.
         ReasonDivergence = "reason_divergence",
         /// Both sides fail, and one of the messages has no class.
         UnknownReason = "unknown_reason",

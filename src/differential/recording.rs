@@ -291,7 +291,8 @@ fn head(entry: io::Result<Entry<'_, File>>) -> Result<RecordingHead, String> {
     }
 }
 
-/// Returns the path of a regular file in the folder of its iteration, unless it leads elsewhere.
+/// Returns the path of an archive entry inside the folder of its iteration. Returns `None` unless the entry is a
+/// regular file in that folder.
 fn inside(entry: &Entry<'_, File>) -> Option<PathBuf> {
     let path = entry.path().ok()?;
     let kind = entry.header().entry_type();

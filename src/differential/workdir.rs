@@ -1,6 +1,6 @@
-//! The folders of a campaign, and the files in them. In the folder in which it works, and in that of its reports, each
-//! campaign has a subfolder of its own, which it locks and removes at its end. The next campaign removes the subfolders
-//! of campaigns that were killed, and nothing else.
+//! The folders of a campaign, and the files in them. Each campaign creates a subfolder in the folder in which it works,
+//! and another one in the folder of its reports. It locks both, and removes them at its end. The next campaign removes
+//! the subfolders of campaigns that were killed, and nothing else.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -26,7 +26,7 @@ pub struct WorkFolder {
 }
 
 impl WorkFolder {
-    /// Creates the subfolder, after those of killed campaigns have been removed. `dir` is created if it is missing.
+    /// Removes the subfolders of killed campaigns from `dir`, and creates a new one. Creates `dir` if it is missing.
     ///
     /// # Errors
     /// A folder cannot be created, or one that a killed campaign left cannot be removed.
@@ -34,7 +34,8 @@ impl WorkFolder {
         Self::named(PREFIX, dir)
     }
 
-    /// Creates a hidden subfolder for what is still written. Otherwise as [`WorkFolder::create`].
+    /// Creates a hidden subfolder for files that are not complete. Otherwise, it does the same as
+    /// [`WorkFolder::create`].
     pub(super) fn incomplete(dir: &Path) -> Result<Self, Error> {
         Self::named(INCOMPLETE_PREFIX, dir)
     }

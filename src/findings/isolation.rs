@@ -2,11 +2,10 @@
 //! and the end is a finding.
 //!
 //! The caller names an executable. This module runs it as `EXECUTABLE run-inputs LIMITS --target TARGET [--twice]`, a
-//! command of `qcowfuzz` that calls [`run_inputs()`]. LIMITS are the options of
-//! [`ProcessLimits`]; they hold for each
+//! command of `qcowfuzz` that calls [`run_inputs()`]. LIMITS are the options of [`ProcessLimits`]; they hold for each
 //! input. The process reads inputs from standard input, each as a frame: its length, 8 bytes, little endian, and its
-//! bytes. For each, it prints one line with a JSON object ([`FinishedRun`]). If it cannot run an input, it ends with
-//! exit code 2, and standard error has one line. It ends when its standard input closes.
+//! bytes. For each input, it prints one line with a JSON object ([`FinishedRun`]). If it cannot run an input, it ends
+//! with exit code 2, and standard error has one line. It ends when its standard input closes.
 
 use std::fs::File;
 use std::io::{self, Read, Write};

@@ -52,7 +52,7 @@ impl PanicNote {
 }
 
 /// Reports whether `found` is the fingerprint that was `recorded`. Earlier versions named the source file of a panic
-/// (`panic: src/map/read.rs, read_piece`) instead of the crate, and of a function without a name only the file.
+/// (`panic: src/map/read.rs, read_piece`) instead of the crate. If the function had no name, they named only the file.
 pub fn is_recorded(recorded: &str, found: &str) -> bool {
     let function = |fingerprint: &str, of_file: bool| {
         let (place, function) = fingerprint.strip_prefix("panic: ")?.split_once(", ")?;

@@ -217,7 +217,8 @@ pub fn name_panics() {
             None => {
                 let note = PanicNote::of(panic);
                 let fingerprint = note.fingerprint();
-                // A thread of the implementation has no known findings: its panic would not reach the run.
+                // The list of known findings is local to the thread of the run. In a thread that the implementation has
+                // started, no finding is known, because the panic would not reach the run.
                 if print_if_known(&fingerprint) {
                     KNOWN_PANIC.set(true);
                     return;

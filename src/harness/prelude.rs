@@ -16,7 +16,7 @@ pub use crate::harness::engine::{
 pub use crate::harness::files::chain::{Chain, ChainFile, ChainLayer};
 pub use crate::harness::files::stream::ChainStream;
 
-// The name of the prelude is the only one that users see.
+// Users see this macro only as `prelude::describe`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __describe {
@@ -61,11 +61,19 @@ macro_rules! __describe {
     };
 }
 
-/// Defines [`Engine::facts`] in an `impl` of that trait: the name of an implementation, the features that it knows
-/// beside those of qcow2 images, those that it does not know, those that it refuses, its policy, the text of the file
-/// with its known findings, the accesses to files that are feedback while it reads and while it writes, and the
-/// features of images to which it does not write. Everything but the name may be left out. A wrong file of known
-/// findings panics with the line that is wrong.
+/// Defines [`Engine::facts`] in an `impl` of that trait. The first argument is the name of the implementation. The
+/// other arguments are optional, and have this order:
+///
+/// - `yes`: the features that it supports in addition to those of qcow2 images
+/// - `no`: the features that it does not support
+/// - `refuses`: the features that it refuses or reads correctly
+/// - `size` and `cost`: its policy
+/// - `known`: the text of the file with its known findings
+/// - `reads` and `writes`: the accesses to files that count as feedback while it reads, and while it writes
+/// - `no_writes`: the features of images to which it does not write
+///
+/// # Panics
+/// [`Engine::facts`] panics if the text of `known` is malformed. The message names the faulty line.
 ///
 /// ```
 /// use qcowfuzz::prelude::*;

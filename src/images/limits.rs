@@ -5,7 +5,7 @@ use crate::formats::qcow2::constants::{MAX_L1_ENTRIES, MAX_REFCOUNT_TABLE_BYTES}
 use crate::formats::qcow2::geometry::Geometry;
 use crate::images::qcow2::Sizes;
 
-/// The first host offset that a file with a far gap does not have. Entries have 56 bits for an offset. The last TiB is
+/// The end of the host offsets that a file with a far gap may have. Entries have 56 bits for an offset. The last TiB is
 /// kept back for the refcount structures, which need much less.
 const MAX_HOST_BYTES: u64 = (1 << 56) - (1 << 40);
 
@@ -21,15 +21,15 @@ pub struct Limits {
     /// The number of clusters that all operations together may write, zero, discard or allocate. Clusters of VM state
     /// and entries of bitmaps count, too.
     pub touched_clusters: u64,
-    /// The number of clusters that runs of preallocation may allocate. Their entries are written, read and counted in
-    /// each build, and nothing else is. With 64 KiB, they are a disk of 1 GiB.
+    /// The number of clusters that runs of preallocation may allocate. Each build writes, reads and counts their
+    /// entries, and nothing else. With clusters of 64 KiB, they make up 1 GiB.
     pub preallocated_clusters: u64,
     /// The number of layers in a chain, the image itself included.
     pub layers: usize,
-    /// The number of bytes of payload that `compress_as` may place. It has payloads of 64 KiB, which `compress` has
-    /// not, and the walker may read each of them. Compressed grains count with their whole length: the walker
-    /// inflates all of each. Data without stamps count with the bytes that each cluster has of them, and a deep cluster
-    /// with 16 KiB.
+    /// The number of bytes of payload that `compress_as` may place. Unlike `compress`, it has payloads of 64 KiB, and
+    /// the walker may read each of them. A compressed grain counts with its whole length, because the walker inflates
+    /// all of it. Unstamped data count with the number of their bytes in each cluster, and a deep cluster counts with
+    /// 16 KiB.
     pub payload_bytes: u64,
     /// The number of snapshots at a time.
     pub snapshots: usize,
@@ -74,10 +74,10 @@ impl Limits {
         request_bytes: 0,
     };
 
-    /// Limits of programs whose images are damaged. They are the same, except for attacks.
+    /// Limits of programs whose images are damaged: [`Self::WALKED`] with attacks.
     pub const HOSTILE: Self = Self { attacks: 16, ..Self::WALKED };
 
-    /// Limits of programs whose images an engine writes. They are the same, except for requests and questions.
+    /// Limits of programs whose images an engine writes: [`Self::WALKED`] with requests, and without questions.
     pub const WRITTEN: Self =
         Self { questions: 0, requests: 32, cuts: 4, request_bytes: 4 << 20, ..Self::WALKED };
 
@@ -119,15 +119,15 @@ impl Limits {
         self.host_clusters.min(counted_clusters(geometry))
     }
 
-    /// Returns the number of clusters that a file with a far gap may have: those that the largest refcount table of
-    /// QEMU can count, and that entries can name. No limit of a target shortens it: no target's cost depends on the
+    /// Returns the number of clusters that a file with a far gap may have: as many as the largest refcount table of
+    /// QEMU can count, and entries can name. No target limits it further, because no target's cost depends on the
     /// length of a file.
     pub fn far_clusters(geometry: &Geometry) -> u64 {
         counted_clusters(geometry).min(MAX_HOST_BYTES >> geometry.cluster_size.bits())
     }
 }
 
-/// Returns the number of clusters that the largest refcount table of QEMU can count, without an eighth of them.
+/// Returns the number of clusters that the largest refcount table of QEMU can count, if an eighth of it is kept back.
 fn counted_clusters(geometry: &Geometry) -> u64 {
     let table_bytes = MAX_REFCOUNT_TABLE_BYTES / 8 * 7;
     // At least one cluster of the table, too. Only formats without refcounts have clusters of more than half of it.

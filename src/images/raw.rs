@@ -63,7 +63,7 @@ impl ImageDrawer for Drawer {
         true
     }
 
-    /// Without an overlay, a raw file is a qcow2 image.
+    /// A program with a raw base builds a qcow2 image if it lays no overlay on the base.
     fn attacks(&self) -> &'static [&'static [FieldChange]] {
         qcow2::Drawer.attacks()
     }

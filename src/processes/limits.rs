@@ -1,9 +1,9 @@
 //! Limits of a process that runs inputs: the CPU time of a run, and the address space. The process itself enforces
 //! them.
 //!
-//! CPU time, because a loaded machine stretches the time on the clock without limit, and a slow machine is no hang. The
-//! process that supervises the runs waits ten times as long on the clock: that ends runs that wait
-//! for ever without using CPU time.
+//! The limit is CPU time, because a run on a loaded machine may take any time on the clock without being a hang. The
+//! process that supervises the runs waits ten times as long on the clock. This ends runs that wait for ever without
+//! using CPU time.
 
 use std::ffi::OsString;
 use std::io;

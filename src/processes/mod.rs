@@ -2,7 +2,7 @@
 //! output, stops it with all that it has started, or describes its end.
 //!
 //! A process has a group of its own, so that it is stopped with its children, and Ctrl-C at the terminal reaches only
-//! the process that supervises it. It is stopped with the value that stands for it.
+//! the process that supervises it. Dropping its `Process` stops it.
 
 mod end;
 #[cfg(feature = "fuzzer")]

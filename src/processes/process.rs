@@ -128,9 +128,9 @@ impl Drop for Process {
     }
 }
 
-/// A part of a shell's line: when the process that started the shell has ended, it ends the shell and all that it has
-/// started. If the former is killed, no destructor runs, and a process that computes does not notice the end of its
-/// input. The watch is no child of the process, and holds none of its pipes.
+/// The first part of a shell command: a watch that ends the shell and all that it has started, when the process that
+/// started the shell has ended. The watch is needed if that process is killed: then no destructor runs, and a command
+/// that computes does not notice the end of its input. The watch is no child of the shell, and holds none of its pipes.
 const WATCH: &str =
     "({ while kill -0 $PPID; do sleep 1; done; kill -KILL 0; } </dev/null >/dev/null 2>&1 &)";
 

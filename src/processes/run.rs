@@ -2,7 +2,7 @@
 //!
 //! QEMU does not notice the kill, and may still write to the folder of the campaign. The next campaign ends these
 //! processes before it removes the folder. The environment of each process of a campaign names the folder in which it
-//! started. So a shell in which a user looks at the files that are left does not count.
+//! started. So the next campaign does not end a user's shell in that folder.
 
 use std::io;
 use std::path::Path;

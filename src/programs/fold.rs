@@ -190,7 +190,7 @@ impl Folding {
             _ if self.lacks(Feature::Qcow2) => 0,
             _ if !self.lacks(Feature::Qcow2Backing) => usize::MAX,
             Base::Qcow2 => 0,
-            // A base of another format has an overlay above it before any qcow2 image has one.
+            // The first overlay lies on a base of another format. Only a second one would lie on a qcow2 image.
             _ => 1,
         }
     }
@@ -227,7 +227,7 @@ impl Folding {
             }
             Operation::Sync { kind, .. } if self.lacks(Feature::Cuts) => *kind = SyncKind::Flush,
             Operation::Header { length, flags, .. } => {
-                // Any other length may come out as 104 bytes.
+                // A header with any other length may turn out to have 104 bytes.
                 if self.lacks(Feature::OddHeader) || self.lacks(Feature::ShortHeader) {
                     *length = HeaderLength::Shortest;
                 }
@@ -350,8 +350,8 @@ impl Folding {
         self.lacks(Feature::OddBackingSize) && self.overlays_above > 0
     }
 
-    /// Reports whether an image of this size may be a backing file. The length of a raw file may be odd, and so may be
-    /// the size of the image on it; but this image has none above it then.
+    /// Reports whether an image of this size may be a backing file. A raw file may have an odd length, and the image on
+    /// it an odd size. But then no other image lies on that image.
     fn may_lie_below(&self, size_bytes: u64) -> bool {
         self.is_raw || !self.lacks(Feature::OddBackingSize) || size_bytes.is_multiple_of(512)
     }

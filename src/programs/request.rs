@@ -39,8 +39,8 @@ pub enum WriteRequest {
     },
     /// Takes a snapshot of the disk as it is now. It comes behind the other ones in the image's table.
     TakeSnapshot {
-        /// The number of the snapshot. The program's snapshots before the writing have the lowest numbers, in the order
-        /// of their table.
+        /// The number of the snapshot. The snapshots that the program took before the writing have the lowest numbers,
+        /// in the order of their table.
         number: u32,
     },
     /// Restores the disk, with its size, from a snapshot.
@@ -55,8 +55,8 @@ pub enum WriteRequest {
     },
     /// Changes the persistent dirty bitmaps of the image.
     ChangeBitmap {
-        /// The number of the bitmap. The program's bitmaps before the writing have the lowest numbers, in the order of
-        /// their directory.
+        /// The number of the bitmap. The bitmaps that the program made before the writing have the lowest numbers, in
+        /// the order of their directory.
         number: u32,
         /// The change.
         change: BitmapChange,
@@ -65,7 +65,7 @@ pub enum WriteRequest {
     Flush,
     /// Keeps a file that a cut at some moment since the last flush could have left. The engine goes on.
     Cut {
-        /// The thing that ends.
+        /// The cause of the cut.
         kind: CutKind,
         /// Selects the moment, and the writes that it loses.
         choice: u16,
@@ -128,12 +128,12 @@ pub struct NewImage {
     pub size_bytes: u64,
 }
 
-/// The thing that ends while an engine has an image open for writing.
+/// The cause of a cut while an engine has an image open for writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CutKind {
-    /// The power: of the writes after the last flush, the disk has kept any sectors.
+    /// The power fails: of the writes after the last flush, the disk has kept any sectors.
     Power,
-    /// The process of the engine: the file has all that was written up to then.
+    /// The engine's process ends: the file has all that was written up to then.
     Process,
 }
 

@@ -1,6 +1,6 @@
-//! The bytes that a guest must read, by the commands of a recipe: a third answer, beside those of QEMU and of the
-//! program under test, to questions about data and maps. It knows the writes of qemu-io, and the operations that keep
-//! or move data. All other bytes are unknown, and never compared.
+//! The bytes that a guest must read after the commands of a recipe. They are a third answer to questions about data and
+//! maps, beside those of QEMU and of the program under test. They follow from the writes of qemu-io, and from the
+//! operations that keep or move data. All other bytes are unknown, and never compared.
 
 use std::collections::BTreeMap;
 

@@ -79,7 +79,7 @@ impl GuestData {
 /// The bytes that are compared at once.
 pub(crate) const GUEST_PIECE_BYTES: usize = 64 << 10;
 
-/// The expected bytes, with the files of guest data.
+/// The expected bytes of a disk, with the content of the files that [`GuestContent::File`] names.
 pub(crate) struct Expected<'d> {
     pub(crate) data: &'d GuestData,
     files: BTreeMap<String, Vec<u8>>,

@@ -98,7 +98,7 @@ fn damage(path: &Path, at: u64, bytes: &str) -> Result<(), RecipeError> {
     }
 }
 
-/// A program that has run as those of `hostile`, and the files that it has built and damaged.
+/// A program that has run like those of the target `hostile`, and the files that it has built and damaged.
 #[derive(Debug)]
 pub struct BuiltProgram {
     pub(super) vm: Vm,
@@ -169,7 +169,7 @@ impl QemuTools {
     /// # Errors
     /// One of the two does not run, or they are of different versions.
     pub fn find(img: &Path) -> Result<Self, ToolError> {
-        // Commands run in other folders. A name without a folder is looked up on PATH.
+        // Commands run in other folders, so a path becomes absolute. A bare name stays, and is looked up on PATH.
         let img = match img.components().count() {
             0 | 1 => img.to_path_buf(),
             _ => std::path::absolute(img)

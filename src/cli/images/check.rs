@@ -122,7 +122,8 @@ fn check_image(path: &Path, storage: &FileStorage) -> Result<CheckSummary, Comma
     })
 }
 
-/// The result, with the keys and the order of `qemu-img check --output=json`. Both omit most counts of zero.
+/// The result, with the keys and the order of `qemu-img check --output=json`. Like qemu-img, it omits most counts that
+/// are zero.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct CheckSummary {

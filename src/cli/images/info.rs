@@ -142,7 +142,7 @@ const PRINTED_NAME_BYTES: u16 = 255;
 /// neither the backing file nor the data file.
 fn describe_qcow2<S: Storage + ?Sized>(info: &mut InfoRecord, image: &S) -> Result<(), MapError> {
     let head = Head::read(image)?;
-    // The table takes at most 64 MiB.
+    // The snapshot table takes at most 64 MiB.
     each_entry(image, &head.header, |_, at, entry| {
         info.snapshots.push(snapshot(image, at, entry)?);
         Ok(())
@@ -202,7 +202,7 @@ fn version_3(head: &Head, bitmaps: Vec<ListedBitmap>, data_file: Option<Text>) -
         details.push(("bitmaps", Detail::List(bitmaps)));
     }
     details.push(("refcount-bits", refcount_bits(geometry)));
-    // QEMU prints the name of the extension even if the feature bit of the data file is clear.
+    // QEMU prints the file name in the data file extension even if the feature bit for data files is clear.
     if let Some(name) = data_file {
         details.push(("data-file", Detail::Text(name)));
     }

@@ -207,9 +207,9 @@ fn bitmaps_of(image: &FileStorage) -> Result<Option<Vec<ListedBitmap>>, MapError
     Ok((head.header.geometry.version == Version::V3).then_some(bitmaps))
 }
 
-/// Returns the index of the snapshot that `wanted` names: an id or else a name, or `snapshot.id=ID` and
-/// `snapshot.name=NAME`, joined by a comma if both must fit (QEMU `block/snapshot.c`,
-/// `bdrv_snapshot_load_tmp_by_id_or_name`). The first snapshot that fits counts.
+/// Returns the index of the first snapshot that fits `wanted` (QEMU `block/snapshot.c`,
+/// `bdrv_snapshot_load_tmp_by_id_or_name`). `wanted` is `snapshot.id=ID`, `snapshot.name=NAME`, or both, joined by a
+/// comma: then both must fit. Any other text is an id or, if no snapshot has that id, a name.
 fn find_snapshot<S: Storage + ?Sized>(image: &S, wanted: &str) -> Result<Option<u32>, MapError> {
     let head = Head::read(image)?;
     match wanted.starts_with("snapshot.") {

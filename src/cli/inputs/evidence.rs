@@ -57,7 +57,8 @@ pub fn bundle_input(under_test: &UnderTest, arguments: &BundleArguments) -> Exit
     if report.verdict != Verdict::Violation {
         return Err(inputs::nothing_found(input, *target));
     }
-    // The folder has the name of the archive, with a suffix that no input beside it has.
+    // The folder inside the archive has the archive's name with a suffix. Without the suffix, it could have the name of
+    // an input that lies beside the archive.
     let mut folder = output.file_stem().unwrap_or("bug".as_ref()).to_os_string();
     folder.push("-bundle");
     let packed = bundle::archive(&report, &bytes, Path::new(&folder))

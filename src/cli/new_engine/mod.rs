@@ -92,16 +92,16 @@ fn reject_used(dir: &Path) -> Result<(), CommandError> {
             None => Ok(()),
             Some(_) => Err(CommandError::at(dir, format_args!("not empty, {expected}"))),
         },
-        // A link that leads nowhere is not found either.
+        // A symbolic link whose target is missing gives `NotFound`, too, but it is not a free path.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && !dir.is_symlink() => Ok(()),
         Err(error) => Err(CommandError::at(dir, format_args!("{error}, {expected}"))),
     }
 }
 
-/// Returns the name of the folder, which is that of the crate.
+/// Returns the name of the folder, which is also the name of the crate.
 fn crate_name(dir: &Path) -> Result<String, CommandError> {
     let absolute = std::path::absolute(dir).map_err(|error| CommandError::at(dir, error))?;
-    // Cargo's rules for packages; and the crate depends on qcowfuzz and libfuzzer-sys.
+    // Cargo's rules for package names. The crate depends on qcowfuzz and libfuzzer-sys, so it cannot have their names.
     let is_package = |name: &&str| {
         name.starts_with(|first: char| first.is_ascii_alphabetic())
             && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c))
@@ -118,9 +118,9 @@ fn crate_name(dir: &Path) -> Result<String, CommandError> {
 /// and otherwise the released version.
 fn source() -> Result<String, CommandError> {
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
-    // The package does not contain this file.
+    // The released package does not contain this file.
     match checkout.join("fuzz/Cargo.toml").is_file() {
-        // A string of JSON is one of TOML.
+        // A JSON string is also a TOML string.
         true => serde_json::to_string(checkout)
             .map(|path| format!("path = {path}"))
             .map_err(|error| CommandError::at(checkout, error)),

@@ -88,8 +88,8 @@ fn sixteen(file: &FileStorage, at: u64) -> Vec<u8> {
 
 /// Compares the raw file `read` with the bytes that a guest must read. `folder` contains the files of guest data.
 ///
-/// Both sides agree about these bytes: a difference means that QEMU lost data, or that both read wrong bytes. The
-/// outer error is that of a file that cannot be read.
+/// Both sides agree about these bytes: a difference means that QEMU lost data, or that both read wrong bytes. The outer
+/// error means that a file cannot be read.
 pub(in crate::differential) fn compare_known(
     data: &GuestData,
     read: &Path,

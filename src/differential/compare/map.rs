@@ -17,7 +17,7 @@ pub struct MapList {
     pub has_compressed: bool,
 }
 
-/// Parses the output of `map --output=json`. After a failure, the list stays open.
+/// Parses the output of `map --output=json`. After a failure, the list has no closing bracket.
 ///
 /// # Errors
 /// The output is no such list. The text describes the fault.

@@ -45,8 +45,8 @@ pub fn compare(
     Ok(())
 }
 
-/// Compares the answers of QEMU about two disks that different programs have made: about QEMU's own, and about that of
-/// the program under test. The same bytes may lie in other places of the files.
+/// Compares QEMU's answers about two disks: the one that QEMU has made, and the one that the program under test has
+/// made. The same bytes may have different host offsets in the two disks.
 ///
 /// # Errors
 /// The disks differ.

@@ -18,7 +18,7 @@ pub struct Replies<'a> {
     pub tested: &'a Reply,
     /// The first two numbers of QEMU's version.
     pub version: (u32, u32),
-    /// The program under test prints messages whose reasons have classes: ours does.
+    /// The program under test is qcowfuzz, so each of its messages has a known class.
     pub has_known_messages: bool,
 }
 

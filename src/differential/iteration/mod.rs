@@ -68,8 +68,8 @@ pub struct RecipeRunner<'r> {
 }
 
 impl RecipeRunner<'_> {
-    /// Carries out a recipe, until a divergence that is not known. A program that cannot be started, or a file that
-    /// cannot be read or written, is one, too.
+    /// Carries out a recipe up to the first divergence that is not known. A program that cannot be started, and a file
+    /// that cannot be read or written, count as such a divergence.
     pub fn run(&self, recipe: &Recipe) -> Course {
         let disk = self.disk_folder();
         let sides = self.sides;
@@ -104,7 +104,8 @@ impl Course {
         self
     }
 
-    /// Keeps a divergence of `recipe`: among the known ones if it is known, and otherwise if it is the first.
+    /// Keeps a divergence of `recipe` if it is the first divergence of its known finding, or the first one that is not
+    /// known.
     pub(super) fn record(&mut self, known: &KnownFindings, recipe: &Recipe, met: Met) {
         let known = match met.divergence.kind {
             DivergenceKind::HarnessFailure => None,
@@ -128,7 +129,7 @@ struct RecipeRun<'r> {
     workshop: Workshop<'r>,
     recipe: &'r Recipe,
     course: Course,
-    /// The disk of a program under test that performs the commands, too.
+    /// The second copy of the disk, if the program under test performs the commands, too.
     copy: Option<SecondCopy<'r>>,
     /// The step and the question that are carried out.
     at: (usize, Option<DiskQuestion>),
@@ -326,7 +327,7 @@ pub fn format_of(disk: &AskedDisk) -> &str {
     disk.file.rsplit_once('.').map_or("raw", |(_, format)| format)
 }
 
-/// Returns the finding that a command of QEMU is: a crash without an `abort`, or a hang.
+/// Returns a finding if a command of QEMU crashed or hung. A crash that the request `abort` caused is no finding.
 fn crash_or_hang(command: &Command, answer: &Reply) -> Option<Divergence> {
     let is_abort = |last: &String| last == ABORT;
     let wanted = matches!(command, Command::QemuIo { requests, .. } if requests.last().is_some_and(is_abort));

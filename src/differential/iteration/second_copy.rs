@@ -1,8 +1,10 @@
-//! The program under test as a tool: it performs the commands of qemu-img on a copy of the disk of its own. QEMU
-//! describes both disks: their maps, without offsets, the codes of their checks, and their bytes are the same.
+//! The program under test as a tool: it performs the commands of qemu-img on its own copy of the disk. QEMU then
+//! answers questions about both disks. Their maps without offsets, the exit codes of their checks, and their bytes must
+//! be the same.
 //!
-//! The requests of qemu-io, and the files of guest data, are QEMU's on both disks. Does not compare the disks after
-//! damage, which meets other structures in an image that another program has made.
+//! QEMU performs the requests of qemu-io on both disks. The harness writes the files of guest data for both. The disks
+//! are not compared after damage, because the same damage hits different structures in images that different programs
+//! have made.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -52,8 +54,8 @@ impl<'r> SecondCopy<'r> {
         Ok(Self { sides, outer: outer.to_path_buf(), workshop, is_sound: true })
     }
 
-    /// Performs a command, which has ended with `theirs` on QEMU's disk if it ran a tool. Returns the difference of the
-    /// ends.
+    /// Performs a command on the copy, and returns the difference if it ends in another way than on QEMU's disk.
+    /// `theirs` is the reply on QEMU's disk, if the command ran a tool.
     pub(super) fn change(
         &mut self,
         command: &Command,
@@ -81,7 +83,7 @@ impl<'r> SecondCopy<'r> {
         }))
     }
 
-    /// Compares the disks after a step. `disk` is the folder of QEMU's.
+    /// Compares the disks after a step. `disk` is the folder of QEMU's disk.
     pub(super) fn compare(
         &self,
         step: &RecipeStep,
@@ -91,14 +93,14 @@ impl<'r> SecondCopy<'r> {
             return Ok(None);
         }
         let mut questions = vec![DiskQuestion::MAP, DiskQuestion::Check];
-        // Larger disks are never asked for.
+        // A step has the question `Read` only if its disk is small enough.
         if step.questions.contains(&DiskQuestion::Read) {
             questions.push(DiskQuestion::Read);
         }
         for question in questions {
             let mut other = self.ask(&question, step, disk)?;
             if other.is_some() {
-                // Meanwhile, the file system may have turned holes into zeros.
+                // The file system may have turned holes into zeros between the two questions.
                 for folder in [disk, self.workshop.folder()] {
                     settle(folder).map_err(|error| RecipeError::file(folder, error))?;
                 }

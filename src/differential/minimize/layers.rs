@@ -38,7 +38,7 @@ impl Overlay {
         })
     }
 
-    /// Returns the recipe without this image. Overlays and questions have the image below in its place.
+    /// Returns the recipe without this image. Overlays and questions that name it name the image below it instead.
     fn removed(&self, recipe: &Recipe) -> Recipe {
         let mut recipe = recipe.clone();
         for step in &mut recipe.steps {

@@ -42,8 +42,8 @@ pub fn minimize(as_found: MinimizedRecipe, tries: Tries<'_>) -> MinimizedRecipe 
     }
 }
 
-/// Drops the steps behind the divergence, and all questions but the one that showed it, which is then about the whole
-/// disk instead of a window.
+/// Drops the steps after the divergence, and all questions except the one that showed it. Then asks this question about
+/// the whole disk instead of a window.
 fn only_the_question(search: &mut RecipeSearch<'_>) {
     let (at, question) = (search.best.met.step, search.best.met.question.clone());
     let mut recipe = search.recipe().clone();
@@ -122,8 +122,9 @@ fn numbers(search: &mut RecipeSearch<'_>) {
     });
 }
 
-/// Makes a number in a text smaller, as long as the divergence stays: the word at this place from the end. Tries plain
-/// values, and then perhaps halves.
+/// Replaces a number in a text by a smaller one that still shows the divergence. The number is the word at index
+/// `from_end`, counted from the last word. Tries plain values first and then, if `has_halves` is true, halves of the
+/// number.
 fn smaller(
     search: &mut RecipeSearch<'_>,
     find: impl Fn(&mut Recipe) -> Option<&mut String>,

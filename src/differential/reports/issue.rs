@@ -86,7 +86,8 @@ const MAX_PIECE_BYTES: usize = 256;
 /// The number of zeros that end a piece.
 const MIN_GAP_BYTES: usize = 16;
 
-/// Returns the lines of a command. If a program writes little, these are commands that any system has.
+/// Returns the shell lines for a command. If the command builds a program whose files have little data, the lines do
+/// without qcowfuzz.
 fn lines(command: &Command) -> Vec<String> {
     let plain = match command {
         Command::Program { input, file } => files_of(input, file),
@@ -145,7 +146,8 @@ fn pieces(image: &Image) -> Option<Vec<(u64, Vec<u8>)>> {
     Some(pieces)
 }
 
-/// Reports whether a byte belongs to a piece of this length. `distance` is that from the first byte of the piece.
+/// Reports whether a byte belongs to a piece of this length. `distance` is the distance from the first byte of the
+/// piece.
 fn fits(distance: u64, length: usize) -> bool {
     let reach = length.saturating_add(MIN_GAP_BYTES).min(MAX_PIECE_BYTES);
     distance < reach as u64

@@ -24,7 +24,7 @@ const WHOLE_GRAIN_BYTES: usize = 512;
 pub struct RefcountEntry {
     /// [`Part::RefcountTable`] or [`Part::RefcountBlock`].
     pub part: Part,
-    /// The bytes of the file whose clusters it counts.
+    /// The byte range of the file whose clusters the entry counts.
     pub counted: Range<u64>,
 }
 
@@ -84,7 +84,7 @@ fn note_counts(
     })
 }
 
-/// Returns the bytes of `count` clusters.
+/// Returns the byte range of `count` clusters from the cluster `first` on.
 fn clusters(geometry: &Geometry, first: u64, count: u64) -> Range<u64> {
     let at = |cluster| geometry.cluster_size.saturating_bytes(cluster);
     at(first)..at(first.saturating_add(count))

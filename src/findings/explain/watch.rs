@@ -357,7 +357,7 @@ mod tests {
         let tables = watched.iter().filter(|it| it.part == Part::L2);
         let written: Vec<_> = tables.filter_map(|it| Some((it.depth, it.operation?))).collect();
         assert_eq!(written, [(0, 2), (1, 0)]);
-        // The walker reads no refcounts, and others do.
+        // The walker reads no refcounts, but other readers do.
         for depth in [0, 1] {
             let of_layer = |it: &&Watched| it.depth == depth && it.part == Part::RefcountBlock;
             assert!(watch.unread().iter().any(|it| of_layer(&it)), "{depth}");

@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn what_a_bug_needs_is_left() {
         let input: Vec<u8> = (0..10_000u32).map(|at| (at % 251) as u8).collect();
-        // A byte at a fixed place, and one with two bits.
+        // The bug needs one byte with its original value, and another byte with two bits set.
         let shows = |file: &[u8]| {
             file.get(4000) == input.get(4000)
                 && file.get(100).is_some_and(|byte| byte & 0x44 == 0x44)

@@ -248,7 +248,7 @@ impl LogPrinter {
 pub(super) mod tests {
     use super::*;
 
-    /// A text of which a copy is kept.
+    /// A text that all clones share, so that a test can read it after a log has printed to it.
     #[derive(Clone, Default)]
     pub struct Text(pub Arc<Mutex<String>>);
 

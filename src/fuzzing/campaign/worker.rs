@@ -87,7 +87,7 @@ impl From<Error> for WorkerStop {
 
 /// The number of runs between two saves of the state: a second or two of work.
 const SAVE: u64 = 10_000;
-/// The number of runs between two looks at the inputs that other jobs have added.
+/// The number of runs between two imports of the inputs that other jobs have added.
 const IMPORT: u64 = 2_000;
 /// The number of runs between two reports.
 const REPORT: u64 = 100;

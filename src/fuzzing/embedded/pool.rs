@@ -187,9 +187,9 @@ impl Pool {
     }
 }
 
-/// The work of a run that halves the weight of its input. Most programs of one layer do less.
+/// If a run does this much work, the weight of its input is halved. Most programs with one layer do less.
 const EASY: u64 = 256;
-/// The highest work that counts. It divides the weight by 17, so that no input is never chosen.
+/// The most work that counts. It divides the weight by 17, so that every input can still be chosen.
 const MAX_EFFORT: u64 = 16 * EASY;
 
 const RARITY: u64 = 1 << 12;

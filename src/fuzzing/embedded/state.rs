@@ -1,6 +1,7 @@
 //! The saved state of a campaign, in one file, and its report. A campaign that is resumed from it does the same steps
-//! as one that was never interrupted. The file does not contain coverage: the loop runs each input again and, in the
-//! same build, compares its coverage with the saved name.
+//! as one that was never interrupted. For each input, the file contains only the name of its coverage. So the loop runs
+//! the input again to get the coverage. If the build is the same, the loop compares the name of this coverage with the
+//! saved name.
 
 use std::path::Path;
 
@@ -129,9 +130,10 @@ pub struct JobReport {
 /// An input, and the children that were bred from it.
 #[derive(Debug, Serialize)]
 pub struct ParentReport {
-    /// The checksum of the content, which is the file's name in the corpus, except for seeds that have another one.
+    /// The checksum of its content. It is also the name of its file in the corpus, unless the input is a seed with
+    /// another name.
     pub input: String,
-    /// The same of the input that it was bred from.
+    /// The checksum of the content of its parent, if it has one.
     pub parent: Option<String>,
     /// The number of its ancestors.
     pub depth: u32,

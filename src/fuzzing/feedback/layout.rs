@@ -1,6 +1,6 @@
-//! The index and the name of each counter. This is an interface once released: corpora are kept by these counters, so
-//! [`schema_hash`] changes only in a release that says so. The counters of second answers lie behind all others and are
-//! not part of it: only campaigns against another implementation count them.
+//! The index and the name of each counter. Once released, they are an interface: they decide which inputs a corpus
+//! keeps, so [`schema_hash`] changes only in a release that says so. The hash does not cover the counters of second
+//! answers, which lie behind all others: only campaigns against another implementation count them.
 
 use std::fmt;
 
@@ -136,7 +136,7 @@ pub const fn vital_index(vital: Vital, magnitude: u8) -> usize {
     VITALS_AT + vital.index() * MAGNITUDES + magnitude as usize
 }
 
-/// Returns the index of the counter of a magnitude by which a vital rises or falls.
+/// Returns the index of the counter for a vital that rises, or falls, by this magnitude.
 #[inline(always)]
 pub(super) const fn delta_index(vital: Vital, falls: bool, magnitude: u8) -> usize {
     let rows = vital.index() + falls as usize * Vital::COUNT;

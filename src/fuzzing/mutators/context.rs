@@ -72,8 +72,9 @@ impl MutationContext<'_> {
         }
     }
 
-    /// Returns `operation`, which is for `program`. If it attacks a part that its layer cannot have, it gets one that
-    /// the layer has. A raw layer has no parts: the attack goes to the layer at the top instead.
+    /// Returns `operation`, which is for `program`. If the operation attacks a part that its layer cannot have, this
+    /// function replaces the part by one that the layer has. A raw layer has no parts, so its attacks go to the top
+    /// layer instead.
     pub(super) fn aimed(&mut self, operation: Operation, program: &Program) -> Operation {
         let mut aimed = operation;
         let (part, depth) = match &mut aimed {

@@ -145,8 +145,9 @@ fn interesting_gap(geometry: &Geometry, entropy: &mut Entropy) -> [u8; 2] {
     }
 }
 
-/// Returns the encoding of a number of clusters that ends near a host offset with few bits: any, the longest, the first
-/// past 32 or 44 bits, or the first that a descriptor of a compressed cluster cannot hold.
+/// Returns the encoding of a gap in clusters that ends near a round host offset: 1, 3 or 255 times a power of two. The
+/// power is random, 2^56 (the longest), 2^32, 2^44, or the first host offset that the descriptor of a compressed
+/// cluster cannot hold.
 fn interesting_far_gap(geometry: &Geometry, entropy: &mut Entropy) -> [u8; 2] {
     let cluster_bits = geometry.cluster_size.bits();
     let offset_bits = match entropy.below(5) {
@@ -186,7 +187,8 @@ pub(super) fn payload(program: &mut Program, context: &mut MutationContext) -> b
     program.operations[at] != before
 }
 
-/// The share of changes after which the disk is a large one. Several fields must change together for it.
+/// One change of the prologue in this many makes the disk a large one. It changes several fields together, because one
+/// field alone does not make a large disk.
 const TO_LARGE_ONE_IN: u64 = 12;
 /// The usual sizes of grains and of blocks, and a size between them, as the prologue has them.
 const USUAL_BITS: [u8; 3] = [16, 19, 21];

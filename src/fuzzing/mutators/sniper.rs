@@ -1,9 +1,10 @@
 //! Aims at one or two entries of the images of a program, in any layer: those that the engine under test has accessed
 //! in a run of the program. If nothing is known about its accesses, the mutation has our walker walk the images, and
-//! aims at those that it reads. Sometimes it aims at others. If the target has attacks, it appends an attack that
-//! patches such an entry, sets a trap on it or lets a read of it fail. If an engine writes, it appends a request to
-//! change the first cluster that the entry maps. Otherwise, and sometimes in that target, it changes an operand of the
-//! operation that wrote the entry. A target that asks engines nothing has aims of its own.
+//! aims at those that it reads. Sometimes it aims at entries that were not accessed. If the target has attacks, it
+//! appends an attack that patches such an entry, sets a trap on it or lets a read of it fail. If an engine writes, it
+//! appends a request to change the first cluster that the entry maps. Otherwise, and sometimes in that target, it
+//! changes an operand of the operation that wrote the entry. In a target that asks engines nothing, it aims at
+//! refcounts.
 //!
 //! It runs only programs that were run before without a finding, so no mutation ends the process or hangs.
 
@@ -28,9 +29,10 @@ const REFUSED_ONE_IN: u64 = 4;
 const ON_READS_ONE_IN: u64 = 6;
 /// One entry of this many is one that was not read, in targets whose engines may use such entries in other images.
 const UNREAD_ONE_IN: u64 = 4;
-/// One mutation of this many of an image that is damaged already aims by a walk of our walker.
+/// If the image is damaged already, one mutation in this many aims at the entries that our walker reads, and not at
+/// those that the engine has accessed.
 const WALK_ONE_IN: u64 = 2;
-/// Most traps and failing reads act at one of the first reads of the entry.
+/// Most traps and failing reads act at one of this many first reads of the entry.
 const FEW_READS: u64 = 4;
 
 pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bool {
@@ -156,8 +158,9 @@ fn rewrite(program: &mut Program, target: &Watched, context: &mut MutationContex
 /// One entry with operations of this many changes the structures themselves.
 const PLACEMENT_ONE_IN: u64 = 4;
 
-/// Aims at refcounts, in a target that asks engines nothing and judges only these: changes an operation whose clusters
-/// an entry counts, or a field of the prologue that places the refcount structures. It runs the program, and no engine.
+/// Aims at refcounts, in a target that asks engines nothing and judges only refcounts: changes an operation whose
+/// clusters an entry counts, or a field of the prologue that places the refcount structures. It runs the program, and
+/// no engine.
 fn refcounts(program: &mut Program, watch: &mut Watch, context: &mut MutationContext) -> bool {
     let entries = watch.refcounts(program, context.limits);
     let Some(entry) = choose_entry(&entries, context) else { return placement(program, context) };

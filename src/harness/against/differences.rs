@@ -48,7 +48,7 @@ impl Other<'_> {
         disagreement_with(error, self.oracle, "open", ("refused", "opened"), detail)
     }
 
-    /// Returns the violation of a walk that ends with an error of the engine alone.
+    /// Returns the violation of a walk that fails in the engine, while the other implementation maps the whole disk.
     pub(crate) fn walks_alone(&self, error: &str) -> Box<Violation> {
         let detail = format!("{} maps all of the disk, and the walk ends: {error}", self.name);
         disagreement_with(error, self.oracle, "walk", ("an answer", "an error"), detail)
@@ -108,7 +108,8 @@ fn kind_at(extents: &[Extent], at: u64) -> &'static str {
     found.map_or("unmapped", |extent| Mapping::kind(&extent.mapping))
 }
 
-/// Returns extents with the mappings that `mapping_of` makes of theirs, and those that continue each other as one.
+/// Fills `merged` with `extents`, and replaces each mapping by the result of `mapping_of`. Extents that then continue
+/// each other become one.
 pub(crate) fn merged(
     extents: &[Extent],
     mapping_of: impl Fn(Mapping) -> Mapping,

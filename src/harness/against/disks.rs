@@ -1,8 +1,8 @@
-//! Compares the answers of two engines about one disk: its size, its extents, its statuses where an engine has no other
-//! map, its bytes, and the reports about the image.
+//! Compares the answers of two engines about one disk: its size, its extents, its statuses if an engine does not report
+//! extents, its bytes, and the reports about the image.
 //!
-//! Does not compare statuses of two engines without maps, data beyond 4 MiB of a disk and inside of large holes, the
-//! numbers of faults that a check finds, and the text of an error.
+//! Does not compare: statuses, if neither engine reports extents; data beyond the first 4 MiB, and the inside of large
+//! holes; the numbers of faults that a check finds; the text of an error.
 
 use std::ops::Range;
 

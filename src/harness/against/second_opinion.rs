@@ -57,7 +57,7 @@ pub trait SecondOpinion: Debug {
         Ok(())
     }
 
-    /// Checks the files that an engine has written and closed, before their disk is judged as that of any image: by
+    /// Checks the files that an engine has written and closed. Their disk is compared later, as that of any image. By
     /// default, there is nothing to check.
     ///
     /// Returns false if they are not judged, because they are too large, or it costs too much in this run.
@@ -69,8 +69,8 @@ pub trait SecondOpinion: Debug {
         Ok(true)
     }
 
-    /// Carries out the requests of `case`, too, and compares the disk with that of `files`, which the engine has
-    /// written: by default, it does not.
+    /// Carries out the requests of `case` with the other implementation, and compares the resulting disk with that of
+    /// `files`, which the engine has written. By default, does nothing.
     ///
     /// # Errors
     /// As for [`SecondOpinion::judge`].

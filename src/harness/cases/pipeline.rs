@@ -29,7 +29,7 @@ pub enum Checks {
     AfterEach,
 }
 
-/// One value of `rng_seed` of this many has the images of its programs verified after every change.
+/// For 1 in this many values of `rng_seed`, the images of a program are verified after every change.
 const CHANGES_ONE_IN: u32 = 32;
 
 impl Checks {
@@ -38,7 +38,7 @@ impl Checks {
         if each { Self::AfterEach } else { Self::default() }
     }
 
-    /// Returns the checks of the programs with this `rng_seed`: a draw becomes its result.
+    /// Returns the checks for programs with this `rng_seed`: the seed decides which ones replace [`Checks::Drawn`].
     pub fn of_seed(self, rng_seed: u16) -> Self {
         // The products of adjacent seeds are spread over all values.
         let mixed = u32::from(rng_seed).wrapping_add(1).wrapping_mul(0x9E37_79B9);

@@ -10,7 +10,7 @@ use crate::disk::error::StorageError;
 use crate::disk::offsets::GuestOffset;
 use crate::processes::ProcessEnd;
 
-/// The end of a process in place of its answers.
+/// The end of a process that should have answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineEnd {
     /// How the process ended.
@@ -25,8 +25,8 @@ pub enum EngineError {
     /// The engine has no answer to questions of this kind, for any image.
     #[error("no answer")]
     NoAnswer,
-    /// The process that should have answered has ended, and the image has ended it. That is a violation, even if no
-    /// oracle finds one.
+    /// The process that should have answered has ended because of the image. That is a violation, even if no oracle
+    /// finds one.
     #[error("the process has ended: {}", .0.process.name())]
     Ended(Box<EngineEnd>),
     /// The harness could not give the image to the engine: its files are too large for a folder, say. If an opening

@@ -273,7 +273,7 @@ pub enum Request<'b> {
         /// The change.
         change: BitmapChange,
     },
-    /// Writes all changes to the file, and has it keep them in a power cut
+    /// Writes all changes to the file, and makes them survive a power cut
     /// ([`ChainFile::flush`](crate::harness::files::chain::ChainFile::flush)).
     Flush,
 }

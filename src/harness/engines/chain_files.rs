@@ -65,7 +65,7 @@ impl ChainFiles {
         let places = BTreeSet::from([place(), std::env::temp_dir()]);
         for entry in places.into_iter().flat_map(fs::read_dir).flatten().flatten() {
             if entry.file_name().to_string_lossy().starts_with(&prefix) {
-                // A folder that cannot be deleted stays: the place is a temporary one.
+                // A folder that cannot be deleted stays. It does no harm in a place for temporary files.
                 let _ = fs::remove_dir_all(entry.path());
             }
         }

@@ -15,7 +15,7 @@ use crate::harness::engine::{EngineQuestion, ErrorKind};
 
 /// The longest line of a command.
 const MAX_LINE_BYTES: usize = 64 << 10;
-/// The largest number of extents in an answer: more than a disk of a program has cells.
+/// The largest number of extents in an answer. The disk of a program has fewer cells.
 const MAX_ANSWER_EXTENTS: usize = 1 << 24;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

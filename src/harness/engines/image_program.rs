@@ -192,7 +192,7 @@ impl ProgramDisk<'_> {
         self.chain.format()
     }
 
-    /// Asks the program, unless the image has ended a process.
+    /// Asks the program. If one of its processes has already crashed or hung on this image, returns an error instead.
     fn ask<T>(&self, ask: impl FnOnce(&ImageCommands<'_>) -> Answer<T>) -> Answer<T> {
         if self.has_ended.get() {
             return Err(EngineError::untyped("the process has ended"));
@@ -243,14 +243,14 @@ impl ProgramDisk<'_> {
             answer?;
             self.whole = Some(extents);
         }
-        // It is there.
+        // The map has just been stored.
         Ok(self.whole.as_deref().unwrap_or_default())
     }
 
     /// Has the program write the disk to a raw file, unless its map has too many data.
     ///
-    /// A program that cannot read a part of the disk writes nothing, also about the other parts. So an error refuses
-    /// the image. If the map fails, too, that is the answer, and nothing is read.
+    /// A program that cannot read a part of the disk writes no file at all. So an error refuses the image. If the map
+    /// fails, too, its error is the answer, and nothing is read.
     fn convert_small(&mut self) -> Answer {
         let is_mapped = match self.data_bytes() {
             Ok(bytes) if bytes > MAX_RAW_DATA_BYTES => return Ok(()),
@@ -287,7 +287,7 @@ impl OpenDisk for ProgramDisk<'_> {
             return Err(EngineError::NoAnswer);
         }
         if length == 0 {
-            // qemu-img prints a record of 0 bytes.
+            // qemu-img would print a record of 0 bytes, but an empty window has no extents.
             return Ok(());
         }
         let is_whole = length == self.size_bytes;

@@ -236,8 +236,8 @@ impl Chain {
         self.written().map_or(0, WrittenFiles::changes)
     }
 
-    /// Returns the files as a cut could have left them while the engine made the changes behind the first `changes`.
-    /// Returns `None` if it has made none.
+    /// Returns the files that a cut could leave after at least one change beyond the first `changes`; `None` if there
+    /// is no such change.
     pub(crate) fn after_cut_since(
         &self,
         changes: usize,

@@ -201,7 +201,7 @@ impl AccessTrace {
         *self = Self { accesses: std::mem::take(&mut self.accesses), ..Self::default() };
     }
 
-    /// Adds an access, if there is room. Several threads are noticed in any case.
+    /// Adds an access, if there is room. In any case, records whether several threads make accesses.
     fn add(&mut self, access: FileAccess) {
         let here = thread::current().id();
         self.has_several_threads |= *self.thread.get_or_insert(here) != here;

@@ -68,8 +68,8 @@ impl WrittenFiles {
         self.lock().log.as_ref().map_or(0, WriteLog::changes)
     }
 
-    /// Returns the files that a cut could have left while the changes behind the first `changes` happened, if there are
-    /// any.
+    /// Returns the files that a cut could leave after at least one change beyond the first `changes`; `None` if there
+    /// is no such change.
     pub(crate) fn cut_since(
         &self,
         changes: usize,
@@ -124,7 +124,7 @@ impl WrittenFile {
         })
     }
 
-    /// Writes `bytes` at `offset`. The file grows to their end, if there are any.
+    /// Writes `bytes` at `offset`. If they end past the end of the file, the file grows. Empty `bytes` change nothing.
     pub(crate) fn write_at(&self, offset: HostOffset, bytes: &[u8]) -> Result<(), StorageError> {
         if bytes.is_empty() {
             return Ok(());

@@ -5,8 +5,8 @@
 //! second layer decides, up to its end, and so on. That is all.
 //!
 //! # Arithmetic
-//! The build chooses host offsets that fit into an entry, 56 bits, and a disk ends before 2^63: no offset of a piece
-//! saturates.
+//! The build chooses host offsets that fit into the 56 bits of an entry, and a disk ends before 2^63. So no offset of a
+//! piece saturates.
 
 mod pieces;
 
@@ -136,7 +136,8 @@ impl Model {
         self.visible_in(guest..guest.saturating_add(1)).next()
     }
 
-    /// Returns the content behind the stamps of the compressed clusters in a part of the disk, without the last zeros.
+    /// Returns the bytes that follow the stamp in each compressed cluster of a part of the disk, without trailing
+    /// zeros.
     pub fn compressed_content(&self, part: &Visible, content: CompressedContent) -> &[u8] {
         match content {
             CompressedContent::Shape(shape) => shape.behind_stamp(part.cluster_size),
@@ -168,7 +169,7 @@ impl Model {
     }
 
     /// Returns the visible part from `guest` on. Layers are consulted from the top down, each up to its end. `found`
-    /// holds the index of an earlier piece in each layer.
+    /// holds the index in each layer of a piece that does not begin after `guest`: the search starts there.
     #[inline]
     fn visible_from(&self, guest: u64, found: &mut [usize]) -> Visible {
         let layers = &self.layers[..self.live];

@@ -1,7 +1,9 @@
-//! The report of an engine about an image agrees with the program: the names of the files below it and of the data
-//! file, and the number of snapshots and bitmaps; and an engine's own check finds nothing wrong with a valid image.
-//! Does not check fields that the engine does not state, nor the check of an image whose refcounts are out of date or
-//! that is marked as dirty or corrupt; and it asks for a check in a share of the runs.
+//! The engine's report about an image agrees with the program: the names of the backing files and of the data file, and
+//! the numbers of snapshots and bitmaps. The engine's own check finds nothing wrong with a valid image; the oracle asks
+//! for it in a share of the runs.
+//!
+//! Does not check: fields that the engine does not state; the check of an image whose refcounts are out of date, or
+//! that is marked as dirty or corrupt.
 
 use crate::base::features::{Feature, FeatureSet};
 use crate::harness::cases::case::Case;

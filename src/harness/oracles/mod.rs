@@ -53,8 +53,8 @@ impl From<&'static str> for Oracle {
 pub struct Violation {
     /// The name of the oracle.
     pub oracle: &'static str,
-    /// True if the oracle's questions follow from the checksum of the input. Then of two inputs that do the same, one
-    /// may show the bug and the other not.
+    /// True if the oracle's questions follow from the checksum of the input. Then one of two inputs with the same
+    /// behaviour may show the bug, and the other one may not.
     pub drawn: bool,
     /// The field in which the answers disagree.
     pub field: &'static str,
@@ -92,7 +92,7 @@ impl Violation {
         }
     }
 
-    /// Returns the words of the fingerprint, if it has no others.
+    /// Returns the four words of the fingerprint, if it does not also contain the text of an error.
     pub(crate) fn words(&self) -> Option<[&'static str; 4]> {
         let words = [self.oracle, self.field, self.expected, self.actual];
         self.error.is_none().then_some(words)

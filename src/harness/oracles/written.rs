@@ -36,7 +36,8 @@ const ORACLE: &str = "written";
 
 /// The largest disk that is compared whole, in bytes.
 const MAX_WHOLE_BYTES: u64 = 1 << 20;
-/// A comparison of small disks has as many bytes on average, or fewer: the input decides which are compared whole.
+/// In some comparisons, which the input selects, a small disk is compared whole: on average, at most this number of
+/// bytes per comparison.
 const WHOLE_MEAN_BYTES: u64 = 32 << 10;
 /// The bytes on each side of an edge that are compared.
 const EDGE_BYTES: u64 = 512;
@@ -112,7 +113,7 @@ pub trait ExpectedDisk {
     fn expect(&self, start: GuestOffset, actual: &[u8], expected: &mut [u8]);
 }
 
-/// The bytes of a disk that are compared beyond those around its edges.
+/// The bytes that are compared in addition to those around the edges of a disk ([`ExpectedDisk::add_edges`]).
 #[derive(Debug)]
 pub enum BeyondEdges<'e> {
     /// The stream decides: the whole disk if it is small, or some windows.

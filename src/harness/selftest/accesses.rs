@@ -90,8 +90,8 @@ pub(super) fn check(create: &dyn Fn() -> Box<dyn Engine>) -> Vec<AccessCheck> {
     checked.filter(|it| !it.writing || it.measured != Some(AccessOrder::NoAccesses)).collect()
 }
 
-/// Builds the plain images, and those of some generated programs, that an engine with these claims knows. Each harness
-/// holds those of one program.
+/// Builds the plain images and the images of some generated programs, each in its own harness. Returns those that an
+/// engine with these claims supports.
 fn images_within(claims: &Claims) -> Vec<Harness> {
     let plain = plain_images().filter_map(|image| assemble(&image.text()).ok());
     let programs = plain.chain((0..GENERATED).map(|seed| generate_any(seed, PROGRAM_OPERATIONS)));
@@ -293,7 +293,7 @@ mod tests {
         let unordered = |opened| if opened % 3 == 0 { vec![8, 4] } else { vec![4, 8] };
         assert_eq!(measured(unordered), (AccessOrder::Unordered, false, true));
         assert_eq!(measured(|opened| vec![opened]), (AccessOrder::Random, false, true));
-        // A cache from run to run.
+        // An engine that keeps a cache from run to run.
         let first_only = |opened| if opened == 0 { vec![4] } else { vec![] };
         assert_eq!(measured(first_only), (AccessOrder::Random, false, true));
         let of_threads = checked(|_| vec![4], AccessFeedback::Ordered, true);

@@ -144,7 +144,8 @@ impl ReadingJudge {
         }
         plan.push(EngineQuestion::Report(ReportKind::Info));
         plan.extend(checks.then_some(EngineQuestion::Report(ReportKind::Check)));
-        // A read of the files fails. An engine that reads them in another process does not notice.
+        // The oracle of failing reads asks these questions. An engine in another process reads the files itself, so its
+        // reads do not fail.
         plan.extend([EngineQuestion::Open, EngineQuestion::Map(Window::ALL)]);
         if !maps {
             oracles::data::edges::plan(model, |_| true, plan);
@@ -329,12 +330,13 @@ fn drawn_stop(whole: &[Extent], entropy: &mut Entropy) -> usize {
     1 + entropy.below(whole.len() as u64) as usize
 }
 
-/// Returns a stream of its own, so that the choices of the other oracles stay as they are.
+/// Returns a separate stream for one oracle, which does not change the choices of the other oracles.
 fn own_stream(entropy: &Entropy) -> Entropy {
     Entropy::new(!entropy.state())
 }
 
-/// Returns the index of the snapshot that is judged, and a stream of its own; `None` if there are no snapshots.
+/// Returns the index of the snapshot that is judged, and a separate stream for its oracle; `None` if there are no
+/// snapshots.
 fn drawn_snapshot(model: &Model, entropy: &mut Entropy) -> Option<(usize, Entropy)> {
     let snapshots = model.snapshot_count();
     if snapshots == 0 {

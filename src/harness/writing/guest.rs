@@ -171,7 +171,7 @@ impl GuestDisk {
         &self.now.unsettled
     }
 
-    /// Reports whether the first bytes of a guest range are those of the last request that has written them.
+    /// Reports whether the first bytes of a guest range read back as the last request has written them.
     pub(super) fn has_written(&self, range: &Range<u64>, read: &mut GuestRead) -> bool {
         let (Some(GuestChange::Written(write)), _) = self.now.changes.at(range.start) else {
             return false;
@@ -380,7 +380,8 @@ impl ExpectedDisk for ChangedDisk<'_> {
 /// Fills `into` with the bytes of a write from a guest offset on. Each write has other bytes at each offset.
 fn written_bytes(write: u32, guest: u64, into: &mut [u8]) {
     const BLOCK: u64 = PATTERN_BLOCK_BYTES as u64;
-    // The numbers of the write and of the block come from both ends: they do not meet.
+    // The number of the write fills the bits from the top, and the number of the block those from the bottom, so the
+    // two do not overlap.
     let of_write = u64::from(write).reverse_bits();
     let block_at = |at: u64| pattern_block(of_write ^ (at / BLOCK));
     // Bytes up to the first whole block of the disk, whole blocks, and the rest.

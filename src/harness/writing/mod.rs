@@ -86,7 +86,7 @@ impl JudgeCase for WriterJudge {
         case: &Case,
     ) -> OracleResult<CaseEnd> {
         if case.images.top().format != ImageFormat::Qcow2 {
-            // Only qcow2 images have requests, and a recount of their own.
+            // Programs make requests only for qcow2 images, and only these can be recounted.
             return Ok(CaseEnd::Unsupported);
         }
         run.observer.begin(State::Write);
@@ -103,7 +103,7 @@ impl JudgeCase for WriterJudge {
         run: &mut CaseRun,
         case: &Case,
     ) -> OracleResult {
-        // The other implementation would only say the same of a file with a known finding.
+        // If the file has a known finding, the other implementation would only report the same fault.
         match (run.verdicts.met(), &self.written) {
             ([], Some(left)) => opinion.judge_left(engine, case, left, run.verdicts),
             _ => Ok(()),

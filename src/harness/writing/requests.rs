@@ -185,7 +185,7 @@ impl WriterJudge {
         wanted: &NewImage,
         verdicts: &mut Verdicts,
     ) -> OracleResult<bool> {
-        // With another geometry, the other oracles would find the same in their words.
+        // If the geometry is wrong, the other oracles do not run: they would only report the same fault in other words.
         let mut steps = FileSteps::new(verdicts, written::in_file);
         let has_geometry = steps.each(|set_aside| check_geometry(files, wanted, set_aside))?;
         Ok(has_geometry && !self.closed(files, verdicts)?.has_harm)

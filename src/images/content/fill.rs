@@ -4,7 +4,7 @@
 //! Some clusters of more than 64 KiB are deep: they have data behind their first 64 KiB, where other clusters have only
 //! zeros and a stamp at the end. So a reader that drops these bytes is found. Beside the stamps at its edges, a deep
 //! cluster has a stamp at the start of each of its parts, and fill in its first and in its last 64 KiB. A part has 64
-//! KiB, or a 32nd of a larger cluster, so that the cost of a cluster is bounded.
+//! KiB. In a cluster of more than 2 MiB, it is a 32nd of the cluster, which bounds the cost of the cluster.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -82,16 +82,16 @@ impl DeepCluster {
         self.cluster_bytes - DEEP_TAIL_BYTES
     }
 
-    /// Returns the offset in the cluster of the fill of its tail, and this fill. `guest` is the first byte of the
-    /// cluster.
+    /// Returns the offset in the cluster at which the fill of its tail begins, and the bytes of this fill. `guest` is
+    /// the first byte of the cluster.
     pub fn tail_fill(self, guest: GuestOffset, write: WriteNumber) -> (u64, &'static [u8]) {
         let part: Range<usize> = between_stamps(&(0..MAX_FILL_BYTES));
         let tail = fill(guest + self.tail_at(), write, part);
         (self.tail_at() + STAMP_BYTES as u64, tail)
     }
 
-    /// Returns the offsets in the cluster of two short reads: a stamp inside, which is another one in each cluster, and
-    /// bytes of the tail. Each read has the length of a stamp.
+    /// Returns the offsets in the cluster of two short reads: one of an inner stamp, whose position changes from
+    /// cluster to cluster, and one of bytes of the tail. Each read has the length of a stamp.
     pub fn probes(self, guest: GuestOffset) -> [u64; 2] {
         let parts = self.cluster_bytes / self.part_bytes;
         let nth = guest.get() / self.cluster_bytes % (parts - 1);

@@ -1,6 +1,6 @@
 //! Guest data without stamps: bytes of the program, a repeated piece, or entries that look like those of a table of the
 //! image. They are the same in every cluster of a write, so they prove no mapping. But they reach code that looks at
-//! the bytes: of readers that guess formats, of writers that look for zeros and repeats.
+//! the bytes, in readers that guess formats and in writers that look for zeros and repeats.
 
 use crate::disk::clusters::ClusterSize;
 

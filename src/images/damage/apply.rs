@@ -1,8 +1,9 @@
 //! Applies attacks to the files of a program, and names the places of damaged images at which every reader must refuse.
 //!
 //! # Arithmetic
-//! The value of an attacked field wraps, so that a field near its largest value can become a small one. An offset past
-//! the end of the file is held at the last cluster boundary of 64 bits, and a file is cut to no less than 0 bytes.
+//! The value of an attacked field wraps, so that a field near its largest value can become a small one. An attack that
+//! points past the end of the file points at most to the last cluster boundary below 2^64. A cut of more bytes than the
+//! file has leaves an empty file.
 
 use std::ops::Range;
 

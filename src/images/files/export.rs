@@ -15,7 +15,7 @@ use super::image::Image;
 /// The treatment of allocated clusters without content. A raw file that has holes keeps them in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Holes {
-    /// They stay holes of the file. qemu-img may then report that data read as zeros.
+    /// They stay holes of the file. For such data, qemu-img may then print the flag `zero`.
     #[default]
     Keep,
     /// The export writes every byte up to the end of the file, so that `zero` is comparable (QEMU `block/qcow2.c`,

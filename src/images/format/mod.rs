@@ -50,9 +50,9 @@ pub struct BuildBuffers {
 pub struct CreateOption {
     /// The name.
     pub name: &'static str,
-    /// The values. One that is more frequent occurs several times.
+    /// The values. A value that is drawn more often occurs several times.
     pub values: &'static [&'static str],
-    /// The value for a large disk, whose file would be as large with others.
+    /// The value for a large disk, if another value would make the file as large as the disk.
     pub of_large_disk: Option<&'static str>,
 }
 
@@ -143,7 +143,7 @@ pub trait ImageDrawer: Sync {
         true
     }
 
-    /// Reports whether data of a cluster that look like a footer would be taken for the image's own.
+    /// Reports whether data of `cluster` that look like a footer would pass for the footer of the image.
     fn misleads(&self, file: &FilePlan, cluster: GuestCluster) -> bool {
         let _ = (file, cluster);
         false
@@ -165,8 +165,8 @@ pub trait ImageDrawer: Sync {
     /// Returns the first rule that an image breaks; `None` if it keeps all of them. Each file is a valid raw image.
     fn broken_at_open(&self, image: &Image) -> Option<BrokenRule>;
 
-    /// Calls `take` with the entries of an image that break a rule. The image breaks none as a whole. For qcow2, only
-    /// the entries that an attack has changed are judged, and not by this function.
+    /// Calls `take` with the entries of an image that break a rule. The image as a whole breaks no rule. For qcow2,
+    /// another function judges the entries, and only those that an attack has changed.
     fn broken_entries(&self, image: &Image, take: &mut dyn FnMut(BrokenEntry));
 
     /// Returns the first rule that a file beside the image breaks; `None` if it keeps all of them, or if the rules do
@@ -231,8 +231,7 @@ pub trait ImageDrawer: Sync {
         FormatMessages::NONE
     }
 
-    /// Returns the bytes around the payload of each block of an image that stores all of them compressed; `None` for
-    /// other images.
+    /// Returns the bytes around the payload of each block, if the image stores all blocks compressed; `None` otherwise.
     fn payload_frame(&self, file: &FilePlan) -> Option<PayloadFrame> {
         let _ = file;
         None
@@ -244,8 +243,8 @@ pub trait ImageDrawer: Sync {
         wanted
     }
 
-    /// Returns the plan of the files of an image that has one more file beside it; `None` if it has the largest number,
-    /// or if the format has no such files.
+    /// Returns the plan of the files of an image with one more file beside it; `None` if the image already has the
+    /// largest number of files, or if the format has no such files.
     fn plan_with_extent(&self, plan: &ImagePlan, extent: ExtentPlan) -> Option<FilePlan> {
         let _ = (plan, extent);
         None

@@ -1,8 +1,8 @@
 //! The image that a program builds: the mapping of clusters, and the bytes that encode it.
 //!
 //! [`Builder`] is a writer of qcow2, reduced to the mapping. It is total: an operation that is not possible (the file
-//! is full, a count is at its maximum) has no effect, and returns that. Building the image's bytes does not change
-//! the builder, so a program can be built and verified at any point.
+//! is full, a count is at its maximum) has no effect, and its return value says so. Building the image's bytes does not
+//! change the builder, so a program can be built and verified at any point.
 
 mod builder;
 mod encoding;

@@ -266,8 +266,8 @@ impl L1 {
         &self.tables
     }
 
-    /// Becomes a table as long as `original`, without a place. It has the first `kept` of the entries that are not
-    /// empty.
+    /// Replaces this table by a copy of `original` without a place. The copy has the same length, and the first `kept`
+    /// of the entries that are not empty.
     pub fn copy_entries(&mut self, original: &Self, kept: usize) {
         (self.place, self.entries) = ((0, 0), original.entries);
         self.tables.clear();

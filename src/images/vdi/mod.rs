@@ -1,5 +1,5 @@
-//! VDI images: the bytes of a file that follows the decisions of the builder of qcow2 images, the attacks of known
-//! meaning, and the rules of refusal. All numbers are little-endian.
+//! VDI images: the bytes of the file, in which the builder of qcow2 images has placed the blocks; the attacks of known
+//! meaning; and the rules by which readers refuse images. All numbers are little-endian.
 
 pub(in crate::images) mod facts;
 

@@ -126,7 +126,8 @@ pub struct MetadataPlan {
     pub size_bytes: u64,
 }
 
-/// An item: its identifier, its flags, and its bytes. Only the first ones, the length, belong to the item.
+/// An item: its identifier, its flags, its bytes as two numbers, and its length. Bytes past the length do not belong to
+/// the item.
 type Item = (Guid, u32, (u64, u64), u32);
 
 impl MetadataPlan {

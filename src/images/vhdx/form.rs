@@ -26,7 +26,8 @@ const GAP_BYTES: u64 = OFFSET_UNIT_BYTES;
 const HEADER_SECTION_BYTES: u64 = OFFSET_UNIT_BYTES;
 /// The number of bytes that follow the last structure in a file that is longer than necessary.
 pub const SPARE_FILE_BYTES: u64 = 3 * OFFSET_UNIT_BYTES;
-/// The first host offset of no block. The block allocation table could name larger ones, but files end before 2^63.
+/// The end of the host offsets that a block may have. The block allocation table could name larger ones, but files end
+/// before 2^63.
 const MAX_HOST_BYTES: u64 = (1 << 56) - (1 << 40);
 
 /// The largest block has 256 MiB.

@@ -1,4 +1,4 @@
-//! VHDX images: the bytes of a file that follows the decisions of the builder of qcow2 images.
+//! VHDX images: the bytes of the file, in which the builder of qcow2 images has placed the blocks.
 
 mod encoding;
 pub(in crate::images) mod facts;

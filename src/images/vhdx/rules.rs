@@ -388,13 +388,13 @@ pub(super) fn broken_entries(image: &Image, take: &mut dyn FnMut(BrokenEntry)) {
             6 => {
                 // The bytes that the file has can be read.
                 let there = end.saturating_sub(start);
-                // QEMU takes the index for the number of the block, and the last block may be cut.
+                // QEMU uses the index of the entry as the number of the block. The last block may be cut.
                 let before = index.wrapping_mul(place.block);
                 let required = place.size.wrapping_sub(before).min(place.block);
                 if there < required || there == 0 {
                     broken(VHDX_PAST_END, there);
                 }
-                // QEMU takes the number of stored blocks so far for the index, and leaves out those of bitmaps.
+                // To leave out entries of sector bitmaps, QEMU uses the number of stored blocks so far as the index.
                 let over = |region: &_| overlap(*region, (start, place.block));
                 if !is_bitmap(stored) && place.regions.iter().any(over) {
                     broken(VHDX_OVERLAP, 0);

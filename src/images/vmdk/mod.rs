@@ -1,5 +1,5 @@
-//! VMDK images: the bytes of files that follow the decisions of the builder of qcow2 images, in one file or in a
-//! descriptor and the files of its extents.
+//! VMDK images: the bytes of the files, in which the builder of qcow2 images has placed the clusters. An image is one
+//! file, or a descriptor and the files of its extents.
 
 mod descriptor;
 mod encoding;
@@ -205,7 +205,8 @@ fn draw_create_options(disk: NewDisk, below: DrawBelow<'_>) -> DrawnOptions {
     DrawnOptions { text, is_stream: kind == "streamOptimized" }
 }
 
-/// Returns the plan of the files of an image that has one more file beside it; `None` if it has the largest number.
+/// Returns the plan of the files of an image with one more file beside it; `None` if the image already has the largest
+/// number of files.
 fn plan_with_extent(plan: &ImagePlan, wanted: ExtentPlan) -> Option<FilePlan> {
     let grain = plan.geometry.cluster_size;
     let form = match wanted.form {

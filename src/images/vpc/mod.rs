@@ -1,5 +1,5 @@
-//! VHD images, which QEMU calls vpc: the variety, and the bytes of a file that follows the decisions of the builder of
-//! qcow2 images.
+//! VHD images, which QEMU calls vpc: the variety, and the bytes of the file, in which the builder of qcow2 images has
+//! placed the blocks.
 
 mod encoding;
 pub(in crate::images) mod facts;
@@ -54,7 +54,8 @@ impl ImageDrawer for Drawer {
         false
     }
 
-    /// A VHD image must not begin with data that looks like its footer, nor end with them if it has no footer there.
+    /// A VHD image must not begin with data that look like a footer. If it has no footer at its end, it must not end
+    /// with such data, either.
     fn misleads(&self, file: &FilePlan, cluster: GuestCluster) -> bool {
         let form = VpcForm::of(file);
         match form.is_fixed() {
@@ -231,7 +232,8 @@ fn entries(builder: &Builder, mapped: &[MappedCluster]) -> u64 {
     builder.covered_clusters(mapped).saturating_add(builder.spare_l1_entries())
 }
 
-/// Returns the footer. A creator whose geometry states the size gives way to another one if no geometry is exact.
+/// Returns the footer. If the creator states the size by the geometry, and no geometry is exact, another creator takes
+/// its place.
 fn footer(builder: &Builder, header_offset: Option<u64>) -> [u8; FOOTER_BYTES] {
     let (plan, form) = (builder.plan(), VpcForm::of(&builder.plan().file));
     let exact = encoding::exact_geometry(plan.size_bytes / SECTOR_BYTES);

@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn a_stream_follows_the_bytes() {
         let (mut choices, mut beyond) = (ByteChoices::new(&[7], Entropy::new(9)), Entropy::new(9));
-        // A number of which only a part is there is one of the stream.
+        // If too few bytes are left for a number, the number comes from the stream.
         assert_eq!(choices.word(), Choices::word(&mut beyond));
         assert!(choices.unused().is_empty());
         assert!((0..100).all(|_| choices.below(10) == beyond.next_u64() % 10));

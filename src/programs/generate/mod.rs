@@ -216,8 +216,8 @@ pub(crate) fn writing_begins() -> Operation {
     Operation::WriteAt { at: At::default(), inside: Inside::default(), length: Gap::default() }
 }
 
-/// Gives a program the operations that only images with extents have: in half of the programs, all overlays have the
-/// format of the base; a third of the images have files beside them.
+/// Gives a program the operations that only images with extents have. In half of the programs, all overlays have the
+/// format of the base. A third of the images have files beside them.
 pub fn vary_extents(program: &mut Program, entropy: &mut Entropy) {
     let keep_format = entropy.one_in(2);
     let mut varied = Vec::with_capacity(program.operations.len());
@@ -254,12 +254,12 @@ pub(super) fn add_extents(operations: &mut Vec<Operation>, choices: &mut impl Ch
     }
 }
 
-/// The name of the operation that few programs have, and their share: tools that read every count of a file take long
-/// after it, and file systems cannot hold most of its files.
+/// The name of the operation that leaves a far gap. Only 1 in [`FAR_ONE_IN`] programs has it: tools that read every
+/// count of the file take long, and file systems cannot hold most of these files.
 const FAR: &str = "reserve_far";
 pub(super) const FAR_ONE_IN: u64 = 16;
 
-/// Returns the index of its opcode in [`opcodes`].
+/// Returns the index of the opcode of [`FAR`] in [`opcodes`].
 fn far_index() -> usize {
     opcodes().position(|(_, name)| *name == FAR).unwrap_or_default()
 }

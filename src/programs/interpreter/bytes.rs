@@ -77,7 +77,7 @@ mod tests {
         let [(_, one), (_, other)] = &strings(&long, Limits::WALKED)[..] else { panic!() };
         assert_eq!(*one, "é".repeat(511));
         assert_eq!(*other, format!("{}~2", "é".repeat(510)));
-        // Without a unique string, the name is the number.
+        // The third bitmap finds no unique string, so its name is made of its number.
         let taken = [name(b"a"), name(b"a~3"), name(b"a")].concat();
         assert_eq!(strings(&taken, Limits::WALKED).len(), 2);
     }

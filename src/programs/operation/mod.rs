@@ -241,9 +241,8 @@ operations! {
         /// The number of additional entries of the L1 table.
         l1: Gap,
     } is Arranges, plainer [];
-    /// Lays an empty image in the same format on top of the current one, which becomes its parent, if the format has
-    /// parents of its own.
-    /// Later operations change the new image.
+    /// Lays an empty image in the same format on top of the current one, which becomes its parent. No effect if the
+    /// format has no parents of its own. Later operations change the new image.
     24 "overlay_vmdk" OverlayInFormat {
         /// The size of a grain.
         cluster_bits: ClusterBits,

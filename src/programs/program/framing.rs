@@ -278,7 +278,8 @@ mod tests {
             let decoded = Program::decode(&encoded);
             assert_eq!(decoded.encode(), encoded);
             assert_eq!(decoded.to_string(), program.to_string());
-            // Reframing changes no program that is framed, and keeps all other operations in their order.
+            // Reframing does not change a framed program. In any program, it keeps the order of all operations but
+            // data.
             reframe(&mut program.operations);
             assert_eq!(Program::decode(&program.encode()), program);
             let mut again = program.clone();

@@ -17,7 +17,7 @@ const UNKNOWN_ENCODINGS: u8 = 240;
 /// A decoded program. Its `Debug` output is its text, which assembles to the same program.
 ///
 /// Test frameworks make programs by [`Arbitrary`]: `libfuzzer_sys::fuzz_target!(|program: Program| …)`, or
-/// `bolero::check!().with_arbitrary::<Program>()`. Without a framework, random bytes of a fixed seed do:
+/// `bolero::check!().with_arbitrary::<Program>()`. Without a framework, use random bytes from a fixed seed:
 ///
 /// ```
 /// use arbitrary::{Arbitrary, Unstructured};

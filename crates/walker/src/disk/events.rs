@@ -1,6 +1,6 @@
-//! The lists of events in a run, of the states in which they happen, of rare events, and of the classes of walks.
-//! Each value has a name and an index. The lists are about all formats: the drawer of a format has those of its rare
-//! events that happen in no other format.
+//! The lists of events in a run, of the states in which they happen, of rare events, and of the classes of walks. Each
+//! value has a name and an index. These lists cover all formats. Rare events that happen in only one format are listed
+//! in the folder of that format.
 
 use super::image_format::ImageFormat;
 

@@ -105,7 +105,7 @@ pub struct FormatFacts {
     pub has_extents: bool,
     /// Readers report holes of the file as zeros with a host offset: some images store data at their guest offset.
     pub shows_file_holes: bool,
-    /// Readers do not report the room that the file has for a block of zeros.
+    /// Readers report no host offset for a block of zeros, even if the file has space for the block.
     pub hides_place_of_zeros: bool,
     /// QEMU's driver reports all of the disk as data, and no host offset.
     pub is_all_data_for_qemu: bool,

@@ -1,11 +1,11 @@
 //! Offsets in the virtual disk and in a file. Their types cannot be mixed.
 //!
 //! # Arithmetic
-//! No disk and no file has a byte at 2^64 - 1. So an offset or a length that is held there, by `+` or by
+//! No disk and no file has a byte at 2^64 - 1. So an offset or a length that saturates there, by `+` or by
 //! `saturating_add` and `saturating_mul` of plain numbers, lies past the end of everything: its bytes read as zeros and
-//! map to nothing. A count that is held there is above every limit. A difference that is held at 0 is empty, or the
-//! beginning. This holds in the whole project: only numbers that wrap, and defaults in place of a number, state a
-//! reason of their own. A caller that has to notice uses `checked_add`.
+//! map to nothing. A count that saturates is above every limit. A difference that saturates at 0 stands for an empty
+//! range, or for the beginning. This holds in the whole project. So code states a reason of its own only where a number
+//! wraps, or where a default replaces it. A caller that has to notice an overflow uses `checked_add`.
 
 macro_rules! quantity {
     ($(#[$doc:meta])* $name:ident) => {
@@ -51,7 +51,7 @@ macro_rules! quantity {
             }
         }
 
-        // The sum is held at the largest value: see the module.
+        // The sum saturates at the largest value: see the module documentation.
         impl ::std::ops::Add<u64> for $name {
             type Output = Self;
 

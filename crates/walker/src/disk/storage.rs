@@ -114,8 +114,9 @@ pub trait Storage {
     /// Returns the first data in `from..until`, or `None` if the range holds only zeros. The data are borrowed from
     /// the storage or read into `scratch`. Skipped bytes are zeros; returned bytes may be zeros, too.
     ///
-    /// The distance of the answer from `from` and its length are multiples of [`GRAIN_BYTES`]; it may reach past
-    /// `until`. `scratch` has at least [`GRAIN_BYTES`]. For more data, call this again from the end of the answer.
+    /// The data begin a multiple of [`GRAIN_BYTES`] after `from`, and their length is a multiple of [`GRAIN_BYTES`].
+    /// They may reach past `until`. `scratch` has at least [`GRAIN_BYTES`]. For more data, call this again from the end
+    /// of the data.
     ///
     /// # Errors
     /// The bytes could not be read.

@@ -68,18 +68,19 @@ pub(crate) trait FormatLayer<'s, S: Storage + ?Sized>: Sized {
         Ok(())
     }
 
-    /// Returns the meaning of a field or an entry in words. `tables` are those of an extent, which give its entries
-    /// their meaning.
+    /// Returns the meaning of a field or an entry in words. `tables` are the tables of an extent: the meaning of its
+    /// entries depends on them.
     fn spelled(part: Part, name: &str, value: u64, tables: Option<&GrainTables>) -> String {
         let _ = (part, name, tables);
         value.to_string()
     }
 
-    /// Checks the image as `qemu-img check` does, and calls `report` with each fault behind which the check goes on.
-    /// Returns `None` if QEMU has no check for the format. That of qcow2 has a result of its own and is not here.
+    /// Checks the image as `qemu-img check` does, and calls `report` with each fault that does not end the check.
+    /// Returns `None` if QEMU has no check for the format. The check of qcow2 is not here, because its result has
+    /// another type.
     ///
     /// # Errors
-    /// A fault that ends the check; or QEMU refuses the image, or a read failed.
+    /// A fault ends the check, QEMU refuses the image, or a read failed.
     fn check(
         layer: &Layer<'s, S>,
         report: &mut dyn FnMut(&dyn fmt::Display),
@@ -172,7 +173,7 @@ pub(crate) trait FormatLayer<'s, S: Storage + ?Sized>: Sized {
     }
 }
 
-/// The fault of a question about a snapshot of an image whose format has none.
+/// The fault if a snapshot is requested and the format has no snapshots.
 const NO_SNAPSHOTS: &str = "the format has no snapshots";
 
 /// The declarations of an image beside its disk: the names of other files, and the numbers of snapshots and bitmaps.

@@ -1,6 +1,6 @@
-//! A folder for each format, its drawer: the structures of its images, decoded, and the walk of one layer. The files
-//! here are what the drawers share. This one puts all formats behind one interface, by the list of them:
-//! `for_each_format` in `disk::image_format`.
+//! Each format has a folder, its drawer, that decodes the structures of its images and walks one layer. The other files
+//! in this folder are shared by all drawers. This module puts all formats of the list `for_each_format`
+//! (`disk::image_format`) behind one interface.
 
 pub mod anatomy;
 pub mod entries;
@@ -32,8 +32,8 @@ use crate::formats::vmdk::Vmdk;
 use crate::formats::vpc::Vpc;
 
 pub use layer::Declared;
-// Images in several files, as other folders know them.
 pub(crate) use layer::{Cover, HoldingFile, Named, TablePieces, at_depth, go_on};
+// The items that other folders use for images in several files.
 pub use vmdk::constants::SPARSE_MAGIC;
 pub use vmdk::descriptor::ExtentLine;
 pub use vmdk::head::{Identity, ImageLayout};

@@ -20,9 +20,9 @@ pub struct InfoRecord {
     /// The format of the backing file, as the image states it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backing_filename_format: Option<Text>,
-    /// The size of the disk, or of the file in whole sectors, in bytes.
+    /// The size of the disk in bytes. For a file: its length, rounded up to whole sectors.
     pub virtual_size: u64,
-    /// The name, as it was given.
+    /// The path of the image or of the file. It may be relative.
     pub filename: Text,
     /// The unit in which the image stores data, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -115,7 +115,7 @@ pub enum Detail {
 }
 
 impl InfoRecord {
-    /// Prints the record in the human form, and those of its children.
+    /// Prints the record and the records of its children in the human form.
     pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
         node(self, 0, "/", out)
     }
@@ -138,7 +138,7 @@ impl Text {
         Self(bytes.split(|byte| *byte == 0).next().unwrap_or_default().to_vec())
     }
 
-    /// Returns a path as it was given.
+    /// Returns a path unchanged.
     pub fn of_path(path: &Path) -> Self {
         Self::new(path.as_os_str().as_encoded_bytes())
     }
@@ -180,9 +180,9 @@ impl Serialize for Text {
     }
 }
 
-/// Returns the character at the beginning of `bytes`, or `None` if the sequence is malformed, and the number of bytes
-/// of the sequence, which is at least 1. QEMU reads sequences of up to six bytes, refuses noncharacters, and accepts
-/// the zero of two bytes.
+/// Returns the character at the beginning of `bytes`, and the length of its byte sequence, which is at least 1. The
+/// character is `None` if the sequence is malformed. QEMU reads sequences of up to six bytes, refuses noncharacters,
+/// and accepts the encoding of zero in two bytes.
 fn first_character(bytes: &[u8]) -> (Option<char>, usize) {
     let Some((first, rest)) = bytes.split_first() else { return (None, 1) };
     let (length, lowest) = match first.leading_ones() {
@@ -192,7 +192,7 @@ fn first_character(bytes: &[u8]) -> (Option<char>, usize) {
         4 => (4, 0x1_0000),
         5 => (5, 0x20_0000),
         6 => (6, 0x400_0000),
-        // A continuation byte, or one that is in no sequence.
+        // A continuation byte, or 0xFE or 0xFF, which occur in no sequence.
         _ => return (None, 1),
     };
     let mut code = u32::from(*first) & (0x7F >> length);

@@ -190,8 +190,9 @@ fn wrong(name: &str, value: &str, expected: &str) -> String {
     format!("option '{name}' is '{value}', expected {expected}")
 }
 
-/// Splits the first option off a list. Returns its name, its value, and the rest of the list. A name alone stands for
-/// `on`, and one that begins with "no" for `off` (QEMU `util/qemu-option.c`, `get_opt_name_value`).
+/// Splits the first option off a list. Returns its name, its value, and the rest of the list. A name without a value
+/// has the value `on`. If it begins with "no", the rest is the name, and the value is `off` (QEMU `util/qemu-option.c`,
+/// `get_opt_name_value`).
 fn next_option(list: &str) -> (&str, String, &str) {
     let end = list.find(['=', ',']).unwrap_or(list.len());
     let (name, rest) = list.split_at(end);

@@ -148,8 +148,8 @@ pub struct Scale {
 
 impl Scale {
     /// Creates the scale of the pieces between neighbouring `edges`. The picture has the width `wide` if all pieces
-    /// fit. A piece of `unit` bytes is as wide as a mouse needs, and shorter pieces are widened to that. Pieces that
-    /// begin at an offset in `cut` always have a break.
+    /// fit. A piece of `unit` bytes is at least wide enough to point at with a mouse. Shorter pieces are widened to
+    /// that width. Pieces that begin at an offset in `cut` always have a break.
     pub fn new(mut edges: Vec<u64>, wide: f64, unit: u64, cut: &[u64]) -> Self {
         edges.sort_unstable();
         edges.dedup();

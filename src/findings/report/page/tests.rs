@@ -1,4 +1,4 @@
-//! Pages of made-up findings, which the seeds of the corpus do not have.
+//! Pages of made-up findings. The seeds of the corpus show no findings.
 
 use std::path::Path;
 

@@ -144,7 +144,7 @@ const MAX_ENGINE_DISK_BYTES: u64 = 1 << 47;
 /// The highest number of tables of such a disk.
 const MAX_ENGINE_DISK_TABLES: u64 = 1 << 17;
 
-/// Reports whether QEMU would open a layer in seconds.
+/// Reports whether QEMU would take seconds to open a layer.
 pub(crate) fn has_many_snapshots(layer: &ChainLayer) -> bool {
     let mut snapshots = [0; 4];
     layer.format == ImageFormat::Qcow2
@@ -193,14 +193,13 @@ pub(super) fn has_many_tables(image: &JudgedImage) -> bool {
     image.disk.as_ref().is_ok_and(|disk| tables(disk) > MAX_CHEAP_TABLES)
 }
 
-/// Reports whether one of `extents` lies before the first block that a writer may store. Then QEMU may read other bytes
-/// of the images of its format than a reader should.
+/// Reports whether one of `extents` lies below the lowest host offset at which a writer may store a block. If so, QEMU
+/// may read wrong bytes from images of that format.
 pub(super) fn has_early_block(extents: &[Extent], chain: &Chain) -> bool {
     extents.iter().any(|extent| is_in(extent, chain, |misread| misread.start))
 }
 
-/// Reports whether QEMU may read other bytes of an extent than a reader should, if an extent lies before the first
-/// block.
+/// Reports whether QEMU may read wrong bytes of `extent`, if [`has_early_block`] is true for the image.
 pub(super) fn is_misread(extent: &Extent, chain: &Chain) -> bool {
     is_in(extent, chain, |misread| misread.end)
 }

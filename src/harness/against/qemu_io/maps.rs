@@ -68,7 +68,7 @@ pub(super) fn parse_runs(printed: &str, runs: &mut Vec<AllocationRun>) -> Result
     Ok(ending)
 }
 
-/// Returns the output of `map` without messages, and the end that they report.
+/// Removes the messages from the output of `map`. Also returns the end of the list of runs, as the messages report it.
 fn without_messages(printed: &str) -> Result<(Cow<'_, str>, RunsEnd), String> {
     let (mut rest, mut ending) = (Cow::Borrowed(printed), RunsEnd::Complete);
     while let Some(start) = MESSAGES.iter().filter_map(|begin| rest.find(begin)).min() {

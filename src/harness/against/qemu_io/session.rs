@@ -161,9 +161,9 @@ impl DeviceFiles {
         self.files.folder().map(ChainFolder::path)
     }
 
-    /// Returns the chain as a block device of QEMU: an object of JSON without spaces. It names every file, so
-    /// that QEMU follows no name in an image, except for the names of extents, which no option can replace, and
-    /// for names in damaged images.
+    /// Returns the chain as a block device of QEMU: a JSON object without spaces. It names every file, so QEMU does not
+    /// follow the file names in images. There are two exceptions: the names of extents, which no option can replace,
+    /// and all names in damaged images.
     pub(super) fn device(&self, chain: &Chain) -> String {
         let mut line = String::new();
         let Some(folder) = self.folder() else { return line };
@@ -200,12 +200,12 @@ const READ_CHUNK_BYTES: usize = 64 << 10;
 /// The unit in which bytes that are all zeros stay a hole of the file.
 const PIECE_OF_ZEROS_BYTES: usize = 4096;
 
-/// A part of the disk that the engine reads, or does not.
+/// A part of the disk, and whether the engine can read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ReadPart {
     /// The guest bytes.
     pub(super) range: Range<u64>,
-    /// The engine reads all of them. If false, it reads some or none.
+    /// The engine can read all of the bytes. If false, it can read some or none of them.
     pub(super) is_readable: bool,
 }
 

@@ -40,7 +40,8 @@ const MAX_WALKED: usize = 64;
 pub(super) struct RefusedWalks<'w> {
     pub(super) fuel: Fuel,
     pub(super) extents: &'w mut Vec<Extent>,
-    /// The first walk whose extents do not tile its window. The other oracles come before this one.
+    /// The violation of the first walk whose extents do not tile its window. The answers themselves are judged before
+    /// it.
     pub(super) tiled: OracleResult,
 }
 
@@ -207,7 +208,7 @@ impl<'a> Untouched<'a> {
         plan.extend(self.reads().into_iter().map(EdgeRead::question));
     }
 
-    /// Returns the bytes whose status is known, and the extents from there on.
+    /// Returns the guest offsets whose status is known, each with the extents from there on.
     fn statuses(self) -> impl Iterator<Item = (GuestOffset, &'a [Extent])> {
         let edges = lookup::edges(self.expected, |_| true);
         edges.filter(move |(guest, _)| self.is_untouched(guest.get(), 1)).take(MAX_UNTOUCHED_PLACES)

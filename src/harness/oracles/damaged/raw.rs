@@ -109,8 +109,8 @@ impl RawJudge {
     }
 }
 
-/// Reports whether a parent may be another one than its child names: then the child maps it, and does not read it. Only
-/// images in some formats name the identity of their parent.
+/// Reports whether the parent of an image may differ from the one that the image names. Then the engine may map the
+/// image, but fail to read it. Only images in some formats name the identity of their parent.
 fn may_change_identities(chain: &Chain) -> bool {
     let above = chain.layers().split_last().map_or(&[][..], |(_, above)| above);
     above.iter().any(|layer| layer.format.facts().has_own_parents)
@@ -157,8 +157,8 @@ pub(super) struct Answers<'a> {
     /// The questions of the program.
     pub(super) questions: &'a [Question],
     pub(super) fuel: Fuel,
-    /// Reads may fail where the walk succeeds: for images that no longer fit their parents. Then they must only
-    /// end without a panic.
+    /// Reads may fail where the walk succeeds, because an image may no longer fit its parent. Such reads must only end
+    /// without a panic.
     pub(super) may_fail_to_read: bool,
     /// The parts of the disk about which the answers are known.
     pub(super) untouched: Option<Untouched<'a>>,

@@ -1,10 +1,10 @@
 //! The inside of the data: a small disk is compared whole; in a larger one, windows at the inner edges between the
 //! clusters of a piece, in the middle of clusters, and inside of compressed clusters, zeros and holes. That costs too
-//! much for every run, so the entropy of the input decides which parts to check. An engine that is judged by its reads
-//! alone has all parts checked, and each at one place at least.
+//! much for every run, so the entropy of the input decides which parts to check. If an engine is judged by its reads
+//! alone, every part is checked, at one place at least.
 //!
-//! Does not check: compressed clusters behind their first 16 KiB; the zeros behind the fill of larger clusters, unless
-//! they are deep.
+//! Does not check: bytes behind the first 16 KiB of a compressed cluster; zeros behind the first 64 KiB of another
+//! cluster, unless the cluster is deep (`content::fill`).
 //!
 //! # Arithmetic
 //! A part of the model is not empty, and a disk ends before 2^63. A window that begins before a part is cut there.
@@ -27,7 +27,8 @@ use super::{DataBuffers, check_range, too_deep};
 const MAX_WHOLE_BYTES: u64 = 1 << 20;
 /// The bytes of a whole disk that are read at once.
 const WHOLE_PIECE_BYTES: u64 = 64 << 10;
-/// A run compares as many bytes on average, or less, if the input decides.
+/// In some runs, which the input selects, a small disk is compared whole: on average, at most this number of bytes per
+/// run.
 const DRAWN_MEAN_BYTES: u64 = 2 << 10;
 /// The length of a window in bytes.
 const COMPARED_BYTES: u64 = 128;

@@ -40,7 +40,7 @@ pub fn check(
     is_new: impl FnMut(&Extent) -> bool,
     set_aside: &mut SetAside,
 ) -> OracleResult {
-    // The compiler makes plain loops of nested iterators here. In a `for` loop, it does not.
+    // With `try_for_each`, the compiler turns the nested iterators into plain loops. With `for`, it does not.
     let ended = edges(whole, is_new).try_for_each(|(guest, rest)| {
         match go_on(check_byte(disk, guest, rest, u64::MAX), set_aside) {
             Ok(ControlFlow::Continue(())) => ControlFlow::Continue(()),
@@ -63,7 +63,7 @@ pub fn check_point(disk: &mut TestedDisk, guest: GuestOffset, whole: &[Extent]) 
             }
         };
     }
-    // The extents tile the disk (`partition`), so that one begins at or before any byte, unless there is none.
+    // The extents tile the disk (`partition`), so one of them begins at or before each byte, unless the list is empty.
     let after = whole.partition_point(|extent| extent.start <= guest);
     match after.checked_sub(1) {
         Some(index) => check_byte(disk, guest, &whole[index..], u64::MAX),

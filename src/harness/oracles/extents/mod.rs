@@ -1,4 +1,4 @@
-//! The rules that the extents of a walk obey by themselves.
+//! Three rules for the extents of one walk. They need neither the reference model nor another walk.
 //!
 //! `partition`: the extents tile the window. Does not check the mapping of the bytes.
 //!

@@ -58,8 +58,8 @@ fn check_range(
     }
 }
 
-/// Returns the end of the first bytes on which two lists differ, as far as each has one mapping there; `None` if a list
-/// ends before.
+/// Returns the end of the first differing range of two lists, in which each list has only one mapping; `None` if a list
+/// ends before it.
 fn behind_difference(expected: &[Extent], actual: &[Extent]) -> Option<u64> {
     let at = (0..expected.len().min(actual.len())).find(|&at| expected[at] != actual[at])?;
     let (meant, found) = (&expected[at], &actual[at]);

@@ -26,7 +26,7 @@ const ORACLE: &str = "bitmaps";
 const BITS_PIECE_BYTES: u64 = 512;
 /// The largest bitmap that is compared whole, in bytes.
 const MAX_WHOLE_BITMAP_BYTES: u64 = 8 << 10;
-/// The most clusters of bits of a larger one that are compared, beside those of changes.
+/// The largest number of clusters of bits of a larger bitmap that are compared, in addition to those of changes.
 const MAX_BIT_CLUSTERS: usize = 64;
 
 /// A bitmap of a file, with its index in the directory.
@@ -144,19 +144,20 @@ fn pieces(found: &FoundBitmap, expected: &ExpectedBitmap) -> Result<BTreeSet<u64
     Ok(pieces)
 }
 
-/// The bits of a piece.
+/// The bits of one piece of a bitmap.
 #[derive(Debug, Default)]
 struct BitBuffers {
     actual: Vec<u8>,
-    /// The bits that are left of the bitmap before.
+    /// The bits that were set before the requests, and must stay set.
     before: Vec<u8>,
     changed: Vec<u8>,
-    /// The bits of all clusters with a change.
+    /// The bits that may be set: those of all clusters with a change, and those past the smallest size of a resized
+    /// disk.
     allowed: Vec<u8>,
 }
 
 impl BitBuffers {
-    /// Reads the piece at a byte of the bitmap.
+    /// Fills the buffers for the piece that begins at byte `piece` of the bitmap.
     fn fill(
         &mut self,
         piece: u64,
@@ -223,7 +224,7 @@ impl BitBuffers {
     }
 }
 
-/// Sets the bits of a guest range in the piece at a byte of the bitmap. The range is not empty.
+/// Sets the bits of a guest range, which is not empty. `bytes` is the piece that begins at byte `piece` of the bitmap.
 fn set(bytes: &mut [u8], piece: u64, granularity_bits: u8, guest: &Range<u64>) {
     let (first, last) =
         (guest.start >> granularity_bits, guest.end.saturating_sub(1) >> granularity_bits);

@@ -1,8 +1,8 @@
-//! A writer keeps the names that the header of an image has: of the backing file and its format, and of the data file.
-//! It keeps the bit for lazy refcounts. It marks no closed image as corrupt, and as dirty only with lazy refcounts.
-//! It keeps the entries of the snapshots that it does not delete: their ids, names, dates and clocks, the lengths of
-//! their VM states, and the sizes of their disks. A reader that gets all files by their places ignores these, so the
-//! other oracles miss errors in them.
+//! A writer keeps the names in the header of an image: those of the backing file, of its format and of the data file.
+//! It keeps the bit for lazy refcounts. It does not mark a closed image as corrupt, and marks it as dirty only with
+//! lazy refcounts. It keeps the entries of the snapshots that it does not delete: their ids, names, dates and clocks,
+//! the lengths of their VM states, and the sizes of their disks. A reader that gets its files from the harness ignores
+//! these fields, so the other oracles miss errors in them.
 //!
 //! Does not check: the bytes of VM states; unknown header extensions and unknown extra data of snapshots, which a
 //! writer may leave out.

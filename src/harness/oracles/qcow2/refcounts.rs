@@ -96,9 +96,10 @@ fn check_past_end<S: Storage + ?Sized>(
 
 /// Recounts the image in `storage` after a cut. Clusters may be leaked. The dirty bit is not set.
 ///
-/// A writer that takes or deletes a snapshot cannot change the counts and the flags at once. So an entry that is marked
-/// as copied may name a cluster with a higher count, if nothing else names that: the count is a leak, and a write in
-/// place harms no other reference. The flag may also be missing: a writer then copies a cluster in vain.
+/// A writer that takes or deletes a snapshot cannot change the counts and the flags at once. So an entry may be marked
+/// as copied although the count of its cluster is higher than 1, if no other entry names the cluster. Then the count is
+/// a leak, and a write in place harms no other reference. The flag may also be missing: then a writer copies a cluster
+/// in vain.
 pub fn check_after_cut<S: Storage + ?Sized>(
     recount: &mut Recount,
     storage: &S,

@@ -279,7 +279,7 @@ impl Image {
         } else if inside < head + rest.len() {
             &rest[inside - head..]
         } else {
-            // The bytes of other segments follow. The length of this one cuts them off.
+            // The bytes of other segments may follow. The caller cuts the slice at the length of this segment.
             &self.bytes[position + inside - rest.len()..]
         }
     }
@@ -298,7 +298,7 @@ impl Image {
         let (head, tail) = (from as usize, (from + head_bytes) as usize);
         self.bytes.extend_from_within(head..tail);
         self.bytes.extend_from_slice(rest);
-        // The length of the segment cuts them.
+        // The segment may end inside the static data.
         self.bytes.truncate(start + length);
         let tail_bytes = start + length - self.bytes.len();
         self.bytes.extend_from_within(tail..tail + tail_bytes);
@@ -349,7 +349,7 @@ impl Image {
         }
     }
 
-    /// Searches for the same index, and notes it as the next guess.
+    /// Searches all segments for the index of [`Self::first_past`], and stores it as the next guess.
     #[inline(never)]
     fn search(&self, offset: u64) -> usize {
         let index = self.segments.partition_point(|segment| segment.end() <= offset);

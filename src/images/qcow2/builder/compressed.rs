@@ -1,4 +1,5 @@
-//! Compressed clusters: several to a host cluster, at any byte, across cluster boundaries.
+//! Compressed clusters. Several can lie in one host cluster, each begins at any byte, and they may cross cluster
+//! boundaries.
 
 use crate::disk::clusters::GuestCluster;
 use crate::disk::offsets::HostOffset;

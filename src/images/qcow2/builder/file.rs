@@ -52,9 +52,9 @@ impl Builder {
         self.preallocate_vacant(cluster, vacant).map(|(host, _)| host)
     }
 
-    /// Does the same for clusters that follow each other. Those of a run that needs a place get adjacent host clusters,
-    /// so that the cost follows the entries of the tables. Calls `allocated` with each run: its first cluster, its
-    /// length and its host offset.
+    /// Allocates consecutive clusters as [`Self::preallocate`] does. The clusters of a run without host clusters get
+    /// adjacent ones, so that the cost depends only on the number of table entries. Calls `allocated` with each run:
+    /// its first cluster, its length and its host offset.
     pub fn preallocate_run(
         &mut self,
         clusters: Range<u64>,
@@ -74,8 +74,8 @@ impl Builder {
         }
     }
 
-    /// Returns the number of clusters from `first` on that have neither a host cluster nor a payload, and that of the
-    /// clusters that have one: one of the two is 0. All lie in one table, and there are at most `most`, which is not 0.
+    /// Returns the number of consecutive clusters from `first` on without a host cluster or a payload, and the number
+    /// of those with one: one of the two is 0. All lie in one table, and there are at most `most`, which is not 0.
     fn vacant_clusters(&mut self, first: GuestCluster, most: u64) -> (u64, u64) {
         let is_vacant = |entry| {
             let extended = matches!(entry, ClusterMapping::Extended(Extended { host: None, .. }));
@@ -158,8 +158,8 @@ impl Builder {
 
     /// Returns the first cluster to discard when the disk gets `new_clusters`.
     ///
-    /// QEMU does not discard clusters past the end of a disk that it makes larger, so the guest would see them (tried
-    /// with 10.0.2). The writer that put them there discards them first.
+    /// If a disk grows, QEMU does not discard the clusters past its old end, so the guest would see them (tried with
+    /// 10.0.2). A writer that has put clusters there discards them first.
     pub fn discarded_from(&self, new_clusters: u64) -> Option<u64> {
         let old_clusters = self.guest_clusters();
         let any = self.file.beyond || new_clusters < old_clusters;
@@ -235,8 +235,8 @@ impl Builder {
     }
 
     /// Makes a string of given bytes, or uses them unchanged if the image may be malformed. A valid string is UTF-8
-    /// without zeros, and no other of its kind equals it, nor any that is made of the number of its owner. If it would
-    /// not be unique, a tilde and `number` follow.
+    /// without zeros. It differs from all other strings of its kind, and from the default strings, which are made of a
+    /// number. If it would not be unique, a tilde and `number` follow.
     fn unique_string(
         &mut self,
         bytes: &[u8],

@@ -267,7 +267,7 @@ fn write_ones(image: &mut Image, mut at: HostOffset, mut length_bytes: u64) {
     }
 }
 
-/// Reports structures in the order of the file. Each has a host offset, if the image has it.
+/// Reports structures in the order of the file. A structure without a host offset is not in the image.
 pub fn report_structures<const N: usize>(
     mut structures: [(Option<u64>, Event); N],
     observer: &dyn Observer,

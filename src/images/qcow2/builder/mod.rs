@@ -188,7 +188,7 @@ impl Builder {
     /// Makes a whole cluster read as zeros. With `keep`, its host cluster stays allocated. A version 2 image has no
     /// zero clusters.
     ///
-    /// Returns the host cluster that was kept, if any, or `None` if nothing changed.
+    /// Returns `None` if nothing changed, and otherwise the host cluster that stays allocated, if there is one.
     pub fn zero(&mut self, cluster: GuestCluster, keep: bool) -> Option<Option<HostOffset>> {
         if self.plan.geometry.version == Version::V2 {
             return None;

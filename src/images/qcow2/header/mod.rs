@@ -33,7 +33,7 @@ impl Builder {
         self.plan.style.replace(style) != Some(style)
     }
 
-    /// Checks whether an image with these names can be built. An image that cannot is built without names.
+    /// Checks whether an image with these names can be built. If not, the image is built without names.
     ///
     /// # Errors
     /// The names do not fit, even if everything optional is left out.

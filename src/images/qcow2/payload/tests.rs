@@ -41,7 +41,8 @@ fn every_payload_inflates_to_its_cluster() {
             for (shape, coding) in
                 Shape::ALL.iter().flat_map(|shape| Coding::ALL.map(|coding| (*shape, coding)))
             {
-                // In large clusters, the shapes fill the same part. Inflating them takes seconds.
+                // In large clusters, all shapes fill the same part, and inflating takes seconds: three shapes are
+                // enough.
                 if bits > 14 && !matches!(shape, Shape::Zeros | Shape::Noise | Shape::Far) {
                     continue;
                 }
@@ -239,7 +240,7 @@ fn real_streams_stay_as_they_are() {
 fn faults_in_given_bytes_are_corrected() {
     let geometry = geometry(12, Compression::Deflate);
     let content = |bytes: &[u8]| GivenPayload::valid(&geometry, bytes).unwrap().content;
-    // A stored block with a wrong length, and one whose length is too large.
+    // A stored block whose inverted length is wrong, and one whose length is also too large.
     assert_eq!(content(&[0, 3, 0, 0, 0, b'a', b'b', b'c']), b"abc");
     assert_eq!(content(&[0, 9, 9, 9, 9, b'a', b'b', b'c']), b"abc");
     assert_eq!(content(&[]), b"");

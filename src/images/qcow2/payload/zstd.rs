@@ -75,7 +75,7 @@ pub(super) fn payload(content: &Content, coding: Coding) -> (Vec<u8>, usize) {
 /// The bytes are read as blocks. A block becomes a block of the frame with as many bytes as there are. If it is
 /// compressed and zstd does not decompress it, or if its type has no meaning, it becomes a raw block.
 pub(super) fn given(bytes: &[u8], room: usize, cluster_bytes: usize) -> (Vec<u8>, usize, Vec<u8>) {
-    // A window of at least a block. For most clusters, it is as long as the cluster.
+    // The window is as long as the cluster, but at least as long as a block, and at most 2 MiB.
     let (mut out, stamp_at) = begin(&Sized::Window(cluster_bytes.ilog2().clamp(17, 21)), false);
     let (mut content, mut left, mut tries) = (Vec::new(), bytes, GIVEN_COMPRESSED_BLOCKS);
     while let Some((header, behind)) = left.split_at_checked(3)

@@ -1,4 +1,4 @@
-//! The placement of host clusters. The program selects a policy, and has entropy of its own.
+//! The placement of host clusters. The program selects a policy. Random places come from a separate stream.
 
 pub mod clusters;
 

@@ -53,7 +53,7 @@ pub struct RefcountPlacement {
 pub struct SpareBlocks {
     /// The number of blocks.
     pub blocks: u64,
-    /// The number of entries of the table without a block that come before the first of them.
+    /// The number of empty entries of the table before the first spare block.
     pub distance: u64,
 }
 
@@ -422,7 +422,7 @@ mod tests {
 
     #[test]
     fn blocks_that_count_nothing_have_entries_of_their_own() {
-        // A block has 256 counts, and the image clusters in the ranges of the blocks 0 and 3.
+        // A block has 256 counts. The clusters of the image lie in the ranges of blocks 0 and 3.
         let geometry = geometry(9, 4);
         let counting = |blocks, distance| {
             let mut placement = Placement::default();

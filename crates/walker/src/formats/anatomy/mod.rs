@@ -26,7 +26,7 @@ pub use seal::{Seal, SealKind, complement_of_sum};
 pub struct Structure {
     /// The part to which its fields and entries belong.
     pub part: Part,
-    /// Its bytes. Only a malformed file ends before them.
+    /// Its byte range. The range reaches past the end of the file only if the file is malformed.
     pub bytes: Range<u64>,
     /// A walk reads the structure: it is a table or a directory of the disk, and no copy.
     pub is_walked: bool,

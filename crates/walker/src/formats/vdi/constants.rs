@@ -36,12 +36,12 @@ pub const VDI_SIGNATURE: u32 = 0xbeda_107f;
 pub const VDI_VERSION: u32 = 0x0001_0001;
 /// The unit of offsets in the header, and of the disk's size, in bytes.
 pub const VDI_SECTOR_BYTES: u64 = 512;
-/// The only length of a block that QEMU opens, in bytes.
+/// The only block length that QEMU accepts, in bytes.
 pub const VDI_BLOCK_BYTES: u64 = 1 << 20;
-/// The largest number of blocks that QEMU opens.
+/// The largest number of blocks that QEMU accepts.
 pub const MAX_VDI_BLOCKS: u32 = 0x1fff_ff80;
 /// The type of an image that stores all blocks.
 pub const TYPE_STATIC: u32 = 2;
-/// The entry of a block that a guest has discarded. The largest entry stands for a block that was never stored; all
-/// others are numbers of blocks in the file.
+/// The entry of a block that a guest has discarded. The entry `u32::MAX` stands for a block that was never stored. All
+/// smaller entries are numbers of blocks in the file.
 pub const VDI_DISCARDED: u32 = u32::MAX - 1;

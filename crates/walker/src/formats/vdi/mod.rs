@@ -213,7 +213,7 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vdi<'s, S> {
 
     block_reads!();
 
-    /// QEMU asks only for static images.
+    /// QEMU looks for holes in the file only if the image is static.
     fn file_with_holes(&self, _guest: GuestOffset) -> Option<&'s S> {
         self.header.is_static.then_some(self.image)
     }
@@ -230,7 +230,8 @@ impl<'s, S: Storage + ?Sized> Vdi<'s, S> {
     }
 }
 
-/// The largest number of faults that are reported. An image may have as many as entries in holes of its file.
+/// The largest number of faults that are reported. An image may have one fault for each entry of its block map, and
+/// entries in holes of the file take no space.
 const MAX_FAULTS: u64 = 1 << 20;
 
 /// A fault of the block map. The texts are those of QEMU.

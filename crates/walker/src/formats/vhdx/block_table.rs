@@ -85,8 +85,8 @@ impl BlockTable {
         index % chunk.saturating_add(1) == chunk
     }
 
-    /// Returns the number of bytes that QEMU requires a stored block to have in the file. It takes the index for the
-    /// number of the block (`block/vhdx.c`, `vhdx_check_bat_entries`).
+    /// Returns the number of bytes that QEMU requires a stored block to have in the file. QEMU uses the index of the
+    /// entry as the number of the block (`block/vhdx.c`, `vhdx_check_bat_entries`).
     pub fn required_bytes(&self, index: u64) -> u64 {
         let block = u64::from(self.block_bytes);
         self.size_bytes.wrapping_sub(index.wrapping_mul(block)).min(block)

@@ -64,11 +64,12 @@ impl ReplayEntry {
 }
 
 /// Checks that no entry of the log has to be replayed, as QEMU does (`block/vhdx-log.c`, `vhdx_log_search`). Holes of
-/// the log are not read. An entry with a wrong checksum is none, and QEMU does not look
-/// for others in it. QEMU 10.0.2 does not end if such an entry is as long as the log; here, the log is empty then.
+/// the log are not read. An entry with a wrong checksum does not count, and QEMU does not look for other entries in its
+/// bytes. If such an entry is as long as the log, QEMU 10.0.2 loops for ever, while this function treats the log as
+/// empty.
 ///
 /// # Errors
-/// There is an entry, or one with an invalid descriptor; or a read failed.
+/// The log has an entry, an entry has an invalid descriptor, or a read failed.
 pub(super) fn check_log<S: Storage + ?Sized>(
     image: &S,
     log: &ReplayLog,
@@ -109,7 +110,8 @@ pub(super) fn check_log<S: Storage + ?Sized>(
     Ok(())
 }
 
-/// An entry of the log. It begins `at` bytes after the beginning of the log, and may continue there.
+/// An entry of the log. It begins `at` bytes after the beginning of the log. At the end of the log, it continues at the
+/// beginning.
 struct Ring<'s, S: Storage + ?Sized> {
     image: &'s S,
     log: &'s ReplayLog,

@@ -39,7 +39,8 @@ impl Region {
 /// Regions, in an order in which an overlap is quickly found.
 #[derive(Clone, Debug)]
 pub struct Regions {
-    /// The start of each region in ascending order, and the largest end of it and all before it.
+    /// The regions in ascending order of their starts. The end of each is replaced by the largest end up to this
+    /// region.
     starts: Vec<Region>,
 }
 

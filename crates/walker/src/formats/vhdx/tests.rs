@@ -175,7 +175,7 @@ fn the_holes_of_a_log_are_not_read() {
     for entry_length in [4096, 1 << 31, length] {
         // All of these continue at the beginning of the log, except the first one.
         assert_eq!(entry(entry_length, true), replay, "{entry_length}");
-        // QEMU does not end for an entry of the log's length with a wrong checksum.
+        // If the checksum is wrong and the entry is as long as the log, QEMU loops for ever.
         assert_eq!(entry(entry_length, false), Ok(MIB), "{entry_length}");
     }
 }

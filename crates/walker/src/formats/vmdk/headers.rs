@@ -323,7 +323,7 @@ mod tests {
         // The number of entries is 2^32.
         assert!(!refused(|header| header.capacity_sectors = 32 << 32));
         assert!(refused(|header| header.directory_sector = 1 << 54));
-        // The offset in bytes exceeds 64 bits, and is 0.
+        // The offset in bytes overflows 64 bits, and wraps to 0.
         assert!(!refused(|header| header.directory_sector = 1 << 55));
         assert!(!refused(|header| header.redundant_directory_sector = 1 << 54));
         assert!(refused(|header| {

@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(size(b"vpc ", 1 << 20, chs), Ok(2 * 4 * 17 * 512));
         assert_eq!(size(b"qem2", 1 << 20, chs), Ok(1 << 20));
         assert_eq!(size(b"win ", 1023, chs), Ok(512));
-        // The largest geometry means that the disk is larger than that.
+        // A disk with the largest geometry may be larger, so the size field counts.
         assert_eq!(size(b"qemu", 128 << 30, (65_535, 16, 255)), Ok(128 << 30));
         assert_eq!(size(b"qemu", 1 << 20, (0, 4, 17)), Ok(0));
         assert!(

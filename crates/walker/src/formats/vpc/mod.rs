@@ -62,7 +62,7 @@ fn footer<S: Storage + ?Sized>(image: &S) -> Result<(Footer, bool), MapError> {
 
 /// The stored blocks of an image.
 struct StoredBlocks {
-    /// The highest table entry of a block.
+    /// The highest table entry that names a stored block, if there is one.
     highest: Option<u32>,
     /// A block lies past the end of the disk.
     is_past_end: bool,
@@ -114,7 +114,7 @@ impl StoredBlocks {
 const FAR_BYTES: u64 = 1 << 40;
 
 /// Checks that the table and all blocks, also those past the end of the disk, end inside the file. `highest` is the
-/// highest entry of a block.
+/// highest entry that names a stored block.
 fn check_ends<S: Storage + ?Sized>(
     image: &S,
     header: &DynamicHeader,

@@ -228,7 +228,7 @@ impl ClusterCounts {
         self.reports.push(report);
     }
 
-    /// Returns the findings, in the order of their clusters by kind.
+    /// Returns the findings, grouped by the step that made them. Each group is in the order of its clusters.
     pub fn reports(&self) -> &[RefcountReport] {
         &self.reports
     }

@@ -132,8 +132,8 @@ impl<'s, S: Storage + ?Sized> ImageCheck<'s, S> {
         !self.geometry().cluster_size.is_aligned(host)
     }
 
-    /// Adds a reference to the clusters of a structure, and reports whether it counts. A structure that ends a cluster
-    /// or more past the end of the file is a finding instead.
+    /// Adds a reference to the clusters of a structure, and returns true. If the structure ends a cluster or more past
+    /// the end of the file, adds a finding instead, and returns false.
     ///
     /// # Arithmetic
     /// A structure that ends past 2^64 ends past the end of every file. A file has less than 2^63 bytes.

@@ -218,7 +218,8 @@ pub(super) fn mapping_of(kind: ClusterKind) -> Mapping {
     }
 }
 
-/// Returns the mapping `delta_bytes` into an extended cluster, which is in its subcluster `subcluster`.
+/// Returns the mapping of the byte that lies `delta_bytes` into a cluster with an extended L2 entry. `subcluster` is
+/// the subcluster that holds the byte.
 #[inline]
 pub(super) fn subcluster_mapping(
     bitmap: SubclusterBitmap,

@@ -203,7 +203,8 @@ impl Anatomy {
 /// The upper half of both magic numbers of seSparse extents.
 const SESPARSE_MAGICS: u64 = 0xcafe;
 
-/// Returns the meaning of a field or an entry of a VMDK image. Without its `tables`, entries are sectors.
+/// Returns the meaning of a field or an entry of a VMDK image. If `tables` is `None`, entries are read as sector
+/// numbers.
 pub(super) fn spelled(part: Part, name: &str, value: u64, tables: Option<&Tables>) -> String {
     match (part, name) {
         (Part::Directory, _) => directory_entry(value, tables),
