@@ -66,10 +66,10 @@ macro_rules! __describe {
 ///
 /// - `yes`: the features that it supports in addition to those of qcow2 images
 /// - `no`: the features that it does not support
-/// - `refuses`: the features that it refuses or reads correctly
+/// - `refuses`: the features that it may refuse; if it accepts an image with one, its answers must be correct
 /// - `size` and `cost`: its policy
 /// - `known`: the text of the file with its known findings
-/// - `reads` and `writes`: the accesses to files that count as feedback while it reads, and while it writes
+/// - `reads` and `writes`: which of its file accesses are fuzzing feedback while it reads, and while it writes
 /// - `no_writes`: the features of images to which it does not write
 ///
 /// # Panics

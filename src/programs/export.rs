@@ -30,8 +30,9 @@ pub fn names(path: &Path) -> FileNames {
     FileNames::new(&stem.replace(':', "_"))
 }
 
-/// Writes the top image to `path`, and before it the files that it names, beside it. So a file that exists names only
-/// files that exist. The images must have been built with the [`names`] of that path.
+/// Writes the top image to `path`, and all other files of the chain into the same folder. It writes each file after the
+/// files that the file names, so that no file names a missing one. The images must have been built with the [`names`]
+/// of that path.
 ///
 /// # Errors
 /// A name is too long for an image or for a file, a file is too long to be filled, a file exists and is to be kept, or

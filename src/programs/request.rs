@@ -48,7 +48,7 @@ pub enum WriteRequest {
         /// The number of the snapshot.
         number: u32,
     },
-    /// Deletes a snapshot. Those behind it in the table move up.
+    /// Deletes a snapshot. The later snapshots of the table move up.
     DeleteSnapshot {
         /// The number of the snapshot.
         number: u32,

@@ -167,7 +167,7 @@ impl QemuTools {
     /// Finds the tools. qemu-io lies beside qemu-img.
     ///
     /// # Errors
-    /// One of the two does not run, or they are of different versions.
+    /// qemu-img or qemu-io does not run, or their versions differ.
     pub fn find(img: &Path) -> Result<Self, ToolError> {
         // Commands run in other folders, so a path becomes absolute. A bare name stays, and is looked up on PATH.
         let img = match img.components().count() {

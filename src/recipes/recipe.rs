@@ -252,7 +252,7 @@ impl fmt::Display for Command {
     }
 }
 
-/// Returns arguments as a shell reads them.
+/// Returns `arguments` as text, quoted for a shell.
 pub fn quoted(arguments: &[String]) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_=,.:/+@%".contains(&byte);
     let word = |argument: &String| match !argument.is_empty() && argument.bytes().all(plain) {

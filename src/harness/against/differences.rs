@@ -1,5 +1,6 @@
 //! A comparison of two implementations: the parts of a disk whose data are compared, and the violations for the
-//! differences. The parts are all data and zeros up to 4 MiB, small holes between them, and the edges of other extents.
+//! differences. The parts are the first 4 MiB of data, zeros and small holes, and the first and last sectors of all
+//! other extents.
 //!
 //! # Arithmetic
 //! The end of an extent that passes 2^64 lies past the end of the disk, and is cut there.

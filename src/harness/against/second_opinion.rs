@@ -43,7 +43,7 @@ pub trait SecondOpinion: Debug {
         set_aside: &mut SetAside,
     ) -> OracleResult<bool>;
 
-    /// Compares the engine's answers about the snapshots of the same image: by default, none.
+    /// Compares the engine's answers about the snapshots of the same image. By default, compares nothing.
     ///
     /// # Errors
     /// As for [`SecondOpinion::judge`].

@@ -1,6 +1,6 @@
 //! One image chain that a program built, as the harness judges it, and the verdicts of the oracles on a run. The
-//! oracles know these types, and no image format. A violation ends the run, unless its finding is known. A known
-//! finding sets itself aside, and nothing else.
+//! oracles know these types, and no image format. A violation ends the run, unless its finding is known. Then only this
+//! violation is set aside, and the run goes on.
 
 use smallvec::SmallVec;
 

@@ -84,7 +84,8 @@ pub(crate) trait JudgeCase {
         case: &Case,
     ) -> OracleResult<CaseEnd>;
 
-    /// Has a second opinion judge the engine's answers about the same case, too. By default, no extents are expected.
+    /// Has a second opinion judge the engine's answers about the same case, too. By default, passes it no expected
+    /// extents.
     fn compare(
         &mut self,
         opinion: &mut Opinion,

@@ -115,7 +115,7 @@ impl Engine for CommandEngine {
 
     fn prepare(&mut self, chain: &Chain, questions: &[EngineQuestion]) {
         self.shadow.walk_observed(chain);
-        // If the files are too large, the opening says so.
+        // If the files are too large, `open` reports the error.
         self.begin_image();
         if self.hold(chain).is_ok() {
             self.plan(questions);

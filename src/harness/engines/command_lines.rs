@@ -49,7 +49,8 @@ impl fmt::Display for EngineQuestion {
     }
 }
 
-/// Parses the answer at the beginning of `bytes`. Returns it with its length; `None` if its end is not there yet.
+/// Parses the answer at the beginning of `bytes`. Returns the answer with its length; `None` if `bytes` does not
+/// contain its end yet.
 pub(super) fn parse_answer(
     question: EngineQuestion,
     bytes: &[u8],

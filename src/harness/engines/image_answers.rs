@@ -236,7 +236,7 @@ fn string(file: &ChainFile, at: HostOffset, length: u16) -> Result<String, MapEr
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Reports whether a command can have a name without quotes.
+/// Reports whether a command may contain `name` without quotes.
 pub(crate) fn is_plain(name: &[u8]) -> bool {
     name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-')
 }

@@ -269,7 +269,7 @@ impl ProgramDisk<'_> {
     /// Returns the number of bytes that are data, by the map of the whole disk.
     fn data_bytes(&mut self) -> Answer<u64> {
         let data = self.whole()?.iter().filter(|extent| extent.mapping.data);
-        // A sum that saturates is too large.
+        // A saturated sum is larger than any disk.
         Ok(data.fold(0, |sum: u64, extent| sum.saturating_add(extent.length_bytes)))
     }
 }

@@ -244,7 +244,7 @@ fn check_qcow2(layer: &ChainLayer) -> Answer<CheckCounts> {
     match walkers::check_qcow2(&image, MAX_CHECKED, &mut |_| {}) {
         Ok(checked) => {
             let found = checked.findings;
-            // An image with as many errors is corrupt, too.
+            // A saturated sum still says that the image is corrupt.
             let errors = found.corruptions.saturating_add(found.check_errors);
             Ok(CheckCounts { errors, leaks: found.leaks })
         }
@@ -348,7 +348,7 @@ mod tests {
         assert_ne!(now.offset, then.offset);
     }
 
-    /// The host offset of the L1 table's host offset in a qcow2 header.
+    /// The host offset of the qcow2 header field `l1_table_offset`.
     const L1_OFFSET_AT: HostOffset = HostOffset::new(header::L1_TABLE_OFFSET.at as u64);
     /// The number of entries in the L1 table of [`image`].
     const L1_ENTRIES: usize = 1 << 15;

@@ -236,8 +236,8 @@ impl Chain {
         self.written().map_or(0, WrittenFiles::changes)
     }
 
-    /// Returns the files that a cut could leave after at least one change beyond the first `changes`; `None` if there
-    /// is no such change.
+    /// Returns the files as a cut could leave them. The cut comes after the first `changes` changes and at least one
+    /// more; `None` if there is no later change.
     pub(crate) fn after_cut_since(
         &self,
         changes: usize,

@@ -181,11 +181,12 @@ pub struct FileAccess {
     pub is_write: bool,
 }
 
-/// A trace. Threads of an engine may add accesses at the same time: their order is then no property of the image.
+/// The accesses of an engine. If several threads make them at the same time, their order does not follow from the
+/// image.
 #[derive(Debug, Default)]
 struct AccessTrace {
     accesses: Vec<FileAccess>,
-    /// The last access is not kept, because there were too many before.
+    /// The trace was full, so the last access was not added.
     is_full: bool,
     /// The thread of the first access.
     thread: Option<ThreadId>,
@@ -211,7 +212,7 @@ impl AccessTrace {
         }
     }
 
-    /// Notes that the last access, a read, has returned bytes from an offset on.
+    /// Records that the last access, a read, has returned `bytes` bytes from `offset` on.
     fn end_read(&mut self, offset: HostOffset, bytes: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
         if let Some(last) = self.accesses.last_mut().filter(|_| !self.is_full) {

@@ -22,7 +22,7 @@ use crate::programs::CutKind;
 /// The unit that a disk writes as a whole.
 const SECTOR_BYTES: u64 = 512;
 
-/// The most bytes of a log, with the old and the new ones of each write. A single write may be longer.
+/// The most bytes of a log, which has the old and the new bytes of each write. A single write may be longer.
 const MAX_LOG_BYTES: usize = 16 << 20;
 /// The bytes for which a log has room at first. Most logs need no more, so that they do not move while they grow.
 const FIRST_LOG_BYTES: usize = 1 << 20;
@@ -163,8 +163,8 @@ impl WriteLog {
         self.left(files, moment, kind, &mut entropy)
     }
 
-    /// Returns files that a cut after at least one of the changes since the first `changes` could have left. Returns
-    /// `None` if there is no such change.
+    /// Returns the files as a cut could leave them. The cut comes after the first `changes` changes and at least one
+    /// more; `None` if there is no later change.
     pub(crate) fn cut_since(
         &self,
         files: &LayerFiles,
@@ -309,8 +309,7 @@ mod tests {
             image.set_length(length_bytes);
         }
 
-        /// Returns the first sectors of both files in each state that a cut can leave: of the image, then of the data
-        /// file.
+        /// Returns the first byte of the image and of the data file, in each state that a cut can leave.
         fn first_sectors_after(&self, kind: CutKind) -> BTreeSet<[u8; 2]> {
             let cuts = (0..4000).map(|choice| {
                 let left = self.log.cut(&self.files, kind, choice);

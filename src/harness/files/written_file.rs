@@ -135,7 +135,7 @@ impl WrittenFile {
         let mut state = self.files.lock();
         let WrittenState { files, written_bytes, version, log } = &mut *state;
         let image = files.file_mut(self.file);
-        // A number of bytes that saturates is too large.
+        // A saturated number of bytes exceeds the limit.
         let all_bytes = written_bytes.saturating_add(bytes.len() as u64);
         let (Some(end), true) = (end, all_bytes <= MAX_BYTES_OF_WRITES) else {
             return Err(StorageError { offset, kind: ErrorKind::FileTooLarge });

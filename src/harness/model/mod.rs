@@ -148,7 +148,7 @@ impl Model {
         }
     }
 
-    /// Returns the data without stamps of a write in a part of the disk.
+    /// Returns the unstamped data with this index in the layer that `part` comes from.
     pub fn unstamped(&self, part: &Visible, index: u32) -> Option<&UnstampedData> {
         self.layers.get(part.depth as usize)?.unstamped.get(index as usize)
     }
@@ -168,8 +168,8 @@ impl Model {
         self.visible = visible;
     }
 
-    /// Returns the visible part from `guest` on. Layers are consulted from the top down, each up to its end. `found`
-    /// holds the index in each layer of a piece that does not begin after `guest`: the search starts there.
+    /// Returns the visible part from `guest` on. Layers are consulted from the top down, each up to its end. For each
+    /// layer, `found` holds the index of a piece that begins at or before `guest`: the search starts there.
     #[inline]
     fn visible_from(&self, guest: u64, found: &mut [usize]) -> Visible {
         let layers = &self.layers[..self.live];

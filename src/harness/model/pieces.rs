@@ -90,7 +90,7 @@ pub struct Visible {
     pub size_bytes: u64,
     /// The format of that layer.
     pub format: ImageFormat,
-    /// The part of that layer by files.
+    /// The part of that layer's disk whose data lie in the same file.
     pub part: FilePart,
     /// The layer is a raw file that stores only data.
     pub has_holes: bool,

@@ -380,8 +380,7 @@ impl ExpectedDisk for ChangedDisk<'_> {
 /// Fills `into` with the bytes of a write from a guest offset on. Each write has other bytes at each offset.
 fn written_bytes(write: u32, guest: u64, into: &mut [u8]) {
     const BLOCK: u64 = PATTERN_BLOCK_BYTES as u64;
-    // The number of the write fills the bits from the top, and the number of the block those from the bottom, so the
-    // two do not overlap.
+    // The write number fills the bits from the top, and the block number from the bottom, so the two do not overlap.
     let of_write = u64::from(write).reverse_bits();
     let block_at = |at: u64| pattern_block(of_write ^ (at / BLOCK));
     // Bytes up to the first whole block of the disk, whole blocks, and the rest.

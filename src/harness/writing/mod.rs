@@ -91,8 +91,8 @@ impl JudgeCase for WriterJudge {
         }
         run.observer.begin(State::Write);
         let judged = self.judge_requests(engine, run, case);
-        // A known error ends the requests, unless it is that of a write, of zeros or of a discard, and the image has
-        // no bitmaps.
+        // A known error ends the requests. The exception is a failed write, zeroing or discard, if the image has no
+        // bitmaps.
         run.verdicts.judge(judged).map(|_| CaseEnd::Judged)
     }
 

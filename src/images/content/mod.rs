@@ -1,7 +1,7 @@
 //! Guest data. Each piece of data has stamps at its edges: sixteen bytes with its guest offset and the write that made
-//! it. So data that an engine reads through a mapping prove the mapping. The bytes between them are the [`fill`]. Some
-//! data has a [`Look`] instead of one stamp, has stamps inside of a large cluster, too, or has no stamps at all
-//! ([`unstamped`]). This module also defines the shapes of data after the stamp of a compressed cluster.
+//! it. So data that an engine reads through a mapping prove the mapping. The bytes between them are the [`fill`]. There
+//! are three exceptions: a [`Look`] replaces one stamp, a large cluster has stamps inside, too, or the data have no
+//! stamps at all ([`unstamped`]). This module also defines the shapes of data after the stamp of a compressed cluster.
 
 pub mod entropy;
 pub mod fill;
@@ -105,7 +105,7 @@ impl LookForm {
 pub enum WriteContent {
     /// Stamps at the edges, and the fill between them.
     Stamped,
-    /// A look at one edge.
+    /// A [`Look`] in place of the stamp at one edge.
     Look(Look),
     /// Stamps and fill also behind the first 64 KiB.
     Deep,

@@ -2,8 +2,8 @@
 //! meaning.
 //!
 //! The fields have the order of `docs/bytecode.md`: `nth` is twice the number of a field, or one more if the attack
-//! corrects the checksum. If a structure has a copy, the attack changes both. If the image has no copy, `nth` names the
-//! structure itself once more, so that these attacks set values and do not flip bits.
+//! corrects the checksum. If a structure has a copy, the attack changes both. If the image has no copy, both changes
+//! hit the structure itself. So these attacks set values: a second flip of a bit would undo the first.
 
 use crate::formats::anatomy::{Part, StructureField};
 

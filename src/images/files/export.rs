@@ -15,7 +15,7 @@ use super::image::Image;
 /// The treatment of allocated clusters without content. A raw file that has holes keeps them in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Holes {
-    /// They stay holes of the file. For such data, qemu-img may then print the flag `zero`.
+    /// They stay holes of the file. qemu-img may then print the flag `zero` for their data.
     #[default]
     Keep,
     /// The export writes every byte up to the end of the file, so that `zero` is comparable (QEMU `block/qcow2.c`,
@@ -209,8 +209,8 @@ impl HeldFile {
 }
 
 impl FileContent {
-    /// Takes the content of `storage`, at most `most` bytes. Returns how many more the limit allows; `None` if the file
-    /// stores more.
+    /// Takes the content of `storage`, at most `most` bytes. Returns the number of bytes that are left of `most`;
+    /// `None` if the file stores more than `most`.
     fn take(
         &mut self,
         storage: &impl Storage,

@@ -266,8 +266,8 @@ impl L1 {
         &self.tables
     }
 
-    /// Replaces this table by a copy of `original` without a place. The copy has the same length, and the first `kept`
-    /// of the entries that are not empty.
+    /// Replaces this table by a copy of `original` that has no location yet. The copy has the same length, but only the
+    /// first `kept` of the entries that are not empty.
     pub fn copy_entries(&mut self, original: &Self, kept: usize) {
         (self.place, self.entries) = ((0, 0), original.entries);
         self.tables.clear();

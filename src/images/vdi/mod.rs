@@ -1,5 +1,6 @@
-//! VDI images: the bytes of the file, in which the builder of qcow2 images has placed the blocks; the attacks of known
-//! meaning; and the rules by which readers refuse images. All numbers are little-endian.
+//! VDI images. The builder of qcow2 images places the blocks, and this module writes the bytes of the file. It also
+//! defines the attacks that make QEMU refuse an image, and the rules by which readers refuse images. All numbers are
+//! little-endian.
 
 pub(in crate::images) mod facts;
 

@@ -1,4 +1,4 @@
-//! VHDX images: the bytes of the file, in which the builder of qcow2 images has placed the blocks.
+//! VHDX images. The builder of qcow2 images places the blocks, and this module writes the bytes of the file.
 
 mod encoding;
 pub(in crate::images) mod facts;

@@ -386,7 +386,7 @@ pub(super) fn broken_entries(image: &Image, take: &mut dyn FnMut(BrokenEntry)) {
             4 => broken(VHDX_STATE, 0),
             7 => broken(VHDX_IN_PARENT, 0),
             6 => {
-                // The bytes that the file has can be read.
+                // The bytes before the end of the file can be read.
                 let there = end.saturating_sub(start);
                 // QEMU uses the index of the entry as the number of the block. The last block may be cut.
                 let before = index.wrapping_mul(place.block);

@@ -1,5 +1,5 @@
-//! VMDK images: the bytes of the files, in which the builder of qcow2 images has placed the clusters. An image is one
-//! file, or a descriptor and the files of its extents.
+//! VMDK images. The builder of qcow2 images places the clusters, and this module writes the bytes of the files. An
+//! image is one file, or a descriptor and the files of its extents.
 
 mod descriptor;
 mod encoding;

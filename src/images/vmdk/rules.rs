@@ -5,9 +5,9 @@
 //! If a footer replaces the header, a reader may still take all fields from the header except for the place of the
 //! directory. If the directory has a copy, a reader may use that. An image breaks a rule only if none of these choices
 //! is left. Not among the rules: extents without a magic number, extents that name a footer or a descriptor of their
-//! own, and descriptors in files of their own; grains for which the redundant directory has another place; streams
-//! behind their first two bytes; directories of ESX that are too short, where QEMU reports no mapping and reads zeros;
-//! the entries of seSparse tables.
+//! own, and descriptors in files of their own; grains that the redundant directory puts elsewhere; the bytes of a
+//! compressed stream after the first two; directories of ESX that are too short, where QEMU reports no mapping and
+//! reads zeros; the entries of seSparse tables.
 //!
 //! # Arithmetic
 //! As in QEMU, products and sums have the lower 64 bits, and numbers of entries the lower 32.

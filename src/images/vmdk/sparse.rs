@@ -266,7 +266,7 @@ fn tables_of(
     tables.map(move |grains| (grains.first().map_or(0, index), grains))
 }
 
-/// Writes entries of a table, all of which lie in `range`. The others in it are zeros.
+/// Writes `entries` of a table, whose indexes all lie in `range`. All other entries in `range` become zeros.
 fn write_entries(
     image: &mut Image,
     table: u64,

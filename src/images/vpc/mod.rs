@@ -1,5 +1,5 @@
-//! VHD images, which QEMU calls vpc: the variety, and the bytes of the file, in which the builder of qcow2 images has
-//! placed the blocks.
+//! VHD images, which QEMU calls vpc. The builder of qcow2 images places the blocks. This module defines the varieties
+//! of images, and writes the bytes of the file.
 
 mod encoding;
 pub(in crate::images) mod facts;
@@ -147,7 +147,7 @@ impl ImageDrawer for Drawer {
     }
 }
 
-/// Writes the image of `builder`, whose plan is that of a [`VpcForm`]. `mapped` is a buffer.
+/// Writes the image of `builder`, whose plan a [`VpcForm`] has made. `mapped` is a buffer.
 fn build(
     builder: &Builder,
     mapped: &mut Vec<MappedCluster>,
@@ -390,7 +390,7 @@ pub const ATTACKS: &[&[FieldChange]] = {
             FOOTER_FIELDS.change(footer::CHECKSUM, Set, 1),
             COPY_FIELDS.change(footer::CHECKSUM, Set, 1),
         ],
-        // The creator whose disk has the size in bytes, and the largest size.
+        // A creator that states the size in bytes, and the largest size.
         &[
             FOOTER_FIELDS.sealed(footer::CREATOR_APPLICATION, Set, 7),
             FOOTER_FIELDS.sealed(footer::CURRENT_SIZE, Boundary, 17),

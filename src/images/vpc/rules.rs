@@ -83,7 +83,7 @@ pub(super) fn broken_entries(image: &Image, take: &mut dyn FnMut(BrokenEntry)) {
     table.each_block(&file.0, |index, start| {
         let data = start + table.bitmap();
         if data + block > end {
-            // The bytes that the file has can be read.
+            // The bytes before the end of the file can be read.
             let there = end.saturating_sub(data);
             let guest = index * block + there..(index + 1) * block;
             take(BrokenEntry { rule: VPC_BLOCK_PAST_END, guest, is_mapped: false });

@@ -82,17 +82,18 @@ fn drawn(bytes: &[u8]) -> Program {
     drawing.program
 }
 
-/// Returns the choices of a record. Its bytes also choose what no bytes are left for.
+/// Returns the choices of a record. After its last byte, a stream of random numbers makes the choices, seeded with the
+/// checksum of the record.
 fn chosen_by(record: &[u8]) -> ByteChoices<'_> {
     ByteChoices::new(record, Entropy::new(u64::from(crc32fast::hash(record))))
 }
 
-/// A program of which the first operations are drawn.
+/// A program whose first operations have been drawn.
 struct Drawing<'b> {
     program: Program,
-    /// The machine that has run them.
+    /// The machine that has run these operations.
     vm: Vm,
-    /// The bytes behind the record of the last one.
+    /// The bytes behind the record of the last operation.
     rest: &'b [u8],
 }
 

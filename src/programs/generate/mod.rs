@@ -235,7 +235,7 @@ pub fn vary_extents(program: &mut Program, entropy: &mut Entropy) {
     program.operations = varied;
 }
 
-/// Adds operations that split an image which begins here, or none.
+/// Adds operations that split the image that begins here into several files; in two of three cases, adds none.
 pub(super) fn add_extents(operations: &mut Vec<Operation>, choices: &mut impl Choices) {
     if !choices.one_in(3) {
         return;
@@ -302,8 +302,8 @@ pub(crate) fn request(entropy: &mut Entropy, earlier: &[Operation]) -> Option<Op
     Operation::decode(&record)
 }
 
-/// Moves one operation in four back over the clusters of the operation before it, if it has a position. Unlike the
-/// position of an earlier operation, the new one stays the same when another operation changes.
+/// Moves 1 in 4 operations that have a position back over the clusters of the operation before it. The new position is
+/// relative. So its bytes do not depend on earlier operations, unlike those of a copied position.
 pub(super) fn moved_back(made: Operation, choices: &mut impl Choices) -> Operation {
     let Some(position) = position_of(&made) else { return made };
     if !choices.one_in(4) {
@@ -386,7 +386,7 @@ pub fn operation(choices: &mut impl Choices) -> Option<Operation> {
         // A size keeps its random magnitude: with small operands, most disks would be empty from here on.
         return Operation::decode(&record);
     }
-    // The operations of bytes are in the first table, so that a position is behind one byte.
+    // Opcodes of the first table have one byte, so a position begins at byte 1.
     near(&mut record[1..4], choices);
     if let Some(clusters) = has(&record, OperandKind::Count) {
         // Half of the operations touch one cluster, few touch many.

@@ -25,7 +25,7 @@ impl Vm {
         &self.writing.requests
     }
 
-    /// Returns the image that the engine creates before the requests, if the program has built nothing and wants that.
+    /// Returns the image that the engine creates before the requests, if the program asks for it and has built nothing.
     /// If the engine does not create images, it writes to the one that the program has built.
     pub fn new_image(&self) -> Option<NewImage> {
         let plan = self.builder.plan();
@@ -238,7 +238,7 @@ impl Vm {
         made
     }
 
-    /// Asks for a snapshot, if there is room for it. An image with a data file has none, as in the build.
+    /// Asks for a snapshot, if there is room for it. As in the build, an image with a data file gets no snapshot.
     fn request_snapshot(&mut self, size_bytes: u64) -> Effect {
         let number = self.writing.next_snapshot;
         let is_full = self.writing.snapshots.len() >= self.limits.snapshots;

@@ -18,8 +18,8 @@ use crate::images::qcow2::{FileEnd, Fill, Leaving};
 use super::encoding::{Operand, OperandKind, operand};
 
 /// Declares a plain enum as an operand of one byte: its [`OperandKind`], its values and their words, in the order of
-/// the encoding. If the fold is larger than the number of values, the remaining bytes decode to the first value. The
-/// form with `enum` defines the type, too.
+/// the encoding. Decoding takes the byte modulo `fold`, by default the number of values. If `fold` is larger, the
+/// remaining numbers decode to the first value. The form with `enum` defines the type, too.
 macro_rules! words {
     (@list ($($text:literal)*) $last:literal) => { concat!($($text,)* $last) };
     (@list ($($text:literal)*) $word:literal $last:literal) => {

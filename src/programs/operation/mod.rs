@@ -262,7 +262,7 @@ operations! {
     26 "beyond" Beyond {
         /// The L2 table: the last one that the disk needs, or one behind it.
         table: Number<0, 15>,
-        /// The distance from the first of the table's clusters past the end of the disk.
+        /// The distance in clusters from the first cluster that the table maps past the end of the disk.
         distance: u16,
         /// The number of clusters.
         clusters: Count,

@@ -91,8 +91,8 @@ pub fn data_of(bytes: &[u8]) -> impl Iterator<Item = Operation> {
     })
 }
 
-/// Returns the operations as they are encoded: each operation `bytes` with the data that its length asks for, zeros in
-/// place of missing data, and no other data.
+/// Returns the operations as they are encoded. As many data follow each operation `bytes` as its length says: zeros
+/// replace missing data, and all other data are left out.
 pub(in crate::programs) fn framed(operations: &[Operation]) -> impl Iterator<Item = Operation> {
     let mut operations = operations.iter().copied().peekable();
     let mut owed_bytes = 0;
@@ -113,8 +113,8 @@ pub(in crate::programs) fn framed(operations: &[Operation]) -> impl Iterator<Ite
     })
 }
 
-/// Frames operations after a change of their list. The data decide: the length of an operation `bytes` becomes that of
-/// the data behind it, if these are more or fewer records than it asks for. Other data are removed.
+/// Frames operations after a change of their list. If the number of records of data behind an operation `bytes` does
+/// not fit its length, the length changes to that of these data. Other data are removed.
 pub fn reframe(operations: &mut Vec<Operation>) {
     if !operations.iter().any(|one| matches!(one, Operation::Data(_) | Operation::Bytes { .. })) {
         return;
@@ -131,8 +131,8 @@ pub fn reframe(operations: &mut Vec<Operation>) {
     operations.extend(framed(&all));
 }
 
-/// Gives the operation `bytes` at index `at` as many data as its length asks for: zeros behind those that it has. Other
-/// operations stay as they are.
+/// Fits the data behind the operation `bytes` at index `at` to its length: removes surplus records, or adds records of
+/// zeros. If another operation is at `at`, changes nothing.
 pub fn fit_data(operations: &mut Vec<Operation>, at: usize) {
     let Some(&Operation::Bytes { length, .. }) = operations.get(at) else { return };
     let (start, needed) = (at + 1, data_records(length));

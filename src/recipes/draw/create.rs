@@ -291,7 +291,7 @@ const MAX_PROGRAM_DISK_BYTES: u64 = 1 << 30;
 const MAX_PROGRAM_FILES_BYTES: u64 = 48 << 20;
 /// The number of programs that are tried, until one is small enough.
 const TRIES: usize = 64;
-/// The number of operations: at least the first, less than the sum of both.
+/// The lowest number of operations of a program, and the number of possible values from there on.
 const OPERATIONS: (u64, u64) = (4, 30);
 
 impl Draft<'_> {

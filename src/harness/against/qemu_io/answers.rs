@@ -193,8 +193,8 @@ pub(super) fn has_many_tables(image: &JudgedImage) -> bool {
     image.disk.as_ref().is_ok_and(|disk| tables(disk) > MAX_CHEAP_TABLES)
 }
 
-/// Reports whether one of `extents` lies below the lowest host offset at which a writer may store a block. If so, QEMU
-/// may read wrong bytes from images of that format.
+/// Reports whether one of `extents` begins below the lowest host offset at which a writer of its format may store a
+/// block. If so, QEMU may read wrong bytes from the image.
 pub(super) fn has_early_block(extents: &[Extent], chain: &Chain) -> bool {
     extents.iter().any(|extent| is_in(extent, chain, |misread| misread.start))
 }

@@ -1,14 +1,14 @@
-//! The parts of a damaged image about which more is known than that answers end.
+//! Two oracles for parts of a damaged image. About the other parts, the harness knows only that each call must end.
 //!
-//! `refusal`: damage that no reader may read through. If QEMU does not open an image, or does not use a table entry,
+//! `refusal`: damage for which every reader must refuse. If QEMU does not open an image, or does not use a table entry,
 //! the engine must not answer with data there, neither with bytes nor with a status or an extent that says data. The
 //! engine may refuse when it opens the image, or later, and for any reason. Does not check the reason, extents and
 //! statuses that say zeros, the files that an image names, bitmap directories, nor bytes that change during reads.
 //!
-//! `hostile`: in parts that no attack has touched, the engine's data are those of the model, and so are its statuses,
-//! if it has not walked the disk. An engine may refuse to answer. Does not check compressed data, whose payloads a
-//! program of the target may damage when it writes them; data of an image that has lost its end, or whose bytes change
-//! during reads; nor more than some dozens of places.
+//! `hostile`: in the parts that no attack has touched, the engine reads the data of the model. If it has not walked the
+//! disk, its statuses are those of the model, too. An engine may refuse to answer. Does not check compressed data,
+//! whose payloads a program of the target may damage when it writes them; data of an image that has lost its end, or
+//! whose bytes change during reads; nor more than some dozens of places.
 
 use std::fmt::Display;
 use std::ops::Range;
@@ -40,8 +40,8 @@ const MAX_WALKED: usize = 64;
 pub(super) struct RefusedWalks<'w> {
     pub(super) fuel: Fuel,
     pub(super) extents: &'w mut Vec<Extent>,
-    /// The violation of the first walk whose extents do not tile its window. The answers themselves are judged before
-    /// it.
+    /// The violation of the first walk whose extents do not tile its window. The oracle reports it after any violation
+    /// of the answers themselves.
     pub(super) tiled: OracleResult,
 }
 

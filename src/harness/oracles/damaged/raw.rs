@@ -45,7 +45,8 @@ const MAX_EXTENTS: usize = 4096;
 /// The number of steps that a walk may take for each byte of the file. One L1 entry names an L2 table of up to 64
 /// pieces (`map`).
 const STEPS_PER_BYTE: u64 = 16;
-/// The number of steps in a layer below for each entry that is left to it: a piece of each table, and the emission.
+/// The number of steps that a walk may take in a lower layer for each entry that the layers above leave to it: a piece
+/// of each table, and the emission of an extent.
 const STEPS_PER_LAYER: u64 = 4;
 /// The largest number of steps that a run waits for: some tens of milliseconds.
 const MAX_STEPS: u64 = 1 << 22;
@@ -378,8 +379,8 @@ pub(super) fn walk(
     Ok((if walked.is_ok() { CaseEnd::Judged } else { CaseEnd::Failed }, reach))
 }
 
-/// Reads at the edges of extents; only at their beginnings if a question behind the end of a file may be about the next
-/// one. Compressed data may be broken; all other data must be readable.
+/// Reads at both edges of each extent. If an extent of the image may end inside a grain, reads only at the beginnings:
+/// a read behind that end is about the next extent. Compressed data may be broken; all other data must be readable.
 pub(super) fn read_edges(
     disk: &mut TestedDisk,
     extents: &[Extent],

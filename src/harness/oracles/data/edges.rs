@@ -15,9 +15,9 @@ use super::{GuestRead, ORACLE, admit_in, expect_of, kind, mismatch, too_deep};
 /// A short read at an edge.
 #[derive(Clone, Copy, Debug)]
 pub enum EdgeRead<'v> {
-    /// At the edge of a part of the disk, as long as a stamp.
+    /// A read of one stamp's length at this guest offset, at an edge of a part of the disk.
     Part(&'v Visible, u64),
-    /// Across the edge between the parts of two layers, half of the bytes from each.
+    /// A read across the edge between the parts of two layers, half of the bytes from each.
     Seam(&'v Visible, &'v Visible),
 }
 

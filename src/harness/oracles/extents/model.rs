@@ -58,8 +58,8 @@ fn check_range(
     }
 }
 
-/// Returns the end of the first differing range of two lists, in which each list has only one mapping; `None` if a list
-/// ends before it.
+/// Returns the end of the first range in which two lists differ; `None` if a list ends before it. The range ends where
+/// the first extent of either list does, so each list has one mapping there.
 fn behind_difference(expected: &[Extent], actual: &[Extent]) -> Option<u64> {
     let at = (0..expected.len().min(actual.len())).find(|&at| expected[at] != actual[at])?;
     let (meant, found) = (&expected[at], &actual[at]);

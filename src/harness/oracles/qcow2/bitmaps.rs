@@ -151,8 +151,8 @@ struct BitBuffers {
     /// The bits that were set before the requests, and must stay set.
     before: Vec<u8>,
     changed: Vec<u8>,
-    /// The bits that may be set: those of all clusters with a change, and those past the smallest size of a resized
-    /// disk.
+    /// The bits that may be set: the bits of all clusters with a change and, if the disk was resized, the bits past its
+    /// smallest size.
     allowed: Vec<u8>,
 }
 
@@ -190,7 +190,7 @@ impl BitBuffers {
             set(&mut self.changed, piece, granularity_bits, &range);
             set(&mut self.allowed, piece, granularity_bits, &whole);
         }
-        // An entry of the table may say that all bits of its cluster are ones, those past the end of the disk, too.
+        // A table entry may set all bits of its cluster, even the bits past the end of the disk. These do not count.
         let end = bits_for(size_bytes, granularity_bits);
         clear_from(&mut self.actual, end.saturating_sub(piece * 8));
         Ok(())

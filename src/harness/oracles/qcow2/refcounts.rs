@@ -40,7 +40,7 @@ pub fn check_with_leaks<S: Storage + ?Sized>(
     let reports = recounted(recount, storage)?;
     let may_be = |report: &RefcountReport| {
         let is_leak = report.finding == RefcountFault::Leak && report.references == 0;
-        // Clusters are those of a file of less than 2^63 bytes.
+        // The clusters lie in a file of less than 2^63 bytes, so the sum does not saturate.
         let end = report.cluster.get().saturating_add(report.clusters);
         is_leak && report.on_disk == 1 && lies_in(report.cluster.get()..end, may_leak)
     };
@@ -129,7 +129,7 @@ fn check_all(
     let (mut overlaps, mut counts) = (RangeMap::default(), RangeMap::default());
     for report in reports.iter().filter(|report| !is_explained(report)) {
         let cluster = report.cluster.get();
-        // Clusters are those of a file of less than 2^63 bytes.
+        // The clusters lie in a file of less than 2^63 bytes, so the sum does not saturate.
         let clusters = cluster..cluster.saturating_add(report.clusters);
         let has_overlap = overlaps.at(cluster).0.is_some();
         let follows = match report.finding {
@@ -177,7 +177,7 @@ pub fn is_leak(found: &Violation) -> bool {
 fn explained(report: &RefcountReport, out_of_date: &[Deviation]) -> bool {
     let first = out_of_date.partition_point(|one| one.cluster < report.cluster);
     let mut cluster = report.cluster.get();
-    // Clusters are those of a file of less than 2^63 bytes.
+    // The clusters lie in a file of less than 2^63 bytes, so the sum does not saturate.
     let end = cluster.saturating_add(report.clusters);
     for one in &out_of_date[first..] {
         let as_left = match report.finding {

@@ -52,9 +52,9 @@ impl Builder {
         self.preallocate_vacant(cluster, vacant).map(|(host, _)| host)
     }
 
-    /// Allocates consecutive clusters as [`Self::preallocate`] does. The clusters of a run without host clusters get
-    /// adjacent ones, so that the cost depends only on the number of table entries. Calls `allocated` with each run:
-    /// its first cluster, its length and its host offset.
+    /// Allocates consecutive clusters as [`Self::preallocate`] does. A run of clusters that have no host clusters gets
+    /// adjacent host clusters, so that the cost depends only on the number of table entries. Calls `allocated` with
+    /// each run: its first cluster, its length and its host offset.
     pub fn preallocate_run(
         &mut self,
         clusters: Range<u64>,
@@ -74,8 +74,9 @@ impl Builder {
         }
     }
 
-    /// Returns the number of consecutive clusters from `first` on without a host cluster or a payload, and the number
-    /// of those with one: one of the two is 0. All lie in one table, and there are at most `most`, which is not 0.
+    /// Returns the number of consecutive clusters from `first` on that have neither a host cluster nor a payload, and
+    /// the number of consecutive clusters that have one: one of the two numbers is 0. All lie in one table, and there
+    /// are at most `most`, which is not 0.
     fn vacant_clusters(&mut self, first: GuestCluster, most: u64) -> (u64, u64) {
         let is_vacant = |entry| {
             let extended = matches!(entry, ClusterMapping::Extended(Extended { host: None, .. }));
@@ -217,13 +218,13 @@ impl Builder {
         self.unique_string(bytes, most, Unique::BitmapName, self.bitmaps.made + 1)
     }
 
-    /// Makes the id of the next snapshot of given bytes. Returns `None` if no valid id can be made of them.
+    /// Makes the id of the next snapshot from `bytes`. Returns `None` if they yield no valid id.
     pub fn snapshot_id(&mut self, bytes: &[u8]) -> Option<GivenString> {
         let [most, _] = MAX_SNAPSHOT_STRING_BYTES;
         self.unique_string(bytes, most, Unique::SnapshotId, self.snapshots.taken + 1)
     }
 
-    /// Makes the name of the next snapshot of given bytes. Returns `None` if no valid name can be made of them.
+    /// Makes the name of the next snapshot from `bytes`. Returns `None` if they yield no valid name.
     pub fn snapshot_name(&mut self, bytes: &[u8]) -> Option<GivenString> {
         let [_, most] = MAX_SNAPSHOT_STRING_BYTES;
         self.unique_string(bytes, most, Unique::SnapshotName, self.snapshots.taken + 1)
@@ -234,7 +235,7 @@ impl Builder {
         self.plan.extension_body = Some(self.given.add_string(bytes, bytes.len()));
     }
 
-    /// Makes a string of given bytes, or uses them unchanged if the image may be malformed. A valid string is UTF-8
+    /// Makes a valid string from `bytes`, or uses them unchanged if the image may be malformed. A valid string is UTF-8
     /// without zeros. It differs from all other strings of its kind, and from the default strings, which are made of a
     /// number. If it would not be unique, a tilde and `number` follow.
     fn unique_string(

@@ -257,7 +257,8 @@ pub fn write_table(
     at(padded).get()
 }
 
-/// Writes bytes in which all bits are set. The image refers to them, so that a table costs no copy of its empty parts.
+/// Writes bytes in which all bits are set. The image refers to static bytes, so the empty parts of a table are not
+/// copied.
 fn write_ones(image: &mut Image, mut at: HostOffset, mut length_bytes: u64) {
     while length_bytes > 0 {
         let piece = length_bytes.min(ONES.len() as u64);

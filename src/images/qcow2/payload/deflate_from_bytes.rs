@@ -15,7 +15,7 @@ const LITERALS: usize = 286;
 const DISTANCES: usize = 30;
 
 /// Appends blocks made of `bytes` to `out`, none of them the last, and their content to `content`, at most `room`
-/// bytes. The blocks end at any bit; the writer is returned.
+/// bytes. The blocks may end at any bit.
 pub(super) fn write(bytes: &[u8], room: usize, out: &mut BitWriter, content: &mut Vec<u8>) {
     static FIXED: LazyLock<[Codes; 2]> = LazyLock::new(|| {
         let lengths = |symbol: usize| match symbol {
@@ -73,7 +73,7 @@ fn stored(input: &mut BitReader, room: usize, out: &mut BitWriter, content: &mut
     let Some(length) = input.take(16) else { return };
     let Some(_inverted) = input.take(16) else { return };
     let bytes = input.take_bytes((length as usize).min(room - content.len()));
-    // A room of at most 64 KiB keeps the length in range.
+    // The stored length has 16 bits, so the number of bytes fits, too.
     let length = bytes.len() as u16;
     out.put(0, 3);
     out.align();

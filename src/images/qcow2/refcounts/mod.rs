@@ -9,9 +9,9 @@
 //!
 //! Blocks that count nothing are made like the others, before the table.
 //!
-//! This ends, for these reasons. Each index gets at most one block. The table first gets its necessary length, and
-//! grows in place while the clusters after it are free. If they are not, it moves, with room for a sixteenth more. At
-//! the end of the file, the move makes the file longer by little more than the table itself, and the table by the
+//! The algorithm ends, for these reasons. Each index gets at most one block. The table first gets its necessary length,
+//! and grows in place while the clusters after it are free. If they are not, it moves, with room for a sixteenth more.
+//! If it moves to the end of the file, the file grows by little more than the table itself, and the table grows by the
 //! clusters that count this growth. A table cluster counts at least 64 × 64 clusters (512-byte clusters, 64-bit
 //! counts), so this is less than the extra room; spare clusters only add a constant. (Without the extra room, a table
 //! of 4,096 clusters needs a longer one wherever it moves.) Unnecessary clusters are freed at the end.
@@ -47,8 +47,8 @@ pub struct RefcountPlacement {
     pub spare_blocks: SpareBlocks,
 }
 
-/// Refcount blocks without a cluster to count: entries of the refcount table that would be 0 otherwise. If a block of
-/// the image or a cluster of the table comes to lie in their range after all, they count it.
+/// Refcount blocks without a cluster to count: entries of the refcount table that would be 0 otherwise. If the
+/// allocator later puts another block or a cluster of the table into the range of such a block, the block counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpareBlocks {
     /// The number of blocks.
