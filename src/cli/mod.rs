@@ -139,19 +139,21 @@ fn run(own: Implementation, Arguments { options, verb }: &Arguments) -> ExitResu
         Verb::Check(_) => Some("check"),
         Verb::Convert(_) => Some("convert"),
         Verb::Measure(_) => Some("measure"),
-        Verb::Disasm(_) => Some("disasm"),
         Verb::Asm(_) => Some("asm"),
-        Verb::Export(_) => Some("export"),
         // The self-test reports each wrong answer, known or not.
         Verb::Selftest(_) => Some("selftest"),
         Verb::NewEngine(_) => Some("new-engine"),
         _ => None,
     };
     if let Some(name) = without_inputs {
-        options.reject(name, false)?;
+        options.reject(name, "")?;
     }
-    if let Verb::Differential(_) = verb {
-        options.reject("differential", true)?;
+    match verb {
+        Verb::Differential(_) => options.reject("differential", "--known")?,
+        // Programs are folded into the features that are left.
+        Verb::Disasm(_) => options.reject("disasm", "--without")?,
+        Verb::Export(_) => options.reject("export", "--without")?,
+        _ => {}
     }
     let costly = match verb {
         Verb::Fuzz(_) | Verb::FuzzWorker(_) => CostlyComparisons::Drawn,
@@ -181,9 +183,9 @@ fn run(own: Implementation, Arguments { options, verb }: &Arguments) -> ExitResu
         Verb::Corpus(arguments) => corpus::run(implementation, arguments),
         Verb::Selftest(arguments) => selftest::run(implementation, arguments),
         Verb::NewEngine(arguments) => new_engine::run(arguments),
-        Verb::Disasm(arguments) => programs::disasm(arguments),
+        Verb::Disasm(arguments) => programs::disasm(implementation, arguments),
         Verb::Asm(arguments) => programs::asm(arguments),
-        Verb::Export(arguments) => programs::export_image(arguments),
+        Verb::Export(arguments) => programs::export_image(implementation, arguments),
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::base::files::Existing;
 use crate::findings::explain::explain;
+use crate::harness::cases::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 use crate::images::files::export::Holes;
 use crate::programs::{Program, export, text};
@@ -52,11 +53,17 @@ Example: qcowfuzz disasm artifacts/map_extents/crash-1f0c")]
 pub struct DisasmArguments {
     /// The program: a file with any content; '-' for standard input
     input: PathBuf,
+    /// The fuzz target of the program
+    #[arg(long, value_parser = options::target_parser(), default_value = options::DEFAULT_TARGET)]
+    target: TargetKind,
 }
 
 /// Prints the program.
-pub fn disasm(arguments: &DisasmArguments) -> ExitResult {
-    let program = Program::decode(&inputs::read(&arguments.input)?);
+pub fn disasm(implementation: &Implementation, arguments: &DisasmArguments) -> ExitResult {
+    let DisasmArguments { input, target } = arguments;
+    options::reject_files(*target, "--target")?;
+    let bytes = inputs::read(input)?;
+    let program = Program::decode(&target.judged(&implementation.facts(), &bytes));
     print_with(|out| write!(out, "{program}"))?;
     Ok(Exit::Nothing)
 }
@@ -89,10 +96,11 @@ pub struct ExportArguments {
 }
 
 /// Writes the image.
-pub fn export_image(arguments: &ExportArguments) -> ExitResult {
+pub fn export_image(implementation: &Implementation, arguments: &ExportArguments) -> ExitResult {
     let ExportArguments { target, output, .. } = arguments;
     options::reject_files(*target, "--target")?;
     let input = inputs::read(&arguments.input)?;
+    let input = target.judged(&implementation.facts(), &input);
     let limits = target.definition().limits;
     let explained = explain(&input, limits, usize::MAX, &export::names(output));
     let holes = if arguments.fill { Holes::Fill } else { Holes::Keep };

@@ -67,15 +67,15 @@ enum ChosenImplementation {
 const QEMU_NAME: &str = "qemu";
 
 impl UnderTestOptions {
-    /// Rejects the options for the verb `name`, which runs no inputs. `takes_known` exempts `--known`.
-    pub fn reject(&self, name: &str, takes_known: bool) -> Result<(), CommandError> {
+    /// Rejects the options for the verb `name`, which runs no inputs, except for the option `taken`.
+    pub fn reject(&self, name: &str, taken: &str) -> Result<(), CommandError> {
         let given = [
-            ("--known", !takes_known && !self.known.is_empty()),
+            ("--known", !self.known.is_empty()),
             ("--without", !self.without.is_empty()),
             ("--against", self.against.is_some()),
             ("--against-command", self.against_command.is_some()),
         ];
-        match given.into_iter().find(|(_, is_given)| *is_given) {
+        match given.into_iter().find(|(option, is_given)| *is_given && *option != taken) {
             Some((option, _)) => Err(CommandError::Message(format!(
                 "{option}: '{name}' runs no inputs, expected a command that does"
             ))),

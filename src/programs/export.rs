@@ -1,5 +1,6 @@
 //! Writes the files that a program builds to a folder, with the names by which the images call each other.
 
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -27,7 +28,14 @@ pub(crate) const MAX_READILY_FILLED_BYTES: u64 = 64 << 20;
 pub fn names(path: &Path) -> FileNames {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     // QEMU takes the text before a colon for a protocol.
-    FileNames::new(&stem.replace(':', "_"))
+    let names = FileNames::new(&stem.replace(':', "_"));
+    match path.file_name().and_then(OsStr::to_str) {
+        // A descriptor has names in quotation marks, each in a line.
+        Some(name) if !name.contains('"') && !name.contains(char::is_control) => {
+            names.with_top(name)
+        }
+        _ => names,
+    }
 }
 
 /// Writes the top image to `path`, and all other files of the chain into the same folder. It writes each file after the
@@ -37,22 +45,30 @@ pub fn names(path: &Path) -> FileNames {
 /// # Errors
 /// A name is too long for an image or for a file, a file is too long to be filled, a file exists and is to be kept, or
 /// a file cannot be written. If a name, a length or an existing file is the reason, no file is written.
-pub fn write(
+pub fn write(path: &Path, existing: Existing, built: Built, holes: Holes) -> Result<(), Error> {
+    write_named(path, &names(path), existing, built, holes)
+}
+
+/// Writes files as [`write()`] does, whose images were built with `names`.
+///
+/// # Errors
+/// Those of [`write()`].
+pub(crate) fn write_named(
     path: &Path,
+    names: &FileNames,
     existing: Existing,
     (vm, images): Built,
     holes: Holes,
 ) -> Result<(), Error> {
-    let names = names(path);
     let named =
         |name: Option<&str>| name.map_or(path.to_path_buf(), |name| path.with_file_name(name));
-    vm.check_names(&names).map_err(|(height, error)| {
+    vm.check_names(names).map_err(|(height, error)| {
         let top = height + 1 == images.layers().len();
         let path = named((!top).then(|| names.image(height, ImageFormat::Qcow2)));
         Error::Output { path, what: format!("{error}, expected a shorter name of the output") }
     })?;
     let files: Vec<(PathBuf, &Image)> =
-        images.files(&names).map(|(name, image)| (named(name), image)).collect();
+        images.files(names).map(|(name, image)| (named(name), image)).collect();
     for (path, image) in &files {
         check(path, existing, image.length_bytes(), holes)?;
     }

@@ -2,7 +2,7 @@
 
 use test_support::prelude::*;
 
-use crate::support::{Folder, names_in};
+use crate::support::{Folder, corpus, names_in, seeds};
 
 const OPERATIONS: &str = "\
     write at=start+0 clusters=2\nwrite at=end-0 clusters=1\n\
@@ -41,6 +41,32 @@ fn every_layer_is_written_and_map_follows_as_qemu_img_does() {
         let Some([ours, _]) = dir.same(&["map", form, "disk.qcow2"]) else { return };
         ours.ok();
     }
+}
+
+/// Readers other than QEMU open the extents that an embedded descriptor names, even if the extent is the image itself.
+#[test]
+fn each_descriptor_names_files_that_were_written() {
+    let mut named = 0;
+    for seed in seeds("map_extents").iter().filter(|it| it.starts_with("vmdk_")) {
+        let dir = Folder::new();
+        fs::copy(corpus(&format!("text/map_extents/{seed}.txt")), dir.join("text")).unwrap();
+        dir.run("asm text -o program").ok();
+        for output in ["disk.vmdk", "disk"] {
+            dir.run(&["export", "program", "--force", "-o", output]).ok();
+        }
+        for image in dir.names() {
+            let bytes = dir.read(&image);
+            let front = String::from_utf8_lossy(&bytes[..bytes.len().min(4096)]).into_owned();
+            let lines = front
+                .lines()
+                .filter(|line| line.starts_with("RW ") || line.starts_with("parentFileNameHint="));
+            for name in lines.filter_map(|line| line.split('"').nth(1)) {
+                assert!(dir.join(name).exists(), "{seed}: {image} names {name}: {:?}", dir.names());
+                named += 1;
+            }
+        }
+    }
+    assert!(named > 20, "{named} names");
 }
 
 #[test]

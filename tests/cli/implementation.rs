@@ -90,6 +90,47 @@ fn replay_prints_the_changes_of_folding() {
     assert!(!dir.run("replay input").out.contains("folded"));
 }
 
+/// The program of an input shows its bug only after folding, which removes the overlay and makes the clusters smaller.
+/// All evidence is about the program after that, and shows the bug with the claims and without them.
+#[test]
+fn evidence_is_about_the_program_that_was_judged() {
+    let overlay = "overlay version=3 cluster_bits=16 refcount_order=4 features=none data_in=image size=same\n";
+    let text = lines::image("size=4<<16+0")
+        + "write at=start+0 clusters=4\n"
+        + overlay
+        + "zero at=start+1 clusters=1 keep=no\n";
+    let dir = Folder::of([("text", text.as_bytes())]);
+    dir.run("asm text -o input").ok();
+    let judged = |words: &str| {
+        let words: Vec<_> = words.split(' ').chain(["--without", "clusters of 64 KiB"]).collect();
+        Ran::of(&mut dir.command(&*COMMAND, &words[..]))
+    };
+    let folded = judged("disasm input").ok().out;
+    assert!(!folded.contains("overlay") && !folded.contains("cluster_bits=16"), "{folded}");
+    // Folding the text again changes nothing.
+    dir.write("folded", &folded);
+    dir.run("asm folded -o folded.input").ok();
+    assert_eq!(judged("disasm folded.input").ok().out, folded);
+
+    let shown = judged("replay input").exits(1).has(FINGERPRINT);
+    let dump = judged("replay input --dump-image dumped.qcow2").exits(1);
+    assert_eq!(dump.out.lines().next(), shown.out.lines().next());
+    judged("export input -o exported.qcow2 --fill").ok();
+    assert_eq!(dir.read("exported.qcow2"), dir.read("dumped.qcow2"));
+
+    judged("minimize input -o small").ok().has(FINGERPRINT);
+    judged("bundle input -o bug.tar").ok();
+    Ran::of(&mut dir.command("tar", "xf bug.tar")).ok();
+    assert_eq!(dir.run("disasm bug-bundle/input").ok().out, folded);
+    judged("regress input --text").ok().has(&folded);
+    for evidence in ["small", "bug-bundle/input"] {
+        let program = dir.run(&*format!("disasm {evidence}")).ok().out;
+        assert_eq!(judged(&format!("disasm {evidence}")).ok().out, program);
+        judged(&format!("replay {evidence}")).exits(1).has(FINGERPRINT);
+        small(&dir, &format!("replay {evidence}")).exits(1).has(FINGERPRINT);
+    }
+}
+
 /// A file that lists the bug of the example, in both forms, and a finding that does not occur.
 const KNOWN: &str = "[[finding]]\nfingerprint = 'model: kind, zero-allocated → normal'\nreason = 'The same.'\n\
                      [[finding]]\nfingerprint = 'model: kind, zero-plain → unallocated'\nreason = 'A test.'\n\
@@ -208,7 +249,7 @@ fn a_claim_can_be_dropped_for_one_command() {
     folded.has("sync kind=kill choice=").has(" → sync kind=flush choice=");
     for (words, expected) in [
         (["replay", "cuts", "--without", "colours"], "expected a feature, found 'colours'"),
-        (["disasm", "cuts", "--without", "power cuts"], "--without: 'disasm' runs no inputs"),
+        (["info", "cuts", "--without", "power cuts"], "--without: 'info' runs no inputs"),
     ] {
         let ran = dir.run(&words).exits(2);
         assert!(ran.err.contains(expected), "{ran:?}");

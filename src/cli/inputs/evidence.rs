@@ -49,7 +49,7 @@ pub struct BundleArguments {
 pub fn bundle_input(under_test: &UnderTest, arguments: &BundleArguments) -> ExitResult {
     let BundleArguments { input, output, target, force } = arguments;
     let existing = output::not_the_input(output, input, *force)?;
-    let bytes = inputs::read_input(input)?;
+    let bytes = inputs::read_judged(input, *target, &under_test.implementation)?;
     let mut examiner = examiner(under_test, input, *target, &bytes)?;
     let _silence = PanicNotes::take_over();
     // The report uses the name in the archive, so that it does not reveal the user's path.
@@ -159,7 +159,7 @@ pub struct RegressArguments {
 /// Prints the test.
 pub fn regress(under_test: &UnderTest, arguments: &RegressArguments) -> ExitResult {
     let RegressArguments { input, target, .. } = arguments;
-    let bytes = inputs::read_input(input)?;
+    let bytes = inputs::read_judged(input, *target, &under_test.implementation)?;
     let mut examiner = examiner(under_test, input, *target, &bytes)?;
     let _silence = PanicNotes::take_over();
     let found = examiner.judge(input, &bytes).fingerprint;

@@ -1,5 +1,6 @@
 //! `minimize`: makes an input as small and simple as possible while it shows the same bug.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -81,7 +82,8 @@ pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
         options::reject_files(*target, "--as-image")?;
     }
     let existing = output::not_the_input(output, input, arguments.force)?;
-    let bytes = inputs::read_input(input)?;
+    let facts = under_test.implementation.facts();
+    let bytes = inputs::read_judged(input, *target, &under_test.implementation)?;
     let _silence = PanicNotes::take_over();
     let mut judge = judge(under_test, arguments, &bytes)?;
     let stopped = stop_on_ctrl_c()?;
@@ -98,7 +100,11 @@ pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
     let minimized = minimizer::minimize(
         &bytes,
         settings,
-        &mut |candidate| judge.shows(candidate),
+        // The harness would judge another program than such a candidate.
+        &mut |candidate| match target.judged(&facts, candidate) {
+            Cow::Borrowed(candidate) => judge.shows(candidate),
+            Cow::Owned(_) => Ok(false),
+        },
         &mut |progress| {
             bar.set_message(line(progress, *target));
             bar.tick();

@@ -41,6 +41,17 @@ pub fn read_input(path: &Path) -> Result<Vec<u8>, CommandError> {
     }
 }
 
+/// Reads an input, and returns the input that is judged with `implementation` under test ([`TargetKind::judged`]): all
+/// that leaves the project is about it.
+pub fn read_judged(
+    path: &Path,
+    target: TargetKind,
+    implementation: &Implementation,
+) -> Result<Vec<u8>, CommandError> {
+    let input = read_input(path)?;
+    Ok(target.judged(&implementation.facts(), &input).into_owned())
+}
+
 fn read_standard_input(most: u64) -> Result<Vec<u8>, CommandError> {
     let mut bytes = Vec::new();
     let read = io::stdin().lock().take(most).read_to_end(&mut bytes);

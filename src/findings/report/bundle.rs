@@ -7,11 +7,12 @@ use tar::{Builder, Header};
 
 use crate::base::files::Existing;
 use crate::disk::extent::Extent;
+use crate::disk::image_format::ImageFormat;
 use crate::disk::storage::Storage;
 use crate::harness::cases::target::Expectation;
 use crate::harness::targets::TargetKind;
-use crate::images::files::FileNames;
 use crate::images::files::export::Holes;
+use crate::images::files::{FileNames, Images};
 use crate::programs::export::{self, Built};
 
 use super::Report;
@@ -98,11 +99,12 @@ impl Archive {
             return self.file("image/left-out.txt", line.as_bytes());
         }
         let scratch = tempfile::tempdir()?;
-        let path = scratch.path().join(TOP_NAME);
-        export::write(&path, Existing::Keep, built, Holes::Fill)
+        let top = top_name(built.1);
+        let path = scratch.path().join(&top);
+        export::write_named(&path, &names, Existing::Keep, built, Holes::Fill)
             .map_err(|error| io::Error::other(error.to_string()))?;
         for (name, _) in built.1.files(&names) {
-            let name = name.unwrap_or(TOP_NAME);
+            let name = name.unwrap_or(&top);
             self.file(&format!("image/{name}"), &std::fs::read(scratch.path().join(name))?)?;
         }
         Ok(())
@@ -129,8 +131,14 @@ impl Archive {
 /// The remark beside a map of files that are too long to write without holes.
 const SPARSE: &str = "The files were too long to write without holes, so qemu-img may report that \
                       allocated clusters which were never written read as zeros.\n";
-/// The file of the image at the top. [`FileNames::default`] names the other files.
-const TOP_NAME: &str = "layer.qcow2";
+/// Returns the name of the file of the image at the top. [`FileNames::default`] names the other files, and an image
+/// whose descriptor names itself.
+fn top_name(images: &Images) -> String {
+    match images.top() {
+        top if top.format == ImageFormat::Qcow2 => "layer.qcow2".to_string(),
+        top => top.name.clone(),
+    }
+}
 
 fn versions() -> String {
     let qemu = qemu::version().unwrap_or_else(|| "not installed".to_string());
@@ -170,6 +178,7 @@ mod tests {
     use crate::harness::Checks;
     use crate::harness::cases::implementation::Implementation;
     use crate::programs::generate::{GenerateSettings, generate};
+    use crate::programs::text::assemble;
 
     /// Returns a report of a sound program with a made-up fingerprint.
     fn found(target: TargetKind, input: &[u8]) -> Report {
@@ -222,5 +231,36 @@ mod tests {
         let script = text("reproduce.sh");
         assert!(script.contains("expected='model: it'\\''s, one → two'"), "{script}");
         assert!(script.contains(" --target map_extents input)"), "{script}");
+    }
+
+    /// A program whose two images name themselves, each other, and the files of their extents.
+    const OWN_NAMES: [&str; 2] =
+        ["", "extent kind=sparse length=1<<1 lead=0\nextent kind=flat length=1<<1 lead=0\n"];
+
+    #[test]
+    fn each_descriptor_names_files_of_the_archive() {
+        for extents in OWN_NAMES {
+            let text = format!(
+                "image version=3 cluster_bits=16 refcount_order=4 features=none size=8<<16+0 rng_seed=7 \
+                 blocks=append table=append tolerance=0 base=vmdk\n{extents}\
+                 overlay_vmdk cluster_bits=12 form=0 size=same\n{extents}write at=start+1 clusters=1\n"
+            );
+            let input = assemble(&text).unwrap().encode();
+            let report = found(TargetKind::MapExtents, &input);
+            let files = unpacked(&archive(&report, &input, Path::new("bug-bundle")).unwrap());
+            let mut named = 0;
+            for (_, image) in files.values() {
+                let front = String::from_utf8_lossy(&image[..image.len().min(4096)]).into_owned();
+                let lines = front.lines().filter(|line| {
+                    line.starts_with("RW ") || line.starts_with("parentFileNameHint=")
+                });
+                for name in lines.filter_map(|line| line.split('"').nth(1)) {
+                    let path = format!("bug-bundle/image/{name}");
+                    assert!(files.contains_key(&path), "{path}: {:?}", files.keys());
+                    named += 1;
+                }
+            }
+            assert!(named >= 3, "{named} names");
+        }
     }
 }

@@ -41,12 +41,14 @@ impl Examiner {
     }
 
     /// Runs `bytes`, the content of the file `input`, twice, and reports the result with evidence. Panics have
-    /// fingerprints only while [`PanicNotes`](crate::findings::panics::PanicNotes) exist.
+    /// fingerprints only while [`PanicNotes`](crate::findings::panics::PanicNotes) exist. The evidence is about the
+    /// program that was judged: without the features that the engine does not claim.
     pub fn examine(&mut self, input: &Path, bytes: &[u8]) -> Report {
         let mut report = self.judge(input, bytes);
         report.program = self.runner.pipeline().map(|it| it.program().to_string());
         let Self { target, runner, log, names, .. } = self;
-        report.evidence = Evidence::gather(*target, bytes, runner, log, names);
+        let judged = target.judged(&runner.implementation().facts(), bytes);
+        report.evidence = Evidence::gather(*target, &judged, runner, log, names);
         report.operations_run.into_iter().for_each(|run| report.evidence.mark(run));
         report
     }

@@ -6,6 +6,8 @@
 
 mod reading;
 
+use std::borrow::Cow;
+
 use crate::base::features::Feature;
 use crate::base::ranges::KnownBytes;
 use crate::disk::extent::Extent;
@@ -102,6 +104,16 @@ impl TargetKind {
     /// Returns the claims by which its programs are folded.
     pub fn claims_of(self, facts: &Facts) -> Claims {
         (self.definition().claims)(facts)
+    }
+
+    /// Returns the input that is judged if `input` runs with an engine that states `facts`: a program without the
+    /// features that the engine does not claim. Returns `input` itself if folding does not change it, and if it is no
+    /// program. Judging the result changes nothing more, with these claims or without them.
+    pub fn judged<'i>(self, facts: &Facts, input: &'i [u8]) -> Cow<'i, [u8]> {
+        match self.runs_programs() {
+            true => self.claims_of(facts).fold(input),
+            false => Cow::Borrowed(input),
+        }
     }
 
     /// Reports whether its inputs are programs.

@@ -478,7 +478,8 @@ fn images_of(chain: &Chain) -> Images {
     let mut images = Images::default();
     images.resize(1);
     let top = images.layer_mut(0);
-    top.set_names(&FileNames::default(), 0, ImageFormat::Qcow2);
+    let names = FileNames::default();
+    top.set_names(&names, 0, names.image(0, ImageFormat::Qcow2));
     top.image = chain.as_written().image().built().clone();
     images
 }

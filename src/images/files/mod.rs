@@ -23,6 +23,8 @@ use image::Image;
 #[derive(Clone, Debug)]
 pub struct FileNames {
     heights: [HeightNames; MAX_LAYERS],
+    /// The image at the top, if its name differs from that of its height.
+    top: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -42,7 +44,18 @@ impl FileNames {
             data_file: format!("{stem}.{height}.data"),
             extents: std::array::from_fn(|index| format!("{stem}.{height}-s{index}.{of_extents}")),
         });
-        Self { heights }
+        Self { heights, top: None }
+    }
+
+    /// Returns the same names, except for the image at the top. Only an image whose descriptor names itself contains
+    /// that name.
+    pub fn with_top(self, name: &str) -> Self {
+        Self { top: Some(name.to_string()), ..self }
+    }
+
+    /// Returns the name of the image at the top.
+    pub fn top(&self, height: usize, format: ImageFormat) -> &str {
+        self.top.as_deref().unwrap_or_else(|| self.image(height, format))
     }
 
     /// Returns the name of the image of a layer that has another layer above it.
@@ -151,10 +164,10 @@ pub struct LayerFiles {
 }
 
 impl LayerFiles {
-    /// Records the names of the files of a layer `height` layers above the lowest one.
-    pub fn set_names(&mut self, names: &FileNames, height: usize, format: ImageFormat) {
+    /// Records the names of the files of a layer `height` layers above the lowest one. The image is called `name`.
+    pub fn set_names(&mut self, names: &FileNames, height: usize, name: &str) {
         let extents = names.extents(height).iter().map(String::as_str);
-        let new = [names.image(height, format), names.data_file(height)].into_iter().chain(extents);
+        let new = [name, names.data_file(height)].into_iter().chain(extents);
         let old = [&mut self.name, &mut self.data_file_name].into_iter();
         for (name, new) in old.chain(&mut self.extent_names).zip(new) {
             name.clear();
@@ -220,7 +233,8 @@ impl Images {
         self.resize(1);
         self.set_unchanged(0);
         let layer = self.layer_mut(0);
-        layer.set_names(&FileNames::default(), 0, format);
+        let names = FileNames::default();
+        layer.set_names(&names, 0, names.image(0, format));
         layer.begin(format);
         layer.image.write(HostOffset::ZERO, file);
         layer.image.seal(file.len() as u64);
