@@ -16,9 +16,9 @@ use rustix::io::fcntl_dupfd_cloexec;
 use rustix::stdio::{dup2_stdout, stderr, stdout};
 use serde::{Deserialize, Serialize};
 
+use crate::harness::Checks;
 use crate::harness::cases::implementation::{Implementation, no_observer};
 use crate::harness::targets::TargetKind;
-use crate::harness::{ChainFiles, Checks};
 use crate::images::files::FileNames;
 use crate::processes::{
     Bounds, Executable, NoAnswer, PipedProcess, ProcessEnd, ProcessLimits, RunCounter, TimeLimit,
@@ -275,7 +275,6 @@ impl RunProcess {
 impl Drop for RunProcess {
     fn drop(&mut self) {
         self.0.finish(IDLE_END_LIMIT);
-        ChainFiles::delete_those_of(self.0.id());
     }
 }
 

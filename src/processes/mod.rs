@@ -6,6 +6,8 @@
 
 mod end;
 #[cfg(feature = "fuzzer")]
+mod folder;
+#[cfg(feature = "fuzzer")]
 mod limits;
 #[cfg(feature = "fuzzer")]
 mod piped;
@@ -16,6 +18,8 @@ mod run;
 
 pub use end::ProcessEnd;
 pub(crate) use end::panic_message;
+#[cfg(feature = "fuzzer")]
+pub(crate) use folder::TemporaryFolder;
 #[cfg(feature = "fuzzer")]
 pub(crate) use limits::{CPU_OPTION, MEMORY_OPTION};
 #[cfg(feature = "fuzzer")]

@@ -58,11 +58,6 @@ impl PipedProcess {
         Ok(Self { process, outputs, kept_error_bytes })
     }
 
-    /// Returns the number of the process.
-    pub(crate) fn id(&self) -> u32 {
-        self.process.id()
-    }
-
     /// Returns the bytes of standard output that are no part of an answer.
     pub(crate) fn unread(&self) -> &[u8] {
         &self.outputs.stdout.bytes

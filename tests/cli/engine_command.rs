@@ -6,7 +6,9 @@ use std::sync::LazyLock;
 
 use test_support::prelude::*;
 
-use crate::support::{Folder, OURS, Ran, built_example, processes, signal, small_program, until};
+use crate::support::{
+    Folder, Killed, OURS, Ran, built_example, names_in, processes, signal, small_program, until,
+};
 
 /// The stand-in.
 static PIPES: LazyLock<PathBuf> = LazyLock::new(|| built_example("pipes"));
@@ -279,5 +281,33 @@ fn qemu_img_has_no_finding() {
     let dir = with_program();
     if dir.qemu_img("--version").is_some() {
         dir.run("--engine-qemu-img=qemu-img replay --brief program").ok();
+    }
+}
+
+/// Engines that open paths get their files in temporary folders.
+#[test]
+fn a_command_leaves_no_folder_however_it_ends() {
+    let dir = with_programs();
+    let temporary = dir.join("temporary");
+    fs::create_dir(&temporary).unwrap();
+    let engine = pipes("");
+    let command = |words: &str| {
+        let words: Vec<&str> = words.split(' ').collect();
+        let mut command =
+            dir.command(OURS, &[&["--engine-command", &engine], &words[..]].concat()[..]);
+        command.env("TMPDIR", &temporary).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    };
+    let none_is_left = || until("a folder is left", || names_in(&temporary).is_empty());
+    for finished in ["replay --brief empty zeros", "fuzz --runs 50 --jobs 2 --dir a"] {
+        assert!(command(finished).status().unwrap().success());
+        none_is_left();
+    }
+    for sent in ["-KILL", "-INT", "-TERM"] {
+        let mut running = Killed(command("fuzz --jobs 2 --dir a").spawn().unwrap());
+        until("no folder was made", || names_in(&temporary).len() >= 2);
+        signal(sent, &running.0.id().to_string());
+        running.0.wait().unwrap();
+        none_is_left();
     }
 }

@@ -3,8 +3,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use tempfile::TempDir;
-
 use crate::base::error::Error;
 use crate::base::files::{Existing, replace};
 use crate::findings::explain::explain;
@@ -14,7 +12,7 @@ use crate::findings::isolation::{
 use crate::findings::panics::caught;
 use crate::findings::runner::UNSTEADY;
 use crate::images::limits::Limits;
-use crate::processes::{Executable, ProcessEnd};
+use crate::processes::{Executable, ProcessEnd, TemporaryFolder};
 use crate::programs::{Program, export};
 
 /// A judge of candidates.
@@ -88,7 +86,7 @@ struct ShellCommand {
     line: String,
     passed: Passed,
     /// The folder for candidates.
-    scratch: TempDir,
+    scratch: TemporaryFolder,
 }
 
 impl Judge {
@@ -102,7 +100,7 @@ impl Judge {
     /// # Errors
     /// The command gives the same result for both, so it decides nothing; or it could not be run.
     pub fn by_command(command: &str, passed: Passed, input: &[u8]) -> Result<Self, JudgeError> {
-        let scratch = TempDir::with_prefix("qcowfuzz-").map_err(JudgeError::Scratch)?;
+        let scratch = TemporaryFolder::on_disk().map_err(JudgeError::Scratch)?;
         let command = ShellCommand { line: command.to_string(), passed, scratch };
         let ended = command.run(input)?;
         let empty = match passed {

@@ -13,6 +13,7 @@ use crate::harness::cases::target::Expectation;
 use crate::harness::targets::TargetKind;
 use crate::images::files::export::Holes;
 use crate::images::files::{FileNames, Images};
+use crate::processes::TemporaryFolder;
 use crate::programs::export::{self, Built};
 
 use super::Report;
@@ -98,7 +99,7 @@ impl Archive {
             );
             return self.file("image/left-out.txt", line.as_bytes());
         }
-        let scratch = tempfile::tempdir()?;
+        let scratch = TemporaryFolder::on_disk()?;
         let top = top_name(built.1);
         let path = scratch.path().join(&top);
         export::write_named(&path, &names, Existing::Keep, built, Holes::Fill)

@@ -17,7 +17,7 @@ use crate::harness::cases::target::Expectation;
 use crate::harness::engines::image_answers::QemuMapRecord;
 use crate::images::files::export::Holes;
 use crate::images::files::{FileNames, Images, LayerFiles};
-use crate::processes::{Executable, ProcessEnd, Reply, run};
+use crate::processes::{Executable, ProcessEnd, Reply, TemporaryFolder, run};
 use crate::programs::export::{self, Built};
 
 use super::Report;
@@ -82,7 +82,8 @@ fn map(built: Built) -> Result<Map, String> {
         );
         return Err(what);
     }
-    let dir = tempfile::tempdir().map_err(|error| format!("no temporary folder: {error}"))?;
+    let dir =
+        TemporaryFolder::on_disk().map_err(|error| format!("no temporary folder: {error}"))?;
     let length: u64 = images.files(&names).map(|(_, image)| image.length_bytes()).sum();
     let holes = if length <= MAX_COMPARED_FILLED_BYTES { Holes::Fill } else { Holes::Keep };
     export::write(&dir.path().join(TOP_STEM), Existing::Keep, built, holes)

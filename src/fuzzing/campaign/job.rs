@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use crate::findings::isolation::{IsolatedRun, IsolationError, RUN_ERROR_BYTES};
 use crate::fuzzing::embedded::state::CampaignState;
 use crate::fuzzing::embedded::{FuzzProgress, SavedFindings};
-use crate::harness::ChainFiles;
 use crate::processes::{Process, ProcessEnd};
 
 use super::plan::{CampaignError, CampaignPlan};
@@ -158,7 +157,6 @@ impl Job {
             self.done = true;
             return Ok(End::Done);
         }
-        ChainFiles::delete_those_of(self.worker.id());
         let end = match std::mem::take(&mut self.hangs) {
             true => Some(ProcessEnd::Timeout),
             false => found.within_limits(stderr),
@@ -224,7 +222,6 @@ impl Drop for Job {
     fn drop(&mut self) {
         // It fails if the system cannot wait for the worker.
         let _ = self.worker.stop();
-        ChainFiles::delete_those_of(self.worker.id());
     }
 }
 

@@ -4,10 +4,10 @@ use crate::disk::observer::Observer;
 use crate::harness::cases::case::Case;
 use crate::harness::cases::pipeline::{Failure, Outcome};
 use crate::harness::engine::failure;
-use crate::harness::engines::chain_files;
 use crate::harness::oracles::OracleResult;
 use crate::images::damage::Damage;
 use crate::images::files::Images;
+use crate::processes::TemporaryFolder;
 use crate::recipes::RecipeError;
 use crate::recipes::draw::recipe_of_bytes;
 use crate::recipes::perform::QemuTools;
@@ -40,7 +40,7 @@ impl RecipeSource {
         let tools = tools.get_or_insert_with(|| {
             QemuTools::find("qemu-img".as_ref()).unwrap_or_else(|error| not_carried_out(&error))
         });
-        let folder = chain_files::folder_on_disk().unwrap_or_else(|error| not_carried_out(&error));
+        let folder = TemporaryFolder::on_disk().unwrap_or_else(|error| not_carried_out(&error));
         let mut workshop = Workshop::of_qemu(tools, folder.path());
         let (operations, varies) = (recipe.steps.len(), recipe.varies());
         let mut outcome = Outcome { operations, varies, ..Outcome::default() };
