@@ -228,6 +228,31 @@ fn holes_of_a_changed_parent_are_not_read() {
     }
 }
 
+/// An image that names a file of the host gets nothing of it.
+#[test]
+fn without_following_nothing_of_another_file_is_copied() {
+    let dir = Folder::with_image();
+    dir.run("convert --no-follow disk.qcow2 disk.raw").ok();
+    dir.run("convert disk.qcow2 followed.raw").ok();
+    assert_eq!(dir.read("disk.raw"), dir.read("followed.raw"));
+    dir.write("secret", [b'x'; 65536]);
+    for [name, create, needs] in rows(
+        "over.qcow2 | -f qcow2 -b secret -F raw over.qcow2 | the file secret
+         data.qcow2 | -f qcow2 -o data_file=secret,data_file_raw=on data.qcow2 64k | the file secret
+         flat.vmdk | -f vmdk -o subformat=monolithicFlat flat.vmdk 64k | the file of an extent",
+    ) {
+        let Some(created) = dir.qemu_img(&format!("create -q {create}")) else { return };
+        created.ok();
+        dir.write("secret", [b'x'; 65536]);
+        let message =
+            format!("{name}: cannot convert the image with --no-follow: it needs {needs}");
+        dir.run(&format!("convert --no-follow {name} new.raw")).fails_naming(1, &message);
+        assert!(!dir.names().iter().any(|it| it == "new.raw"));
+        dir.run(&format!("convert {name} new.raw")).ok();
+        fs::remove_file(dir.join("new.raw")).unwrap();
+    }
+}
+
 #[test]
 fn a_failure_leaves_no_output() {
     let dir = Folder::with_image();

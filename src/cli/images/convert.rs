@@ -4,20 +4,23 @@ use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::base::files;
 use crate::cli::output::{self, CommandError, Exit, ExitResult};
 use crate::disk::extent::{Extent, Window};
 use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::FileStorage;
+use crate::formats::{Declared, declared};
+use crate::walkers::chain::FileChain;
 use crate::walkers::{Disk, MapError, WalkScratch, map_extents, read};
 
-use super::{at_layer, open_chain, open_disk};
+use super::{at_layer, open_alone, open_chain, open_disk};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The command opens the backing files and data files that the image names, as 'map' does. Blocks of 4 KiB \
+The command opens the backing files, data files and extents that the image names, as 'map' does, and copies their \
+data. An image that you do not trust could name any file on this machine: use --no-follow. Blocks of 4 KiB \
 that contain only zeros become holes of the output. If the command fails, there is no output.
 
 Exit codes (those of 'qemu-img convert'): 0 the output was written; 1 the image could not be read, or the \
@@ -36,6 +39,9 @@ pub struct Arguments {
     /// The format of the output
     #[arg(short = 'O', long, value_name = "FMT", default_value = "raw", value_parser = ["raw"])]
     output_format: String,
+    /// Refuse an image that names other files, and open none of them
+    #[arg(long)]
+    no_follow: bool,
     /// Replace an existing file
     #[arg(long)]
     force: bool,
@@ -56,7 +62,11 @@ pub fn run(arguments: &Arguments) -> ExitResult {
 fn convert(arguments: &Arguments) -> ExitResult {
     let Arguments { image, output, .. } = arguments;
     let existing = output::not_the_input(output, image, arguments.force)?;
-    let chain = open_chain(image, arguments.format.as_deref())?;
+    let format = arguments.format.as_deref();
+    let chain = match arguments.no_follow {
+        true => open_only(image, format)?,
+        false => open_chain(image, format)?,
+    };
     // As qemu-img does, this skips holes of the files: some are in a parent that must not be read.
     let disk = open_disk(&chain, image)?.with_host_holes();
     let mut unreadable = None;
@@ -69,6 +79,29 @@ fn convert(arguments: &Arguments) -> ExitResult {
     match unreadable {
         Some(error) => Err(at_layer(&chain, image, &error)),
         None => Ok(written.map(|()| Exit::Nothing)?),
+    }
+}
+
+/// Opens an image that names no other file.
+fn open_only(path: &Path, format: Option<&str>) -> Result<FileChain, CommandError> {
+    let chain = open_alone(path, format)?;
+    let needed = match chain.disk() {
+        Err(MapError::Missing(what)) => Some(format!("the {what}")),
+        _ => {
+            let layers = chain.layers();
+            let declared = layers.first().map(|layer| declared(chain.format(), layer)).transpose();
+            let declared = declared.map_err(|error| at_layer(&chain, path, &error))?;
+            let Declared { backing_name, data_file_name, .. } = declared.unwrap_or_default();
+            let named = [backing_name, data_file_name].into_iter().find(|name| !name.is_empty());
+            named.map(|name| format!("the file {}", String::from_utf8_lossy(&name)))
+        }
+    };
+    match needed {
+        Some(needed) => {
+            let what = format_args!("cannot convert the image with --no-follow: it needs {needed}");
+            Err(CommandError::at(path, what))
+        }
+        None => Ok(chain),
     }
 }
 
