@@ -101,7 +101,6 @@ const FILES: &[&str] = &[
     "walkers::chain",
     "images::files::export",
     "recipes",
-    "harness::engines::chain_files",
     "harness::engines::image_answers",
     "harness::against::qemu_io::engine",
     "harness::against::qemu_io::qemu_img",
@@ -135,7 +134,7 @@ const PROCESSES: &[&str] = &["processes"];
 
 /// The modules that may read the environment.
 const ENVIRONMENT: &[&str] =
-    &["findings::report::bundle", "fuzzing::libfuzzer", "harness::engines::chain_files", "cli"];
+    &["findings::report::bundle", "fuzzing::libfuzzer", "processes::folder", "cli"];
 
 /// The paths that touch the system: each path, the modules that may import it, and its effect.
 const SYSTEM: &[(&[&str], &[&str], &str)] = &[

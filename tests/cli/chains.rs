@@ -2,7 +2,7 @@
 
 use test_support::prelude::*;
 
-use crate::support::{Folder, corpus, names_in, seeds};
+use crate::support::{Folder, corpus, names_in, names_in_descriptor, seeds};
 
 const OPERATIONS: &str = "\
     write at=start+0 clusters=2\nwrite at=end-0 clusters=1\n\
@@ -56,12 +56,12 @@ fn each_descriptor_names_files_that_were_written() {
         }
         for image in dir.names() {
             let bytes = dir.read(&image);
-            let front = String::from_utf8_lossy(&bytes[..bytes.len().min(4096)]).into_owned();
-            let lines = front
-                .lines()
-                .filter(|line| line.starts_with("RW ") || line.starts_with("parentFileNameHint="));
-            for name in lines.filter_map(|line| line.split('"').nth(1)) {
-                assert!(dir.join(name).exists(), "{seed}: {image} names {name}: {:?}", dir.names());
+            for name in names_in_descriptor(&bytes) {
+                assert!(
+                    dir.join(&name).exists(),
+                    "{seed}: {image} names {name}: {:?}",
+                    dir.names()
+                );
                 named += 1;
             }
         }

@@ -1,9 +1,13 @@
 //! `report`, `triage` and `bundle`. A page has everything that `replay --json` has, its links lead to existing
 //! elements, and it loads nothing. `cargo xtask from-crash` runs all three with a planted bug.
 
+use std::io::Read;
+
+use qcowfuzz::findings::report::bundle;
+use qcowfuzz::findings::report::examiner::Examiner;
 use test_support::prelude::*;
 
-use crate::support::{Folder, OURS, Ran, corpus, small_program};
+use crate::support::{Folder, OURS, Ran, corpus, names_in_descriptor, small_program};
 
 /// Inputs of all targets: with chains, data files, snapshots, damage, and a plain image file.
 const SEEDS: [(&str, &str); 12] = [
@@ -309,4 +313,39 @@ fn long_programs_are_no_hangs() {
     let ran = dir.run("triage artifacts --timeout 120").ok();
     ran.has("no violation any more: 1 input\n");
     dir.run("report artifacts/long --html page.html").ok();
+}
+
+/// Readers other than QEMU open the extents that an embedded descriptor names, even if the extent is the image itself.
+#[test]
+fn each_descriptor_in_a_bundle_names_files_of_the_bundle() {
+    for extents in
+        ["", "extent kind=sparse length=1<<1 lead=0\nextent kind=flat length=1<<1 lead=0\n"]
+    {
+        let operations = format!(
+            "{extents}overlay_vmdk cluster_bits=12 form=0 size=same\n{extents}write at=start+1 clusters=1\n"
+        );
+        let input = lines::encoded("size=8<<16+0 base=vmdk", &operations);
+        let names = FileNames::default();
+        let target = TargetKind::MapExtents;
+        let walker = Implementation::our_walker();
+        let mut examiner = Examiner::new(&walker, target, Checks::default(), names);
+        let report = examiner.examine(Path::new("input"), &input);
+        let packed = bundle::archive(&report, &input, Path::new("bug")).unwrap();
+        let mut archive = tar::Archive::new(&packed[..]);
+        let files: BTreeMap<String, Vec<u8>> = archive
+            .entries()
+            .unwrap()
+            .map(|entry| {
+                let mut entry = entry.unwrap();
+                let (name, mut bytes) = (entry.path().unwrap().display().to_string(), Vec::new());
+                entry.read_to_end(&mut bytes).unwrap();
+                (name, bytes)
+            })
+            .collect();
+        let named: Vec<_> = files.values().flat_map(|image| names_in_descriptor(image)).collect();
+        assert!(named.len() >= 3, "{named:?}");
+        for name in named {
+            assert!(files.contains_key(&format!("bug/image/{name}")), "{name}: {:?}", files.keys());
+        }
+    }
 }

@@ -179,7 +179,6 @@ mod tests {
     use crate::harness::Checks;
     use crate::harness::cases::implementation::Implementation;
     use crate::programs::generate::{GenerateSettings, generate};
-    use crate::programs::text::assemble;
 
     /// Returns a report of a sound program with a made-up fingerprint.
     fn found(target: TargetKind, input: &[u8]) -> Report {
@@ -232,36 +231,5 @@ mod tests {
         let script = text("reproduce.sh");
         assert!(script.contains("expected='model: it'\\''s, one → two'"), "{script}");
         assert!(script.contains(" --target map_extents input)"), "{script}");
-    }
-
-    /// A program whose two images name themselves, each other, and the files of their extents.
-    const OWN_NAMES: [&str; 2] =
-        ["", "extent kind=sparse length=1<<1 lead=0\nextent kind=flat length=1<<1 lead=0\n"];
-
-    #[test]
-    fn each_descriptor_names_files_of_the_archive() {
-        for extents in OWN_NAMES {
-            let text = format!(
-                "image version=3 cluster_bits=16 refcount_order=4 features=none size=8<<16+0 rng_seed=7 \
-                 blocks=append table=append tolerance=0 base=vmdk\n{extents}\
-                 overlay_vmdk cluster_bits=12 form=0 size=same\n{extents}write at=start+1 clusters=1\n"
-            );
-            let input = assemble(&text).unwrap().encode();
-            let report = found(TargetKind::MapExtents, &input);
-            let files = unpacked(&archive(&report, &input, Path::new("bug-bundle")).unwrap());
-            let mut named = 0;
-            for (_, image) in files.values() {
-                let front = String::from_utf8_lossy(&image[..image.len().min(4096)]).into_owned();
-                let lines = front.lines().filter(|line| {
-                    line.starts_with("RW ") || line.starts_with("parentFileNameHint=")
-                });
-                for name in lines.filter_map(|line| line.split('"').nth(1)) {
-                    let path = format!("bug-bundle/image/{name}");
-                    assert!(files.contains_key(&path), "{path}: {:?}", files.keys());
-                    named += 1;
-                }
-            }
-            assert!(named >= 3, "{named} names");
-        }
     }
 }

@@ -292,6 +292,16 @@ pub fn seeds(target: &str) -> Vec<String> {
     crate::corpus::seeds(target).into_iter().map(|(name, _)| name).collect()
 }
 
+/// Returns the names of extents and of the parent that the descriptor of a VMDK image states.
+pub fn names_in_descriptor(image: &[u8]) -> Vec<String> {
+    let front = String::from_utf8_lossy(&image[..image.len().min(4096)]).into_owned();
+    let names = front.lines().filter_map(|line| {
+        let has_name = line.starts_with("RW ") || line.starts_with("parentFileNameHint=");
+        line.split('"').nth(1).filter(|_| has_name)
+    });
+    names.map(str::to_string).collect()
+}
+
 /// Returns a program with 64 KiB clusters that writes two clusters apart from each other, and then zeros.
 pub fn small_program() -> Vec<u8> {
     let operations = "write at=start+1 clusters=1\nwrite at=start+4 clusters=2\nzero at=start+8 clusters=1 keep=no\n";
