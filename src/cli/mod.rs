@@ -133,27 +133,25 @@ pub fn main_with(implementation: impl Into<Implementation>) -> ExitCode {
 
 /// Runs the verb. `own` is the implementation of this executable.
 fn run(own: Implementation, Arguments { options, verb }: &Arguments) -> ExitResult {
+    // The verbs that run no inputs, with the option that each takes all the same.
     let without_inputs = match verb {
-        Verb::Info(_) => Some("info"),
-        Verb::Map(_) => Some("map"),
-        Verb::Check(_) => Some("check"),
-        Verb::Convert(_) => Some("convert"),
-        Verb::Measure(_) => Some("measure"),
-        Verb::Asm(_) => Some("asm"),
+        Verb::Info(_) => Some(("info", "")),
+        Verb::Map(_) => Some(("map", "")),
+        Verb::Check(_) => Some(("check", "")),
+        Verb::Convert(_) => Some(("convert", "")),
+        Verb::Measure(_) => Some(("measure", "")),
+        Verb::Asm(_) => Some(("asm", "")),
+        // Programs are folded into the features that are left.
+        Verb::Disasm(_) => Some(("disasm", "--without")),
+        Verb::Export(_) => Some(("export", "--without")),
+        Verb::Differential(_) => Some(("differential", "--known")),
         // The self-test reports each wrong answer, known or not.
-        Verb::Selftest(_) => Some("selftest"),
-        Verb::NewEngine(_) => Some("new-engine"),
+        Verb::Selftest(_) => Some(("selftest", "")),
+        Verb::NewEngine(_) => Some(("new-engine", "")),
         _ => None,
     };
-    if let Some(name) = without_inputs {
-        options.reject(name, "")?;
-    }
-    match verb {
-        Verb::Differential(_) => options.reject("differential", "--known")?,
-        // Programs are folded into the features that are left.
-        Verb::Disasm(_) => options.reject("disasm", "--without")?,
-        Verb::Export(_) => options.reject("export", "--without")?,
-        _ => {}
+    if let Some((name, taken)) = without_inputs {
+        options.reject(name, taken)?;
     }
     let costly = match verb {
         Verb::Fuzz(_) | Verb::FuzzWorker(_) => CostlyComparisons::Drawn,

@@ -15,7 +15,7 @@ use crate::formats::{Declared, declared};
 use crate::walkers::chain::FileChain;
 use crate::walkers::{Disk, MapError, WalkScratch, map_extents, read};
 
-use super::{at_layer, open_alone, open_chain, open_disk};
+use super::{at_layer, not_followed, open_alone, open_chain, open_disk, open_disk_alone};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -64,11 +64,15 @@ fn convert(arguments: &Arguments) -> ExitResult {
     let existing = output::not_the_input(output, image, arguments.force)?;
     let format = arguments.format.as_deref();
     let chain = match arguments.no_follow {
-        true => open_only(image, format)?,
+        true => open_alone(image, format)?,
         false => open_chain(image, format)?,
     };
     // As qemu-img does, this skips holes of the files: some are in a parent that must not be read.
-    let disk = open_disk(&chain, image)?.with_host_holes();
+    let disk = match arguments.no_follow {
+        true => open_disk_of_one_file(&chain, image)?,
+        false => open_disk(&chain, image)?,
+    };
+    let disk = disk.with_host_holes();
     let mut unreadable = None;
     let written = files::create(output, existing, |file| {
         write(&disk, file, &mut |error| {
@@ -82,26 +86,22 @@ fn convert(arguments: &Arguments) -> ExitResult {
     }
 }
 
-/// Opens an image that names no other file.
-fn open_only(path: &Path, format: Option<&str>) -> Result<FileChain, CommandError> {
-    let chain = open_alone(path, format)?;
-    let needed = match chain.disk() {
-        Err(MapError::Missing(what)) => Some(format!("the {what}")),
-        _ => {
-            let layers = chain.layers();
-            let declared = layers.first().map(|layer| declared(chain.format(), layer)).transpose();
-            let declared = declared.map_err(|error| at_layer(&chain, path, &error))?;
-            let Declared { backing_name, data_file_name, .. } = declared.unwrap_or_default();
-            let named = [backing_name, data_file_name].into_iter().find(|name| !name.is_empty());
-            named.map(|name| format!("the file {}", String::from_utf8_lossy(&name)))
+/// Opens the disk of an image that names no other file.
+fn open_disk_of_one_file<'c>(
+    chain: &'c FileChain,
+    path: &Path,
+) -> Result<Disk<'c, FileStorage>, CommandError> {
+    let disk = open_disk_alone(chain, path, "convert")?;
+    let layers = chain.layers();
+    let declared = layers.first().map(|layer| declared(chain.format(), layer)).transpose();
+    let declared = declared.map_err(|error| at_layer(chain, path, &error))?;
+    let Declared { backing_name, data_file_name, .. } = declared.unwrap_or_default();
+    match [backing_name, data_file_name].into_iter().find(|name| !name.is_empty()) {
+        Some(name) => {
+            let needed = format_args!("the file {}", String::from_utf8_lossy(&name));
+            Err(not_followed(path, "convert", needed))
         }
-    };
-    match needed {
-        Some(needed) => {
-            let what = format_args!("cannot convert the image with --no-follow: it needs {needed}");
-            Err(CommandError::at(path, what))
-        }
-        None => Ok(chain),
+        None => Ok(disk),
     }
 }
 

@@ -13,7 +13,7 @@ use crate::findings::report::records::{MapRecord, RecordList};
 use crate::walkers::chain::FileChain;
 use crate::walkers::{Disk, MapError, WalkScratch, map_extents};
 
-use super::{at_layer, open_alone, open_chain};
+use super::{at_layer, open_alone, open_chain, open_disk, open_disk_alone};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -80,13 +80,11 @@ pub fn run(arguments: &Arguments) -> ExitResult {
         true => open_alone(image, format)?,
         false => open_chain(image, format)?,
     };
-    let disk = match chain.disk() {
-        Err(MapError::Missing(what)) if arguments.no_follow => {
-            let what = format_args!("cannot map the image with --no-follow: it needs the {what}");
-            return Err(CommandError::at(image, what));
-        }
-        disk => disk.map_err(|error| at_layer(&chain, image, &error))?.with_host_holes(),
+    let disk = match arguments.no_follow {
+        true => open_disk_alone(&chain, image, "map")?,
+        false => open_disk(&chain, image)?,
     };
+    let disk = disk.with_host_holes();
     let disk = if arguments.blocks { disk } else { disk.as_qemu_reports() };
     let window = Window {
         start: GuestOffset::new(arguments.start_offset.unwrap_or(0)),

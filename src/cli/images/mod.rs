@@ -7,6 +7,7 @@ pub(crate) mod info;
 pub(super) mod map;
 pub(crate) mod measure;
 
+use std::fmt::Display;
 use std::path::Path;
 
 use crate::cli::output::CommandError;
@@ -63,9 +64,7 @@ impl ImageFile {
         if format.facts().has_extents {
             let layout = ImageLayout::read(&storage).map_err(refused)?;
             if no_follow && !layout.extents().is_empty() {
-                let what =
-                    "cannot open the image with --no-follow: it needs the files of its extents";
-                return Err(CommandError::at(path, what));
+                return Err(not_followed(path, "open", "the files of its extents"));
             }
             extents = ExtentFiles::open(path, &layout).map_err(|error| not_opened(path, error))?;
         }
@@ -84,6 +83,24 @@ pub fn open_disk<'c>(
     path: &Path,
 ) -> Result<Disk<'c, FileStorage>, CommandError> {
     chain.disk().map_err(|error| at_layer(chain, path, &error))
+}
+
+/// Opens the disk of an image that was opened with `--no-follow`, for the command `verb`.
+pub fn open_disk_alone<'c>(
+    chain: &'c FileChain,
+    path: &Path,
+    verb: &str,
+) -> Result<Disk<'c, FileStorage>, CommandError> {
+    chain.disk().map_err(|error| match error {
+        MapError::Missing(what) => not_followed(path, verb, format_args!("the {what}")),
+        error => at_layer(chain, path, &error),
+    })
+}
+
+/// Returns the failure of an image that needs other files than its own, with `--no-follow`.
+pub fn not_followed(path: &Path, verb: &str, needed: impl Display) -> CommandError {
+    let what = format_args!("cannot {verb} the image with --no-follow: it needs {needed}");
+    CommandError::at(path, what)
 }
 
 /// Returns the failure of a walk. The message names the faulty image of the chain.

@@ -47,8 +47,9 @@ impl Examiner {
         let mut report = self.judge(input, bytes);
         report.program = self.runner.pipeline().map(|it| it.program().to_string());
         let Self { target, runner, log, names, .. } = self;
-        let judged = target.judged(&runner.implementation().facts(), bytes);
-        report.evidence = Evidence::gather(*target, &judged, runner, log, names);
+        let folded = runner.pipeline().filter(|it| it.is_folded()).map(|it| it.program().encode());
+        let judged = folded.as_deref().unwrap_or(bytes);
+        report.evidence = Evidence::gather(*target, judged, runner, log, names);
         report.operations_run.into_iter().for_each(|run| report.evidence.mark(run));
         report
     }

@@ -18,6 +18,8 @@ use crate::recipes::workshop::{MadeDisk, Workshop};
 #[derive(Debug, Default)]
 pub(crate) struct RecipeSource {
     tools: Option<QemuTools>,
+    /// The folder of the folders of the runs.
+    scratch: Option<TemporaryFolder>,
     recipe: Recipe,
     images: Images,
     no_damage: Damage,
@@ -36,11 +38,15 @@ impl RecipeSource {
         observer: &dyn Observer,
         mut judge: impl FnMut(&Case) -> OracleResult,
     ) -> Result<Outcome, Box<Failure>> {
-        let Self { tools, recipe, images, no_damage } = self;
+        let Self { tools, scratch, recipe, images, no_damage } = self;
         let tools = tools.get_or_insert_with(|| {
             QemuTools::find("qemu-img".as_ref()).unwrap_or_else(|error| not_carried_out(&error))
         });
-        let folder = TemporaryFolder::on_disk().unwrap_or_else(|error| not_carried_out(&error));
+        let scratch = scratch.get_or_insert_with(|| {
+            TemporaryFolder::on_disk().unwrap_or_else(|error| not_carried_out(&error))
+        });
+        let folder = tempfile::tempdir_in(scratch.path());
+        let folder = folder.unwrap_or_else(|error| not_carried_out(&error));
         let mut workshop = Workshop::of_qemu(tools, folder.path());
         let (operations, varies) = (recipe.steps.len(), recipe.varies());
         let mut outcome = Outcome { operations, varies, ..Outcome::default() };

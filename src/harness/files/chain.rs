@@ -94,8 +94,7 @@ impl Chain {
         let mut images = Images::default();
         images.resize(1);
         images.layer_mut(0).image = image;
-        let names = FileNames::default();
-        images.layer_mut(0).set_names(&names, 0, names.image(0, ImageFormat::Qcow2));
+        images.layer_mut(0).set_names(&FileNames::default(), 0, ImageFormat::Qcow2);
         Self::new(&images)
     }
 

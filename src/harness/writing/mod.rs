@@ -478,8 +478,7 @@ fn images_of(chain: &Chain) -> Images {
     let mut images = Images::default();
     images.resize(1);
     let top = images.layer_mut(0);
-    let names = FileNames::default();
-    top.set_names(&names, 0, names.image(0, ImageFormat::Qcow2));
+    top.set_names(&FileNames::default(), 0, ImageFormat::Qcow2);
     top.image = chain.as_written().image().built().clone();
     images
 }

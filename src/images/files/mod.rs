@@ -53,11 +53,6 @@ impl FileNames {
         Self { top: Some(name.to_string()), ..self }
     }
 
-    /// Returns the name of the image at the top.
-    pub fn top(&self, height: usize, format: ImageFormat) -> &str {
-        self.top.as_deref().unwrap_or_else(|| self.image(height, format))
-    }
-
     /// Returns the name of the image of a layer that has another layer above it.
     pub fn image(&self, height: usize, format: ImageFormat) -> &str {
         &self.heights[height].images[format as usize]
@@ -164,14 +159,21 @@ pub struct LayerFiles {
 }
 
 impl LayerFiles {
-    /// Records the names of the files of a layer `height` layers above the lowest one. The image is called `name`.
-    pub fn set_names(&mut self, names: &FileNames, height: usize, name: &str) {
+    /// Records the names of the files of a layer `height` layers above the lowest one.
+    pub fn set_names(&mut self, names: &FileNames, height: usize, format: ImageFormat) {
         let extents = names.extents(height).iter().map(String::as_str);
-        let new = [name, names.data_file(height)].into_iter().chain(extents);
+        let new = [names.image(height, format), names.data_file(height)].into_iter().chain(extents);
         let old = [&mut self.name, &mut self.data_file_name].into_iter();
         for (name, new) in old.chain(&mut self.extent_names).zip(new) {
             name.clear();
             name.push_str(new);
+        }
+    }
+
+    /// Gives the image the name of the image at the top, if that has one of its own.
+    pub fn set_name_of_top(&mut self, names: &FileNames) {
+        if let Some(top) = &names.top {
+            self.name.clone_from(top);
         }
     }
 
@@ -233,8 +235,7 @@ impl Images {
         self.resize(1);
         self.set_unchanged(0);
         let layer = self.layer_mut(0);
-        let names = FileNames::default();
-        layer.set_names(&names, 0, names.image(0, format));
+        layer.set_names(&FileNames::default(), 0, format);
         layer.begin(format);
         layer.image.write(HostOffset::ZERO, file);
         layer.image.seal(file.len() as u64);

@@ -96,11 +96,10 @@ impl Vm {
         let layers = self.layers().rev().enumerate();
         for (height, (builder, journal)) in layers.skip(unchanged.min(self.layers_below)) {
             let files = images.layer_mut(height);
-            let name = match height == self.layers_below {
-                true => names.top(height, journal.format),
-                false => names.image(height, journal.format),
-            };
-            files.set_names(names, height, name);
+            files.set_names(names, height, journal.format);
+            if height == self.layers_below {
+                files.set_name_of_top(names);
+            }
             let names = self.names(names, height);
             let below = height.checked_sub(1).and_then(|below| self.below.get(below));
             let below = below.filter(|below| below.journal.format == journal.format);

@@ -292,14 +292,22 @@ pub fn seeds(target: &str) -> Vec<String> {
     crate::corpus::seeds(target).into_iter().map(|(name, _)| name).collect()
 }
 
-/// Returns the names of extents and of the parent that the descriptor of a VMDK image states.
-pub fn names_in_descriptor(image: &[u8]) -> Vec<String> {
-    let front = String::from_utf8_lossy(&image[..image.len().min(4096)]).into_owned();
-    let names = front.lines().filter_map(|line| {
-        let has_name = line.starts_with("RW ") || line.starts_with("parentFileNameHint=");
-        line.split('"').nth(1).filter(|_| has_name)
-    });
-    names.map(str::to_string).collect()
+/// Checks that each file that the descriptor of a VMDK image in `dir` names is there, as an extent or as the parent.
+/// Returns the number of names.
+pub fn checked_names_in_descriptors(dir: &Path) -> usize {
+    let mut named = 0;
+    for image in names_in(dir) {
+        let bytes = fs::read(dir.join(&image)).unwrap();
+        let front = String::from_utf8_lossy(&bytes[..bytes.len().min(4096)]).into_owned();
+        let lines = front
+            .lines()
+            .filter(|line| line.starts_with("RW ") || line.starts_with("parentFileNameHint="));
+        for name in lines.filter_map(|line| line.split('"').nth(1)) {
+            assert!(dir.join(name).exists(), "{image} names {name}: {:?}", names_in(dir));
+            named += 1;
+        }
+    }
+    named
 }
 
 /// Returns a program with 64 KiB clusters that writes two clusters apart from each other, and then zeros.
