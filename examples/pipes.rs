@@ -210,6 +210,7 @@ fn misbehave(fault: &str) {
             }
         }
         "garbage" => say("what?\n"),
+        "negative" => say("ok -9223372036854775808\n"),
         "half" => {
             say("ok 10");
             std::process::exit(0);

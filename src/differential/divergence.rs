@@ -51,6 +51,8 @@ impl DivergenceKind {
             ProcessEnd::Signal(_) | ProcessEnd::OutOfMemory => Some(Self::Signal),
             ProcessEnd::Timeout => Some(Self::Timeout),
             ProcessEnd::TooMuchOutput => Some(Self::TooMuchOutput),
+            // The processes of a campaign print texts, of which none is wrong for this end.
+            ProcessEnd::WrongAnswer => Some(Self::HarnessFailure),
         }
     }
 }

@@ -257,6 +257,7 @@ impl RunProcess {
             Ok(()) => Ok(IsolatedRun::Finished(serde_json::from_slice(&answer)?)),
             Err(NoAnswer::Ended(end)) => self.end(end),
             Err(NoAnswer::Closed) => Ok(IsolatedRun::Ended(ProcessEnd::Timeout)),
+            Err(NoAnswer::Wrong(what)) => Err(io::Error::other(what).into()),
             Err(NoAnswer::Failed(error)) => Err(error.into()),
         }
     }

@@ -21,6 +21,8 @@ pub enum ProcessEnd {
     Timeout,
     /// It was stopped because it printed too much.
     TooMuchOutput,
+    /// It was stopped because it printed something that is no answer.
+    WrongAnswer,
     /// It ended because it wanted more memory than it may have.
     OutOfMemory,
 }
@@ -57,6 +59,7 @@ impl ProcessEnd {
             Self::Signal(signal) => (&SIGNALS[..], signal, signal),
             Self::Timeout => return "none",
             Self::TooMuchOutput => return "too much output",
+            Self::WrongAnswer => return "outside of it",
             Self::OutOfMemory => return "out of memory",
         };
         let name = usize::try_from(number).ok().and_then(|number| names.get(number));
@@ -70,7 +73,7 @@ impl ProcessEnd {
             Self::Exit(code) => format!("exit {code}"),
             Self::Signal(signal) => format!("signal {signal}"),
             Self::Timeout => "timeout".to_string(),
-            Self::TooMuchOutput | Self::OutOfMemory => self.name().to_string(),
+            Self::TooMuchOutput | Self::WrongAnswer | Self::OutOfMemory => self.name().to_string(),
         }
     }
 
@@ -99,6 +102,7 @@ impl ProcessEnd {
     pub(crate) fn finding(self) -> (&'static str, &'static str, (&'static str, &'static str)) {
         match self {
             Self::OutOfMemory => ("memory", "allocation", ("within the limit", "beyond")),
+            Self::WrongAnswer => ("process", "answer", ("within the protocol", self.name())),
             _ => ("process", "end", ("an answer", self.name())),
         }
     }
@@ -123,14 +127,6 @@ impl fmt::Display for ProcessEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
-}
-
-/// Returns the message of the last panic in the last lines of a process in Rust: all its panics have one exit code.
-pub(crate) fn panic_message(stderr: &str) -> Option<&str> {
-    let is_panic = |line: &str| line.starts_with("thread '") && line.contains(" panicked at ");
-    let lines: Vec<_> = stderr.lines().collect();
-    let at = lines.iter().rposition(|line| is_panic(line))?;
-    lines.get(at + 1).copied()
 }
 
 #[cfg(test)]
@@ -171,14 +167,5 @@ mod tests {
         assert_eq!(names, expected);
         let prefixes = [ProcessEnd::Exit(1), ProcessEnd::Timeout, ProcessEnd::OutOfMemory];
         assert_eq!(prefixes.map(ProcessEnd::prefix), ["crash-", "timeout-", "oom-"]);
-    }
-
-    #[test]
-    fn the_last_panic_has_a_message() {
-        let lines =
-            "thread 'a' panicked at a.rs:1:2:\nfirst\nthread 'b' panicked at b.rs:1:2:\nlast\n";
-        assert_eq!(panic_message(lines), Some("last"));
-        assert_eq!(panic_message("thread 'a' panicked at a.rs:1:2:"), None);
-        assert_eq!(panic_message("a line"), None);
     }
 }

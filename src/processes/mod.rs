@@ -4,6 +4,7 @@
 //! A process has a group of its own, so that it is stopped with its children, and Ctrl-C at the terminal reaches only
 //! the process that supervises it. Dropping its `Process` stops it.
 
+mod cause;
 mod end;
 #[cfg(feature = "fuzzer")]
 mod folder;
@@ -16,8 +17,8 @@ mod process;
 #[cfg(feature = "cli")]
 mod run;
 
+pub(crate) use cause::cause_in;
 pub use end::ProcessEnd;
-pub(crate) use end::panic_message;
 #[cfg(feature = "fuzzer")]
 pub(crate) use folder::TemporaryFolder;
 #[cfg(feature = "fuzzer")]

@@ -25,7 +25,9 @@ pub(crate) enum NoAnswer {
     Ended(ProcessEnd),
     /// The process has closed its standard input or output, and lives on.
     Closed,
-    /// The process wrote something else, or the system refused something.
+    /// The process wrote something that is no answer, as this line says.
+    Wrong(String),
+    /// The system refused something.
     Failed(io::Error),
 }
 
@@ -88,7 +90,7 @@ impl PipedProcess {
         let mut clock = Clock::new(bounds.time);
         loop {
             let unread = &mut self.outputs.stdout.bytes;
-            let (taken, is_complete) = take(unread).map_err(io::Error::other)?;
+            let (taken, is_complete) = take(unread).map_err(NoAnswer::Wrong)?;
             unread.drain(..taken);
             if is_complete && unsent.is_empty() {
                 return nothing_more(unread);
@@ -151,10 +153,10 @@ impl PipedProcess {
 fn nothing_more(unread: &[u8]) -> Result<(), NoAnswer> {
     match unread.len() {
         0 => Ok(()),
-        more => Err(NoAnswer::Failed(io::Error::other(format!(
+        more => Err(NoAnswer::Wrong(format!(
             "expected nothing after the last answer, found {more} bytes: '{}'",
             unread[..more.min(80)].escape_ascii()
-        )))),
+        ))),
     }
 }
 

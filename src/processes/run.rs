@@ -58,7 +58,8 @@ pub(crate) fn run(executable: &Executable, timeout: Duration) -> io::Result<Repl
     let end = match piped.exchange(b"", &mut |_| Ok((0, false)), bounds) {
         Err(NoAnswer::Ended(end)) => end,
         Err(NoAnswer::Failed(error)) => return Err(error),
-        Err(NoAnswer::Closed) | Ok(()) => ProcessEnd::Timeout,
+        // Nothing that it prints is wrong.
+        Err(NoAnswer::Wrong(_) | NoAnswer::Closed) | Ok(()) => ProcessEnd::Timeout,
     };
     piped.process.stop()?;
     let PipedProcess { outputs, .. } = piped;

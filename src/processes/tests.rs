@@ -108,7 +108,7 @@ fn questions_are_answered() {
     let long = "x".repeat(300_000) + "\n";
     assert_eq!(first_line(&mut process, long.as_bytes(), limit).unwrap(), long.trim_end());
     let more = first_line(&mut process, b"one\ntwo\n", limit);
-    let Err(NoAnswer::Failed(error)) = more else { panic!("{more:?}") };
+    let Err(NoAnswer::Wrong(error)) = more else { panic!("{more:?}") };
     assert_eq!(
         error.to_string(),
         r"expected nothing after the last answer, found 4 bytes: 'two\n'"

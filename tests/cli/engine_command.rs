@@ -142,21 +142,24 @@ fn a_process_that_computes_ends_with_the_killed_process_that_asks_it() {
     until("the engine outlives the process that asks it", || engines().is_empty());
 }
 
+/// An answer outside of the protocol, such as a negative size, belongs to its input, and the campaign goes on.
 #[test]
-fn lines_that_are_no_answers_end_the_command() {
-    let dir = with_programs();
-    for [fault, expected] in rows(
-        "garbage | expected ok, unsupported, failed, io or error, found 'what?'
-         long | expected lines of at most 65536 bytes, found a longer one",
+fn wrong_answers_are_findings_of_their_inputs() {
+    for [fault, fingerprint] in rows(
+        "garbage | (the answer to open: expected ok, unsupported, failed, io or error, found _)
+         negative | (the answer to open: expected ok SIZE, found _)
+         long | (expected lines of at most _ bytes, found a longer one)",
     ) {
-        let ran = replayed(&dir, fault).exits(2);
-        assert!(ran.line().starts_with("--engine-command: ") && ran.line().contains(expected));
-        // In a campaign, no input is to blame either.
-        for words in [&format!("fuzz --runs 2000 --jobs 1 --dir {fault}"), "selftest"] {
-            let ran = run_with(&dir, fault, words).exits(2);
-            assert!(ran.line().contains(expected), "{words}: {ran:?}");
-        }
+        let fingerprint =
+            format!("process: answer, within the protocol → outside of it {fingerprint}");
+        assert_found(fault, &fingerprint);
+        let words = format!("fuzz --runs 300 --jobs 1 --json --dir {fault}");
+        let summary = run_with(&with_programs(), fault, &words).exits(1).json();
+        assert_eq!(summary["runs"], 300);
+        assert_eq!(summary["found"][0]["fingerprint"], fingerprint);
     }
+    let expected = "expected ok, unsupported, failed, io or error, found 'what?'";
+    run_with(&with_programs(), "garbage", "selftest").exits(1).has(expected);
 }
 
 #[test]

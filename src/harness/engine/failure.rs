@@ -15,7 +15,9 @@ use crate::processes::ProcessEnd;
 pub struct EngineEnd {
     /// How the process ended.
     pub process: ProcessEnd,
-    /// The last lines that the process wrote to standard error.
+    /// The cause that the process reported on standard error, if it did.
+    pub cause: Option<String>,
+    /// Lines for people: those of standard error from the cause on, or the last ones.
     pub detail: String,
 }
 

@@ -21,6 +21,7 @@ use crate::harness::engine::{
     OpenDisk, Opened, failure,
 };
 use crate::harness::files::chain::Chain;
+use crate::processes::ProcessEnd;
 
 use super::command_lines::{Hello, HelloParser, Lines, ParsedAnswer, parse_answer};
 use super::engine_process::{EngineProcess, Silence};
@@ -187,7 +188,10 @@ fn started(line: &str) -> Result<(EngineProcess, Hello), String> {
         (Ok(process), Some(hello)) => Ok((process, hello)),
         (Ok(_), None) => Err(failed("expected first lines".to_string())),
         (Err(Silence::Failed(what)), _) => Err(failed(what)),
-        (Err(Silence::Ended(EngineEnd { process, detail })), _) => {
+        (Err(Silence::Ended(end)), _) if end.process == ProcessEnd::WrongAnswer => {
+            Err(failed(end.detail))
+        }
+        (Err(Silence::Ended(EngineEnd { process, detail, .. })), _) => {
             let last = detail.lines().last().map(|last| format!(": {last}")).unwrap_or_default();
             Err(failed(format!("expected the line 'ready', found the end ({process}){last}")))
         }

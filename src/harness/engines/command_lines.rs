@@ -113,7 +113,7 @@ fn parse_ok(
 
 fn unexpected(question: EngineQuestion, expected: &str, line: &str) -> String {
     let shown: String = line.chars().take(200).collect();
-    format!("the answer to '{question}': expected {expected}, found '{shown}'")
+    format!("the answer to {question}: expected {expected}, found '{shown}'")
 }
 
 /// The bytes of a command, taken from the front.
@@ -335,7 +335,7 @@ mod tests {
     fn mistakes_name_the_question_and_the_answer() {
         let long = "x".repeat(MAX_LINE_BYTES + 1);
         for (question, bytes, expected) in [
-            (READ, "ok 3\n", "the answer to 'read 512 4': expected ok 4, found 'ok 3'"),
+            (READ, "ok 3\n", "the answer to read 512 4: expected ok 4, found 'ok 3'"),
             (READ, "yes\n", "expected ok, unsupported, failed, io or error, found 'yes'"),
             (EngineQuestion::Open, "ok big\n", "expected ok SIZE, found 'ok big'"),
             (EngineQuestion::Open, &long, "expected lines of at most 65536 bytes"),

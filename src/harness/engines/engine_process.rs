@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::harness::engine::{Answer, EngineEnd, EngineError, failure};
 use crate::processes::{
-    Bounds, Executable, NoAnswer, PipedProcess, ProcessEnd, TakeAnswers, TimeLimit,
+    Bounds, Executable, NoAnswer, PipedProcess, ProcessEnd, TakeAnswers, TimeLimit, cause_in,
 };
 
 /// The address space of the process, unless the command raises the limit by `ulimit`.
@@ -18,8 +18,10 @@ const BOUNDS: Bounds = Bounds {
     time: TimeLimit::Cpu { used: Duration::from_secs(5), idle: Duration::from_secs(10) },
     unread_bytes: 1 << 30,
 };
-/// The number of bytes of standard error that are kept.
-const KEPT_ERROR_BYTES: usize = 2048;
+/// The detail of a process that reaches the limit of time. The finding masks numbers, but not words.
+const NO_ANSWER: &str = "no answer in five seconds of CPU time, or ten seconds without progress";
+/// The number of bytes of standard error that are kept: the report of a sanitizer, or the stacks of all threads.
+const KEPT_ERROR_BYTES: usize = 1 << 16;
 /// The number of its lines that a finding shows.
 const KEPT_ERROR_LINES: usize = 10;
 
@@ -28,7 +30,7 @@ const KEPT_ERROR_LINES: usize = 10;
 pub(crate) enum Silence {
     /// The process ended, or the harness ended it because it was silent.
     Ended(EngineEnd),
-    /// The process wrote something else, or the system refused something. The line is for the user.
+    /// The system refused something. The line is for the user.
     Failed(String),
 }
 
@@ -62,26 +64,39 @@ impl EngineProcess {
         questions: &[u8],
         take: &mut TakeAnswers<'_>,
     ) -> Result<(), Silence> {
-        let what = match self.0.exchange(questions, take, BOUNDS) {
-            Ok(()) => return Ok(()),
-            Err(NoAnswer::Ended(ProcessEnd::TooMuchOutput)) => {
-                format!("expected answers of at most {} bytes", BOUNDS.unread_bytes)
-            }
-            Err(NoAnswer::Ended(end)) => return Err(Silence::Ended(self.end(end))),
-            Err(NoAnswer::Failed(error)) => error.to_string(),
+        match self.0.exchange(questions, take, BOUNDS) {
+            Ok(()) => Ok(()),
+            Err(NoAnswer::Ended(end)) => Err(Silence::Ended(self.end(end))),
+            Err(NoAnswer::Wrong(what)) => Err(Silence::Ended(wrong_answer(what))),
             Err(NoAnswer::Closed) => {
-                "expected an answer, but the command has closed its standard input or output".into()
+                let what = "expected an answer, found that the command has closed its standard input or output";
+                Err(Silence::Ended(wrong_answer(what.to_string())))
             }
-        };
-        Err(Silence::Failed(what))
+            Err(NoAnswer::Failed(error)) => Err(error.into()),
+        }
     }
 
     fn end(&self, end: ProcessEnd) -> EngineEnd {
         let text = self.0.stderr_text();
-        let mut lines: Vec<_> = text.trim_end().lines().rev().take(KEPT_ERROR_LINES).collect();
-        lines.reverse();
-        EngineEnd { process: end.explained_by(&text), detail: lines.join("\n") }
+        let (process, cause) = (end.explained_by(&text), cause_in(&text));
+        let lines: Vec<_> = text.trim_end().lines().collect();
+        let first = match &cause {
+            Some(cause) => cause.line,
+            None => lines.len().saturating_sub(KEPT_ERROR_LINES),
+        };
+        let lines: Vec<_> = lines.into_iter().skip(first).take(KEPT_ERROR_LINES).collect();
+        let limit = match process {
+            ProcessEnd::Timeout => Some(NO_ANSWER),
+            _ => None,
+        };
+        let detail: Vec<_> = limit.into_iter().chain(lines).collect();
+        EngineEnd { process, cause: cause.map(|it| it.message), detail: detail.join("\n") }
     }
+}
+
+/// Returns the end of a process that the harness stops because of its answer.
+fn wrong_answer(what: String) -> EngineEnd {
+    EngineEnd { process: ProcessEnd::WrongAnswer, cause: Some(what.clone()), detail: what }
 }
 
 /// The end of a program, and the bytes that it has printed to standard output.

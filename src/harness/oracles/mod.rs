@@ -18,7 +18,7 @@ use std::fmt;
 use std::ops::ControlFlow;
 
 use crate::disk::extent::Mapping;
-use crate::processes::panic_message;
+use crate::processes::ProcessEnd;
 
 use super::engine::{EngineEnd, EngineError, ErrorKind};
 
@@ -111,14 +111,14 @@ impl Violation {
 
 /// Returns the violation for the end of a process in place of its answers.
 pub(crate) fn process_end(end: EngineEnd) -> Box<Violation> {
-    let EngineEnd { process, detail } = end;
+    let EngineEnd { process, cause, detail } = end;
     let (oracle, field, (expected, actual)) = process.finding();
-    // Process numbers and addresses differ from run to run.
-    let lines: Vec<_> = detail.lines().map(without_values).collect();
-    let error = panic_message(&detail).map(|message| GivenError {
-        kind: None,
-        text: without_values(&format!("panic: {message}")),
-    });
+    // Process numbers and addresses differ from run to run. The line about an answer has none.
+    let lines: Vec<_> = match process {
+        ProcessEnd::WrongAnswer => vec![detail],
+        _ => detail.lines().map(without_values).collect(),
+    };
+    let error = cause.map(|cause| GivenError { kind: None, text: without_values(&cause) });
     let (drawn, detail) = (false, lines.join("\n"));
     Box::new(Violation { oracle, drawn, field, expected, actual, error, detail })
 }
