@@ -230,11 +230,12 @@ impl Default for TablePieces {
     }
 }
 
-/// Returns from the walk if a receiver has ended it.
+/// Returns from the walk if a receiver has ended it. Otherwise, the value is that of the step.
 macro_rules! go_on {
     ($flow:expr) => {
-        if $flow.is_break() {
-            return Ok(::std::ops::ControlFlow::Break(()));
+        match $flow {
+            ::std::ops::ControlFlow::Continue(value) => value,
+            ::std::ops::ControlFlow::Break(()) => return Ok(::std::ops::ControlFlow::Break(())),
         }
     };
 }

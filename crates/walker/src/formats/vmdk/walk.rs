@@ -84,7 +84,7 @@ impl<S: Storage + ?Sized, C: Cover> ExtentWalk<'_, '_, S, C> {
             };
             for (index, entry) in (index..).zip(entries) {
                 let at = start + index.saturating_mul(span);
-                let table = self.checked(at, |tables| tables.table_of(number(*entry)))?;
+                let table = go_on!(self.checked(at, |tables| tables.table_of(number(*entry)))?);
                 if let Some(table) = table {
                     self.report_table(at, table, previous.replace(table));
                     // The entries before this one that name no table are holes.
@@ -97,7 +97,7 @@ impl<S: Storage + ?Sized, C: Cover> ExtentWalk<'_, '_, S, C> {
         })?);
         if until > entries {
             let at = start + entries.saturating_mul(span);
-            self.checked(at, |_| Err(NO_DIRECTORY_ENTRY))?;
+            go_on!(self.checked::<()>(at, |_| Err(NO_DIRECTORY_ENTRY))?);
         }
         self.cover.hole_until(end)
     }
@@ -135,7 +135,7 @@ impl<S: Storage + ?Sized, C: Cover> ExtentWalk<'_, '_, S, C> {
             self.cover.observer().event(State::WalkGrains, Event::Piece);
             for EntryRun { indices, entry } in entries.runs() {
                 let at = start + indices.start.saturating_mul(grain_bytes);
-                let grain = self.checked(at, |tables| tables.grain_of(number(entry)))?;
+                let grain = go_on!(self.checked(at, |tables| tables.grain_of(number(entry)))?);
                 go_on!(self.grains(at, indices.end.saturating_sub(indices.start), grain)?);
             }
             Ok(ControlFlow::Continue(()))
@@ -179,17 +179,17 @@ impl<S: Storage + ?Sized, C: Cover> ExtentWalk<'_, '_, S, C> {
         }
     }
 
-    /// Decodes the entry for the guest bytes from `at` on. If it is malformed, covers the hole before it.
+    /// Decodes the entry for the guest bytes from `at` on. If it is malformed, covers the hole before it. A receiver
+    /// that ends the walk in the hole never hears of the entry.
     fn checked<T>(
         &mut self,
         at: GuestOffset,
         decode: impl FnOnce(&Tables) -> Result<T, &'static str>,
-    ) -> Result<T, MapError> {
+    ) -> Result<ControlFlow<(), T>, MapError> {
         match decode(self.tables) {
-            Ok(decoded) => Ok(decoded),
+            Ok(decoded) => Ok(ControlFlow::Continue(decoded)),
             Err(what) => {
-                // The walk ends here, even if the receiver has ended it before.
-                let _ = self.cover.hole_until(at)?;
+                go_on!(self.cover.hole_until(at)?);
                 Err(MapError::Grain { guest: self.cover.position(), what })
             }
         }
