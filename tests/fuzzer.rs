@@ -124,7 +124,7 @@ fn the_first_and_each_shorter_input_of_a_bug_is_written() {
     fn bugs(input: &[u8], _: &Recorder, answer: RunReply, _: u64) -> RunReply {
         let found = |fingerprint: &str| {
             let (fingerprint, detail) = (fingerprint.to_string(), input.len().to_string());
-            RunReply::Found(Finding { fingerprint, detail })
+            RunReply::Found(Finding { fingerprint, detail, guest: None })
         };
         match Program::decode(input).operations.len() {
             1..=2 => found("few"),
@@ -157,7 +157,7 @@ fn a_bug_of_nearly_all_programs_does_not_end_the_campaign() {
         let (fingerprint, detail) = Default::default();
         match Program::decode(input).operations.len() {
             3 => answer,
-            _ => RunReply::Found(Finding { fingerprint, detail }),
+            _ => RunReply::Found(Finding { fingerprint, detail, guest: None }),
         }
     });
     (0..200).for_each(|_| fuzzer.step().unwrap());
@@ -186,7 +186,7 @@ fn coverage_that_differs_in_another_build_is_no_finding() {
     let broken: Change = |input, _, answer, _| {
         let (fingerprint, detail) = ("broken".to_string(), String::new());
         let broken = Program::decode(input).operations.len() > 2;
-        if broken { RunReply::Found(Finding { fingerprint, detail }) } else { answer }
+        if broken { RunReply::Found(Finding { fingerprint, detail, guest: None }) } else { answer }
     };
     let mut found = resumed("another", broken);
     assert_eq!(fingerprints(&found), ["broken"]);
@@ -231,7 +231,11 @@ fn generated_programs_depend_on_the_seed_and_on_no_input() {
     // Every run is a finding with the name of its input.
     let all: Change = |input, _, _, _| {
         let fingerprint = format!("{:08x}", crc32fast::hash(input));
-        RunReply::Found(Finding { fingerprint, detail: Program::decode(input).to_string() })
+        RunReply::Found(Finding {
+            fingerprint,
+            detail: Program::decode(input).to_string(),
+            guest: None,
+        })
     };
     let generated = |seeds: &[&[u8]]| {
         let dir = tempfile::tempdir().unwrap();

@@ -68,7 +68,8 @@ fn expected_of_walker() -> BTreeSet<String> {
 fn expected() -> BTreeSet<String> {
     let pages = below("docs").into_iter().filter(|path| !path.starts_with(RESULTS));
     let single = SINGLE.iter().map(ToString::to_string);
-    below("src").into_iter().chain(pages).chain(single).collect()
+    let texts = below("corpus/text").into_iter().filter(|path| path.ends_with(".txt"));
+    below("src").into_iter().chain(pages).chain(texts).chain(single).collect()
 }
 
 /// Returns the files of a package that Cargo packs.

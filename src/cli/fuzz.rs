@@ -145,7 +145,12 @@ pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
     bar.finish_and_clear();
     let summary = CampaignSummary::new(&plan, start.elapsed(), &finished)?;
     let against = under_test.against.as_ref().map(|it| it.name.as_str());
-    print(&summary, arguments.json, |summary, out| lines(summary, against, out))?;
+    let replay = under_test.command_line("replay", *target);
+    let failed = finished.failure.is_some();
+    print(&summary, arguments.json, |summary, out| {
+        lines(summary, against, out)?;
+        found_lines(summary, failed, &replay, out)
+    })?;
     match finished.failure {
         Some(line) => Err(CommandError::Message(line)),
         None => Ok(Exit::after(summary.found.len())),
@@ -192,9 +197,9 @@ fn line(status: &Status) -> String {
     )
 }
 
+/// Writes the counts, and the known findings.
 fn lines(summary: &CampaignSummary, against: Option<&str>, out: &mut impl Write) -> io::Result<()> {
-    let CampaignSummary { jobs, runs, seconds, edges, rare_events, corpus, inputs, found, .. } =
-        summary;
+    let CampaignSummary { jobs, runs, seconds, edges, rare_events, corpus, inputs, .. } = summary;
     let target = summary.target.name();
     let jobs = counted(*jobs, "job");
     writeln!(out, "{target}: {runs} runs in {seconds:.1} s, {jobs}")?;
@@ -208,20 +213,28 @@ fn lines(summary: &CampaignSummary, against: Option<&str>, out: &mut impl Write)
         writeln!(out, "in some runs, no answer to '{question}'; idle oracles: {idle_oracles}")?;
     }
     against.map_or(Ok(()), |against| against_lines(summary, against, out))?;
-    known_lines(&summary.known, out)?;
+    known_lines(&summary.known, out)
+}
+
+/// Writes the new findings of a campaign, which may have failed. `replay` is the command line that replays an input.
+fn found_lines(
+    summary: &CampaignSummary,
+    failed: bool,
+    replay: &str,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let found = &summary.found;
     if found.is_empty() {
-        return writeln!(
-            out,
-            "found: nothing{}",
-            if summary.known.is_empty() { "" } else { " new" }
-        );
+        let new = if summary.known.is_empty() { "" } else { " new" };
+        let until = if failed { ", until the campaign failed" } else { "" };
+        return writeln!(out, "found: nothing{new}{until}");
     }
     for FoundBug { fingerprint, times, shortest, bytes, detail } in found {
         let times = often(*times);
         writeln!(out, "\n{fingerprint}\n  {times}; {bytes} bytes: {shortest}")?;
         detail.lines().try_for_each(|line| writeln!(out, "  {line}"))?;
     }
-    writeln!(out, "\nrun 'qcowfuzz replay --target {target} FILE' for details")
+    writeln!(out, "\nfor details: {replay} FILE")
 }
 
 /// Writes the counts of the comparisons with the implementation `against`.

@@ -174,7 +174,7 @@ fn run(own: Implementation, Arguments { options, verb }: &Arguments) -> ExitResu
         Verb::Triage(arguments) => triage::run(under_test, arguments),
         Verb::RunInputs(arguments) => inputs::run(implementation, arguments),
         Verb::Minimize(arguments) => minimize::run(under_test, arguments),
-        Verb::Replay(arguments) => replay::run(implementation, arguments),
+        Verb::Replay(arguments) => replay::run(under_test, arguments),
         Verb::Report(arguments) => evidence::report(under_test, arguments),
         Verb::Regress(arguments) => evidence::regress(under_test, arguments),
         Verb::Bundle(arguments) => evidence::bundle_input(under_test, arguments),
@@ -203,7 +203,13 @@ macro_rules! command {
         static ALLOCATOR: $crate::harness::PeakAlloc = $crate::harness::PeakAlloc;
 
         fn main() -> ::std::process::ExitCode {
-            $crate::cli::main_with($implementation)
+            let implementation: $crate::harness::cases::implementation::Implementation =
+                $implementation.into();
+            $crate::cli::main_with(implementation.written_as(
+                $crate::harness::cases::implementation::Expression::Engine(
+                    stringify!($implementation).into(),
+                ),
+            ))
         }
     };
 }

@@ -11,7 +11,9 @@ use crate::harness::against::qemu_io::{CostlyComparisons, Qemu};
 use crate::harness::cases::implementation::Implementation;
 use crate::harness::engines::command::EngineCommand;
 use crate::harness::engines::image_program::ImageProgram;
+use crate::harness::targets::TargetKind;
 use crate::processes::Executable;
+use crate::recipes::recipe::quoted;
 
 use super::output::CommandError;
 
@@ -228,15 +230,33 @@ impl UnderTest {
                 CommandError::Message(format!("cannot find the running executable: {error}"))
             })?,
         };
-        let chosen = [&self.engine, &self.against].into_iter().flatten();
-        let chosen = chosen.map(|it| OsString::from(&it.argument));
         let known = self.files.iter().map(|file| {
             let mut option = OsString::from("--known=");
             option.push(file);
             option
         });
-        let without = self.unclaimed.iter().map(|it| format!("--without={}", it.name()).into());
-        Ok(Executable::new(path, chosen.chain(known).chain(without)))
+        Ok(Executable::new(path, self.options().into_iter().map(OsString::from).chain(known)))
+    }
+
+    /// Returns the options that choose the same implementations and the same claims in another process.
+    pub fn options(&self) -> Vec<String> {
+        let chosen = [&self.engine, &self.against].into_iter().flatten();
+        let chosen = chosen.map(|it| it.argument.clone());
+        let without = self.unclaimed.iter().map(|it| format!("--without={}", it.name()));
+        chosen.chain(without).collect()
+    }
+
+    /// Returns the command line that has this program run `verb` about the same implementation and `target`, as a shell
+    /// reads it.
+    pub fn command_line(&self, verb: &str, target: TargetKind) -> String {
+        let program = std::env::args_os().next().unwrap_or_default().to_string_lossy().into_owned();
+        let mut words = vec![program];
+        words.extend(self.options());
+        words.push(verb.to_string());
+        if target != TargetKind::default() {
+            words.extend(["--target", target.name()].map(String::from));
+        }
+        quoted(&words)
     }
 
     /// Returns a text that changes with all that decides how an input runs, beside the executable and the target.

@@ -15,6 +15,7 @@ use std::io::{self, Write};
 
 use crate::base::error::Error;
 use crate::disk::extent::Extent;
+use crate::harness::cases::implementation::Expression;
 use crate::harness::cases::target::Expectation;
 use crate::harness::targets::TargetKind;
 use crate::images::files::FileNames;
@@ -102,10 +103,10 @@ impl fmt::Display for Regression {
 }
 
 impl Regression {
-    /// Writes the regression as a Rust test. `engine` is the expression that creates the engine under test.
-    pub fn rust_test(&self, engine: &str, out: &mut impl Write) -> io::Result<()> {
+    /// Writes the regression as a Rust test of the implementation that `expression` creates.
+    pub fn rust_test(&self, expression: &Expression, out: &mut impl Write) -> io::Result<()> {
         let Self { fingerprint, target, story, input } = self;
-        let (text, expression) = match target.runs_programs() {
+        let (text, assembled) = match target.runs_programs() {
             true => (
                 Program::decode(input).to_string(),
                 "qcowfuzz::programs::text::assemble(text).unwrap().encode()",
@@ -116,9 +117,18 @@ impl Regression {
         };
         // Only `Harness` gives access to the extents that the engine emitted.
         let has_extents = target.definition().expectation == Expectation::Extents;
-        let constructor = match has_extents {
-            true => format!("Harness::new({engine})"),
-            false => format!("targets::TargetKind::{}.judging({engine})", target.variant()),
+        let constructor = match expression {
+            Expression::Engine(engine) if has_extents => format!("Harness::new({engine})"),
+            Expression::Engine(engine) => {
+                format!("targets::TargetKind::{}.judging({engine})", target.variant())
+            }
+            Expression::Implementation(it) => {
+                let observer = "qcowfuzz::harness::cases::implementation::no_observer()";
+                let variant = target.variant();
+                format!(
+                    "targets::TargetKind::{variant}.create(&{it}, Default::default(), {observer})"
+                )
+            }
         };
         writeln!(out, "/// {fingerprint}\n///")?;
         story.lines().try_for_each(|line| writeln!(out, "/// {line}"))?;
@@ -127,7 +137,7 @@ impl Regression {
         writeln!(out, "    let text = \"\\")?;
         text.lines().try_for_each(|line| writeln!(out, "        {line}\\n\\"))?;
         writeln!(out, "    \";")?;
-        writeln!(out, "    let input = {expression};")?;
+        writeln!(out, "    let input = {assembled};")?;
         writeln!(out, "    let mut target = qcowfuzz::harness::{constructor};")?;
         writeln!(out, "    let found = target.run(&input, Checks::default()).err();")?;
         writeln!(out, "    let found = found.map(|failure| failure.violation.fingerprint());")?;
@@ -158,7 +168,12 @@ fn expected(input: &[u8], limits: Limits, out: &mut impl Write) -> io::Result<()
     writeln!(out, "    let extents = [")?;
     for Extent { start, length_bytes, mapping } in &explained.expected {
         let offset = mapping.offset.map(|offset| offset.get());
-        writeln!(out, "        ({start}, {length_bytes}, {:?}, {offset:?}),", mapping.kind())?;
+        writeln!(
+            out,
+            "        ({}, {length_bytes}, {:?}, {offset:?}),",
+            start.get(),
+            mapping.kind()
+        )?;
     }
     writeln!(out, "    ];")?;
     writeln!(out, "    let actual: Vec<_> = target.actual().iter().map(|it| {{")?;

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use crate::disk::observer::Observer;
+use crate::disk::offsets::GuestOffset;
 use crate::harness::cases::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, Failure, Harness, MetFinding, Outcome, Pipeline};
@@ -33,19 +34,22 @@ pub struct Finding {
     pub fingerprint: String,
     /// The place and the values, for people.
     pub detail: String,
+    /// The first guest byte about which the answers disagree, if the finding is about certain bytes.
+    pub guest: Option<GuestOffset>,
 }
 
 impl Ran {
     /// Returns the finding, if there is one.
     pub fn finding(&self) -> Option<Finding> {
-        let (fingerprint, detail) = match self {
+        let (fingerprint, detail, guest) = match self {
             Self::Sound(_) | Self::KnownPanic(_) => return None,
             Self::Violation(failure) => {
-                (failure.violation.fingerprint(), failure.violation.detail.clone())
+                let violation = &failure.violation;
+                (violation.fingerprint(), violation.detail.clone(), violation.guest)
             }
-            Self::Panic(note) => (note.fingerprint(), note.detail.clone()),
+            Self::Panic(note) => (note.fingerprint(), note.detail.clone(), None),
         };
-        Some(Finding { fingerprint, detail })
+        Some(Finding { fingerprint, detail, guest })
     }
 
     /// Reports whether the oracle that found the violation draws its questions from the checksum of the input.
@@ -65,13 +69,14 @@ pub(crate) fn finding_of_two(first: &Ran, again: &Ran) -> Option<Finding> {
         return first.finding();
     }
     let described = |ran: &Ran| match ran.finding() {
-        Some(Finding { fingerprint, detail }) => format!("{fingerprint} ({detail})"),
+        Some(Finding { fingerprint, detail, .. }) => format!("{fingerprint} ({detail})"),
         None => "nothing".to_string(),
     };
     let (first, again) = (described(first), described(again));
     Some(Finding {
         fingerprint: UNSTEADY.to_string(),
         detail: format!("found first: {first}; found when it was run again: {again}"),
+        guest: None,
     })
 }
 
@@ -180,6 +185,7 @@ pub(super) mod tests {
             expected,
             actual,
             error: None,
+            guest: None,
             detail: "where".to_string(),
         };
         Ran::Violation(Box::new(Failure { violation, operations_run: 2 }))

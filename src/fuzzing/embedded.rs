@@ -367,6 +367,7 @@ fn not_the_same(field: &'static str) -> Finding {
     let (expected, actual) = ("the same", "others");
     let detail = "after other runs in the same process".to_string();
     let (oracle, drawn, error) = ("determinism", false, None);
-    let violation = Violation { oracle, drawn, field, expected, actual, error, detail };
-    Finding { fingerprint: violation.fingerprint(), detail: violation.detail }
+    let violation =
+        Violation { oracle, drawn, field, expected, actual, error, guest: None, detail };
+    Finding { fingerprint: violation.fingerprint(), detail: violation.detail, guest: None }
 }

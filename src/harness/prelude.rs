@@ -22,6 +22,7 @@ pub use crate::harness::files::stream::ChainStream;
 macro_rules! __describe {
     (
         $name:literal
+        $(, version: $version:literal)?
         $(, yes: [$($known_too:ident),* $(,)?])?
         $(, no: [$($no:ident),* $(,)?])?
         $(, refuses: [$($refused:ident),* $(,)?])?
@@ -48,6 +49,7 @@ macro_rules! __describe {
             $crate::harness::engine::Facts {
                 claims,
                 policy,
+                $(version: $version.into(),)?
                 $(known: {
                     let known = $crate::harness::KnownFindings::parse($known);
                     known.unwrap_or_else(|error| panic!("known findings: {error}"))
@@ -64,6 +66,7 @@ macro_rules! __describe {
 /// Defines [`Engine::facts`] in an `impl` of that trait. The first argument is the name of the implementation. The
 /// other arguments are optional, and have this order:
 ///
+/// - `version`: the version of the implementation, as reports name it
 /// - `yes`: the features that it supports in addition to those of qcow2 images
 /// - `no`: the features that it does not support
 /// - `refuses`: the features that it may refuse; if it accepts an image with one, its answers must be correct
@@ -89,6 +92,7 @@ macro_rules! __describe {
 /// impl Engine for MyEngine {
 ///     describe!(
 ///         "mine",
+///         version: "1.2.0",
 ///         no: [Clusters512],
 ///         refuses: [Zstd, ExtendedL2],
 ///         size: Near,
@@ -104,6 +108,7 @@ macro_rules! __describe {
 /// let facts = MyEngine.facts();
 /// assert_eq!(facts.claims, Claims::QCOW2.refuse_or_be_right(&[Feature::Zstd, Feature::ExtendedL2])
 ///     .no(&[Feature::Clusters512]));
+/// assert_eq!(facts.title(), "mine 1.2.0");
 /// assert_eq!(facts.policy.size, SizePolicy::Near);
 /// assert!(facts.known.contains("model: kind, normal → zero-plain"));
 /// ```

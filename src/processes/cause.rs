@@ -12,8 +12,8 @@ pub(crate) struct Cause {
     pub(crate) line: usize,
 }
 
-/// Returns the cause that a process has reported in its last lines. A process in Rust may catch panics, so its last panic
-/// ends it. In other languages, the first report is the deepest cause.
+/// Returns the cause that a process has reported in its last lines. A process in Rust may catch panics, so its last
+/// panic ends it. In other languages, the first report is the deepest cause.
 pub(crate) fn cause_in(stderr: &str) -> Option<Cause> {
     let lines: Vec<_> = stderr.lines().collect();
     let rust = (0..lines.len()).rev().find_map(|at| rust_panic(&lines, at));

@@ -4,6 +4,7 @@
 //! A process has a group of its own, so that it is stopped with its children, and Ctrl-C at the terminal reaches only
 //! the process that supervises it. Dropping its `Process` stops it.
 
+#[cfg(feature = "fuzzer")]
 mod cause;
 mod end;
 #[cfg(feature = "fuzzer")]
@@ -17,6 +18,7 @@ mod process;
 #[cfg(feature = "cli")]
 mod run;
 
+#[cfg(feature = "fuzzer")]
 pub(crate) use cause::cause_in;
 pub use end::ProcessEnd;
 #[cfg(feature = "fuzzer")]

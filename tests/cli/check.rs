@@ -205,8 +205,8 @@ fn grains_of_a_vmdk_image_are_checked() {
         (&[], 0, ""),
         // Grains may overlap other structures, and may end past the end of the file.
         (&[(0, 1), (1, end - 1)], 0, ""),
-        (&[(2, end)], 1, "131072: the grain begins past the end of the file"),
-        (&[(143, u32::MAX), (5, end + 9)], 1, "327680: the grain begins"),
+        (&[(2, end)], 1, "0x20000: the grain begins past the end of the file"),
+        (&[(143, u32::MAX), (5, end + 9)], 1, "0x50000: the grain begins"),
         // The disk has 144 grains.
         (&[(144, u32::MAX)], 0, ""),
     ];
@@ -240,7 +240,7 @@ fn check_opens_extents_but_no_parent() {
     for [words, code, message] in rows(
         "check disk.vmdk | 0 |
          check empty.vmdk | 0 |
-         check past.vmdk | 1 | past.vmdk: grain at guest offset 4096: the data of the extent begin
+         check past.vmdk | 1 | past.vmdk: grain at guest offset 0x1000: the data of the extent begin
          check child.vmdk | 0 |
          check lost.vmdk | 1 | lost.vmdk: the file of an extent that it names:
          check --no-follow disk.vmdk | 1 | disk.vmdk: cannot open the image with --no-follow",
@@ -295,7 +295,7 @@ fn grains_that_qemu_img_skips_are_skipped() {
         if let Some(sector) = sector {
             let line = format!("ERROR: cluster offset for sector {sector} points after EOF");
             assert!(theirs.err.starts_with(&line), "{lines}{first:?} {second:?}: {theirs:?}");
-            ours.fails(1, &format!("disk.vmdk: grain at guest offset {}: ", sector * 512));
+            ours.fails(1, &format!("disk.vmdk: grain at guest offset {:#x}: ", sector * 512));
         }
     }
 }

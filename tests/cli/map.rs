@@ -71,7 +71,7 @@ fn compressed_data_has_no_human_form() {
     let Some(_) = dir.qemu_img("convert -f raw -c -O qcow2 raw disk.qcow2") else { return };
     let [ours, theirs] = dir.same("map disk.qcow2").unwrap();
     let ours = ours.exits(2);
-    assert!(ours.line().contains("compressed data at guest offset 0"), "{ours:?}");
+    assert!(ours.line().contains("compressed data at guest offset 0x0"), "{ours:?}");
     theirs.exits(1);
     dir.same("map --output=json disk.qcow2");
 }
@@ -186,7 +186,7 @@ fn vhdx_images_are_all_data_or_show_their_blocks() {
     let convert = "convert -f raw -O vhdx -o block_size=1M raw disk.vhdx";
     let Some(made) = dir.qemu_img(convert) else { return };
     made.ok();
-    let line = "disk.vhdx: cannot print data without a host offset at guest offset 0 in the human format, \
+    let line = "disk.vhdx: cannot print data without a host offset at guest offset 0x0 in the human format, \
                 expected --blocks or --output json";
     assert_eq!(dir.run("map disk.vhdx").exits(2).line(), line);
     let ours = dir.run("map --blocks disk.vhdx").ok();
@@ -337,7 +337,7 @@ fn flat_data_past_the_longest_file_are_an_error() {
         let lines = format!("RW 2 FLAT \"raw\" 3\nRW 1 FLAT \"raw\" {sector}\n");
         dir.write("disk.vmdk", format!("{VMDK_HEAD}{lines}"));
         let ours = dir.run("map --output=json disk.vmdk").exits(2);
-        let message = "disk.vmdk: grain at guest offset 1024: the data of the extent pass";
+        let message = "disk.vmdk: grain at guest offset 0x400: the data of the extent pass";
         assert!(ours.line().starts_with(message), "{ours:?}");
         // The first extent, and nothing of the second one.
         assert_eq!(ours.out.lines().count(), 1, "{ours:?}");

@@ -266,7 +266,8 @@ fn inputs_that_show_nothing_are_listed() {
     dir.write("refcounts/.gitkeep", "");
     dir.write("refcounts/crash-0", "");
     fs::copy(corpus("refcounts/order_4"), dir.join("refcounts/crash-1")).unwrap();
-    let start = "refcounts: 2 inputs, 0 bugs, 0 of them new\n\nno violation any more: 2 inputs\n";
+    let start =
+        "refcounts: 2 inputs, 0 fingerprints, 0 of them new\n\nno violation any more: 2 inputs\n";
     dir.run("triage refcounts").ok().begins(start).has("       0 bytes  refcounts/crash-0\n");
     // The folder's name gives the target.
     let printed = dir.run("triage --json refcounts").json();
@@ -281,7 +282,7 @@ fn inputs_that_cannot_be_run_or_read_are_reported() {
     fs::create_dir_all(dir.join("artifacts")).unwrap();
     dir.write_long("artifacts/long");
     dir.write("artifacts/short", "");
-    let ran = dir.run("triage artifacts").exits(2).begins("artifacts: 1 input, 0 bugs");
+    let ran = dir.run("triage artifacts").exits(2).begins("artifacts: 1 input, 0 fingerprints");
     let lines: Vec<_> = ran.err.lines().collect();
     let long = "artifacts/long: is too long for a fuzz target, expected at most 1048576 bytes";
     assert_eq!(lines[0], format!("qcowfuzz: {long}"));

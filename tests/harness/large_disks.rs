@@ -48,6 +48,7 @@ impl Subject for Planted {
         match self.harness.run(input, Checks::AtCheckpoints) {
             Ok(outcome) => RunReply::Sound(outcome),
             Err(failure) => RunReply::Found(Finding {
+                guest: None,
                 fingerprint: failure.violation.fingerprint(),
                 detail: String::new(),
             }),

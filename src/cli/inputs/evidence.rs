@@ -1,8 +1,9 @@
 //! `bundle`, `report` and `regress`: write the evidence of an input that shows a bug: an archive for a bug report, a
 //! page for a browser, a regression test.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::cli::inputs::{self, reject_if_crashes};
 use crate::cli::options;
@@ -15,8 +16,10 @@ use crate::findings::report::qemu::QemuResult;
 use crate::findings::report::{Verdict, bundle, page};
 use crate::findings::runner::showing;
 use crate::harness::Checks;
+use crate::harness::cases::implementation::Expression;
 use crate::harness::targets::TargetKind;
 use crate::images::FileNames;
+use crate::processes::{self, Executable, TemporaryFolder};
 use crate::programs::Program;
 
 #[derive(Debug, clap::Args)]
@@ -24,7 +27,8 @@ use crate::programs::Program;
 The archive has one folder with the input, the program as text, the output of 'qcowfuzz replay' as text \
 and as JSON, the image that the program builds and the files that it names, the map of the disk \
 according to the reference model, the walker and qemu-img, the versions of the tools, and reproduce.sh, \
-which reproduces the bug. The same input gives the same archive, except for the versions.
+which reproduces the bug with the same options. The command runs reproduce.sh first, and writes no archive if \
+that shows another result. The same input gives the same archive, except for the versions.
 
 Exit codes: 0 the archive was written; 2 INPUT shows no violation, or a file could not be read or \
 written.
@@ -53,7 +57,8 @@ pub fn bundle_input(under_test: &UnderTest, arguments: &BundleArguments) -> Exit
     let mut examiner = examiner(under_test, input, *target, &bytes)?;
     let _silence = PanicNotes::take_over();
     // The report uses the name in the archive, so that it does not reveal the user's path.
-    let report = examiner.examine(Path::new("input"), &bytes);
+    let mut report = examiner.examine(Path::new("input"), &bytes);
+    report.options = under_test.options();
     if report.verdict != Verdict::Violation {
         return Err(inputs::nothing_found(input, *target));
     }
@@ -63,9 +68,32 @@ pub fn bundle_input(under_test: &UnderTest, arguments: &BundleArguments) -> Exit
     folder.push("-bundle");
     let packed = bundle::archive(&report, &bytes, Path::new(&folder))
         .map_err(|error| CommandError::at(output, error))?;
+    reproduce(&packed, Path::new(&folder)).map_err(|what| CommandError::at(output, what))?;
     output::save(output, existing, &packed)?;
     say(format_args!("{}: {}", output.display(), report.judgement()))?;
     Ok(Exit::Nothing)
+}
+
+/// The time on the clock in which an archive must reproduce its bug.
+const REPRODUCE_LIMIT: Duration = Duration::from_secs(120);
+
+/// Unpacks an archive, and runs its script with this executable: a report must show its bug.
+fn reproduce(packed: &[u8], folder: &Path) -> Result<(), String> {
+    let failed = |error: io::Error| format!("cannot be tried: {error}");
+    let scratch = TemporaryFolder::on_disk().map_err(failed)?;
+    tar::Archive::new(packed).unpack(scratch.path()).map_err(failed)?;
+    let script = scratch.path().join(folder).join("reproduce.sh");
+    let shell = Executable::new("sh", [script.into_os_string()]);
+    let own = std::env::current_exe().map_err(failed)?;
+    let reply = processes::run(&shell.with_variable("QCOWFUZZ", own), REPRODUCE_LIMIT);
+    match reply.map_err(failed)? {
+        reply if reply.is_success() => Ok(()),
+        reply => Err(format!(
+            "was not written: its reproduce.sh ends with {}: {}",
+            reply.end.name(),
+            reply.text().trim()
+        )),
+    }
 }
 
 #[derive(Debug, clap::Args)]
@@ -101,7 +129,7 @@ pub struct ReportArguments {
 pub fn report(under_test: &UnderTest, arguments: &ReportArguments) -> ExitResult {
     let ReportArguments { input, html, target, force } = arguments;
     let existing = output::not_the_input(html, input, *force)?;
-    let bytes = inputs::read_input(input)?;
+    let bytes = inputs::read_input(input, *target)?;
     if bytes.is_empty() {
         return Err(CommandError::at(input, "is empty, expected an input of a fuzz target"));
     }
@@ -151,9 +179,9 @@ pub struct RegressArguments {
     /// The fingerprint of the bug, if the input shows no violation any more
     #[arg(long, value_name = "LINE")]
     fingerprint: Option<String>,
-    /// The Rust expression that creates the engine under test
-    #[arg(long, value_name = "EXPRESSION", default_value = "qcowfuzz::harness::Walker::default()")]
-    engine: String,
+    /// The Rust expression that creates the engine under test [default: the one of this command's own engine]
+    #[arg(long, value_name = "EXPRESSION")]
+    engine: Option<String>,
 }
 
 /// Prints the test.
@@ -172,11 +200,25 @@ pub fn regress(under_test: &UnderTest, arguments: &RegressArguments) -> ExitResu
             false => bytes,
         },
     };
+    let expression = expression(under_test, arguments)?;
     print_with(|out| match arguments.text {
         true => write!(out, "{regression}"),
-        false => regression.rust_test(&arguments.engine, out),
+        false => regression.rust_test(&expression, out),
     })?;
     Ok(Exit::Nothing)
+}
+
+/// Returns the expression that creates the implementation which was judged.
+fn expression(
+    under_test: &UnderTest,
+    arguments: &RegressArguments,
+) -> Result<Expression, CommandError> {
+    let known = under_test.implementation.expression().cloned();
+    let named = arguments.engine.clone().map(|engine| Expression::Engine(engine.into()));
+    named.or(known).ok_or_else(|| {
+        let expected = "expected the Rust expression that creates the engine under test";
+        CommandError::Message(format!("--engine: is missing, {expected}"))
+    })
 }
 
 /// Returns an examiner of an input that was read from `path`. Rejects one that ends its process.

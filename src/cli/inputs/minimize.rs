@@ -83,7 +83,7 @@ pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
     }
     let existing = output::not_the_input(output, input, arguments.force)?;
     let facts = under_test.implementation.facts();
-    let bytes = inputs::read_input(input)?;
+    let bytes = inputs::read_input(input, arguments.target)?;
     let bytes = target.judged(&facts, &bytes);
     let _silence = PanicNotes::take_over();
     let mut judge = judge(under_test, arguments, &bytes)?;

@@ -13,9 +13,11 @@ use std::time::Duration;
 use crate::base::files;
 use crate::base::limits::MAX_INPUT_BYTES;
 use crate::cli::options::{self, DEFAULT_MEMORY_MIB, LimitArguments};
-use crate::cli::output::{CommandError, Exit, ExitResult};
+use crate::cli::output::{CommandError, Exit, ExitResult, complain};
 use crate::cli::under_test::UnderTest;
+use crate::disk::image_format::ImageFormat;
 use crate::findings::isolation::{IsolatedRun, Isolation, Repeat, run_inputs};
+use crate::formats::probe;
 use crate::harness::cases::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 use crate::processes::ProcessLimits;
@@ -33,12 +35,32 @@ pub fn read(path: &Path) -> Result<Vec<u8>, CommandError> {
 }
 
 /// Reads an input of a fuzz target. Rejects more than [`MAX_INPUT_BYTES`] bytes.
-pub fn read_input(path: &Path) -> Result<Vec<u8>, CommandError> {
-    match path.as_os_str() == "-" {
+/// Prints a warning if the file is an image or a text, and the target runs programs: any bytes are a program.
+pub fn read_input(path: &Path, target: TargetKind) -> Result<Vec<u8>, CommandError> {
+    let input = match path.as_os_str() == "-" {
         true => files::check_input_length(read_standard_input(MAX_INPUT_BYTES + 1)?)
-            .map_err(|error| CommandError::at(path, error)),
-        false => Ok(files::read_input(path)?),
+            .map_err(|error| CommandError::at(path, error))?,
+        false => files::read_input(path)?,
+    };
+    if let Some(what) = no_program(&input).filter(|_| target.runs_programs()) {
+        complain(&format!("warning: {}: {what}", path.display()));
     }
+    Ok(input)
+}
+
+/// Returns what an input is, if it is no program.
+fn no_program(input: &[u8]) -> Option<String> {
+    let is_text = |text: &str| {
+        let mut lines = text.lines().map(str::trim).filter(|line| !line.starts_with(';'));
+        lines.next().is_some_and(|line| line.starts_with("image "))
+    };
+    if str::from_utf8(input).is_ok_and(is_text) {
+        let expected = "expected a program; 'qcowfuzz asm' assembles the text";
+        return Some(format!("is the text of a program, {expected}"));
+    }
+    let format = probe(input).ok().filter(|format| *format != ImageFormat::Raw)?;
+    let expected = "expected a program, or --target raw_image; 'qcowfuzz check' checks an image";
+    Some(format!("is an image ({}), {expected}", format.name()))
 }
 
 /// Reads an input, and returns the input that is judged with `implementation` under test ([`TargetKind::judged`]): all
@@ -48,7 +70,7 @@ pub fn read_judged(
     target: TargetKind,
     implementation: &Implementation,
 ) -> Result<Vec<u8>, CommandError> {
-    let input = read_input(path)?;
+    let input = read_input(path, target)?;
     Ok(target.judged(&implementation.facts(), &input).into_owned())
 }
 

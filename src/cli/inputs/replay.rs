@@ -1,20 +1,22 @@
 //! `replay`: runs inputs of a fuzz target again and prints the verdicts.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use crate::base::files::Existing;
 use crate::cli::output::{CommandError, Exit, ExitResult, UnbufferedStdout, buffered_stdout, say};
+use crate::cli::under_test::UnderTest;
 use crate::cli::{inputs, options};
 use crate::findings::PanicNotes;
 use crate::findings::report::Verdict;
 use crate::findings::report::examiner::Examiner;
-use crate::harness::cases::implementation::Implementation;
+use crate::harness::cases::target::{Expectation, Inputs};
 use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, Pipeline};
 use crate::images::FileNames;
 use crate::images::files::LayerFiles;
 use crate::programs::export;
+use crate::recipes::recipe::quoted;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -59,8 +61,9 @@ pub struct Arguments {
 }
 
 /// Replays the inputs.
-pub fn run(implementation: &Implementation, arguments: &Arguments) -> ExitResult {
+pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
     refuse(arguments)?;
+    let implementation = &under_test.implementation;
     options::reject_reader(arguments.target, implementation)?;
     let _silence = PanicNotes::take_over();
     let alone = arguments.inputs.len() == 1;
@@ -70,7 +73,7 @@ pub fn run(implementation: &Implementation, arguments: &Arguments) -> ExitResult
     let mut out = buffered_stdout();
     let mut violations = 0;
     for input in &arguments.inputs {
-        let bytes = inputs::read_input(input)?;
+        let bytes = inputs::read_input(input, arguments.target)?;
         if arguments.events {
             say("events:")?;
             examiner.print_events(Box::new(UnbufferedStdout));
@@ -80,6 +83,8 @@ pub fn run(implementation: &Implementation, arguments: &Arguments) -> ExitResult
             false => examiner.examine(input, &bytes),
         };
         violations += usize::from(report.verdict == Verdict::Violation);
+        let confirms = alone && !arguments.json && !arguments.brief;
+        let confirms = confirms && report.verdict == Verdict::Violation;
         let printed = match (arguments.json, alone) {
             (true, _) => report.json(&mut out),
             (false, true) if arguments.events => writeln!(out).and_then(|()| report.text(&mut out)),
@@ -91,6 +96,10 @@ pub fn run(implementation: &Implementation, arguments: &Arguments) -> ExitResult
             let files = (runner.pipeline(), runner.left());
             dump(files, path, Existing::forced(arguments.force))?;
         }
+        let printed = printed.and_then(|()| match confirms {
+            true => confirm(under_test, arguments.target, input, &mut out),
+            false => Ok(()),
+        });
         match printed.map_err(|error| CommandError::output(&error)) {
             Ok(()) => {}
             // The reader has closed the pipe, but the exit code still reports the violations.
@@ -105,6 +114,31 @@ pub fn run(implementation: &Implementation, arguments: &Arguments) -> ExitResult
     match out.flush().map_err(|error| CommandError::output(&error)) {
         Ok(()) | Err(CommandError::Pipe) => Ok(Exit::after(violations)),
         Err(failure) => Err(failure),
+    }
+}
+
+/// Writes the commands that show what QEMU answers about the image.
+fn confirm(
+    under_test: &UnderTest,
+    target: TargetKind,
+    input: &Path,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let definition = target.definition();
+    let input = quoted(&[input.display().to_string()]);
+    if definition.expectation != Expectation::NotWalked
+        && definition.inputs != Inputs::Recipes
+        && under_test.against.is_none()
+    {
+        let replay = under_test.command_line("replay", target);
+        writeln!(out, "\nwhat QEMU answers: {replay} --against qemu {input}")?;
+    }
+    match target.runs_programs() {
+        true => {
+            let dump = under_test.command_line("replay", target);
+            writeln!(out, "the image alone:   {dump} {input} --dump-image image")
+        }
+        false => Ok(()),
     }
 }
 

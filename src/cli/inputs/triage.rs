@@ -16,13 +16,14 @@ use crate::harness::targets::TargetKind;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Each input runs in a process of its own, so that a hang or a stack overflow is a finding like any \
-other. A bug is known if a file in the folder that --known names has its fingerprint: files of \
-'qcowfuzz regress --text', by default in tests/regressions, if that exists. The inputs of a bug are \
-listed by length, the shortest first. The known findings of the implementation, and those in the \
+other. A fingerprint is known if a file in the folder that --known names has it: files of \
+'qcowfuzz regress --text', by default in tests/regressions, if that exists. The inputs of a fingerprint \
+are listed by length, the shortest first. A bug may have several fingerprints: minimize one input of \
+each, and compare the programs. The known findings of the implementation, and those in the \
 files that --known names, are set aside: the command lists them apart from the bugs, and names those \
 that no input shows any more.
 
-Exit codes: 0 no new bug was found; 1 a new bug was found; 2 an input could not be run.
+Exit codes: 0 no new fingerprint was found; 1 a new one was found; 2 an input could not be run.
 
 Example: qcowfuzz triage artifacts/map_extents")]
 pub struct Arguments {
@@ -88,7 +89,7 @@ fn target_named_by(dir: &Path) -> TargetKind {
 fn lines(triage: &Triage, out: &mut impl Write) -> io::Result<()> {
     let Triage { dir, inputs, bugs, nothing, .. } = triage;
     let new = triage.new_bugs();
-    let (inputs, count) = (counted(*inputs, "input"), counted(bugs.len(), "bug"));
+    let (inputs, count) = (counted(*inputs, "input"), counted(bugs.len(), "fingerprint"));
     writeln!(out, "{dir}: {inputs}, {count}, {new} of them new")?;
     for bug in bugs {
         match &bug.known {

@@ -5,6 +5,8 @@ use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use include_dir::{Dir, include_dir};
+
 use crate::base::files::{self, Existing};
 use crate::cli::output::{CommandError, Exit, ExitResult, say};
 use crate::fuzzing::embedded::breeder::built_file;
@@ -141,11 +143,18 @@ const DAMAGE: &str = "patch part=l2 depth=0 nth=0 transform=misalign value=1\n";
 /// The maximum length of a seed that is a file.
 const MAX_SEED_BYTES: u64 = 128 << 10;
 
-/// Returns all seeds: the target, the name of the file, and the bytes.
+/// The seeds of this project, as texts: a folder for each target.
+static TEXTS: Dir = include_dir!("$CARGO_MANIFEST_DIR/corpus/text");
+/// The targets whose seeds a crate gets.
+const SEEDED: [TargetKind; 3] = [TargetKind::MapExtents, TargetKind::Hostile, TargetKind::Writes];
+
+/// Returns all seeds: the target, the name of the file, and the bytes. They are those of this project, the plain images
+/// of the self-test, and files of these images.
 fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
-    let mut all = Vec::new();
+    let mut all: Vec<_> = SEEDED.into_iter().flat_map(project_seeds).collect();
     for image in plain_images().filter(|image| image.is_qcow2()) {
-        let (name, text) = (image.name.replace(' ', "_"), image.text());
+        // A seed of this project may have the same name.
+        let (name, text) = (format!("plain_{}", image.name.replace(' ', "_")), image.text());
         let damaged = format!("{text}{DAMAGE}");
         let programs = [(TargetKind::MapExtents, text.clone()), (TargetKind::Hostile, damaged)];
         for (target, text) in programs {
@@ -155,6 +164,16 @@ fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
         all.extend(file(&text).map(|bytes| (TargetKind::RawImage.name(), name, bytes)));
     }
     all
+}
+
+/// Returns the seeds of this project for a target.
+fn project_seeds(target: TargetKind) -> impl Iterator<Item = (&'static str, String, Vec<u8>)> {
+    let texts = TEXTS.get_dir(target.name()).into_iter().flat_map(Dir::files);
+    texts.filter_map(move |file| {
+        let name = file.path().file_stem()?.to_str()?.to_string();
+        let program = assemble(file.contents_utf8()?).ok()?;
+        Some((target.name(), name, program.encode()))
+    })
 }
 
 /// Returns the image of a program, with smaller clusters; `None` if it is a chain or a long file.
@@ -169,6 +188,8 @@ fn file(text: &str) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -194,8 +215,14 @@ mod tests {
         let all = seeds();
         let count = |target: TargetKind| all.iter().filter(|it| it.0 == target.name()).count();
         let images = plain_images().filter(|image| image.is_qcow2()).count();
-        assert_eq!((count(TargetKind::MapExtents), count(TargetKind::Hostile)), (images, images));
+        for (target, more) in SEEDED.into_iter().zip([images, images, 0]) {
+            let texts =
+                Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/text").join(target.name());
+            assert_eq!(count(target), fs::read_dir(texts).unwrap().count() + more);
+        }
         // OSS-Fuzz's check wants ten.
-        assert_eq!(count(TargetKind::RawImage), 12);
+        assert_eq!(count(TargetKind::RawImage), 13);
+        let names: BTreeSet<_> = all.iter().map(|it| (it.0, &it.1)).collect();
+        assert_eq!(names.len(), all.len());
     }
 }

@@ -255,7 +255,7 @@ fn a_named_difference_needs_its_command_and_two_classes() {
     assert!(matches!(compare("check", ours, theirs), Comparison::Named(_)));
     let different = Comparison::Different { ours: Some(Invalid), theirs: Some(NotThisFormat) };
     assert_eq!(compare("map", ours, theirs), different);
-    let no_offset = "qcowfuzz: a: cannot print the compressed data at guest offset 0 in the human format, \
+    let no_offset = "qcowfuzz: a: cannot print the compressed data at guest offset 0x0 in the human format, \
                      expected --output json";
     let entry = "qcow2: Image is corrupt: Cluster allocation offset 0x60200 unaligned\n\
                  qemu-img: Could not read file metadata: Input/output error";

@@ -14,7 +14,7 @@ use std::ops::Range;
 use crate::base::limits::{EXPLAINED_FUEL, MAX_EXPLAINED_EXTENTS};
 use crate::disk::extent::{Extent, Window};
 use crate::formats::anatomy::Anatomy;
-use crate::harness::engine::Engine;
+use crate::harness::engine::{Engine, EngineError};
 use crate::harness::files::chain::Chain;
 use crate::harness::model::Model;
 use crate::harness::oracles::bounds::Collector;
@@ -81,20 +81,38 @@ pub fn reads(input: &[u8], limits: Limits, operations: usize) -> Vec<Watched> {
     Watch::default().run(&program, limits).read().to_vec()
 }
 
-/// Returns the extents that an engine reports for a chain of any files, at most `MAX_EXPLAINED_EXTENTS`, and the reason
-/// if the walk did not finish.
-pub fn walk(engine: &mut dyn Engine, chain: &Chain) -> (Vec<Extent>, Option<String>) {
+/// The walk of an engine.
+#[derive(Debug)]
+pub struct ExplainedWalk {
+    /// The extents that the engine reported, at most `MAX_EXPLAINED_EXTENTS`.
+    pub extents: Vec<Extent>,
+    /// The engine answers `map`.
+    pub is_mapped: bool,
+    /// The reason if the walk did not finish.
+    pub ended: Option<String>,
+}
+
+impl Default for ExplainedWalk {
+    fn default() -> Self {
+        Self { extents: Vec::new(), is_mapped: true, ended: None }
+    }
+}
+
+/// Has an engine walk a chain of any files.
+pub fn walk(engine: &mut dyn Engine, chain: &Chain) -> ExplainedWalk {
     let mut extents = Vec::new();
     let mut collector =
         Collector::new(&mut extents, EXPLAINED_FUEL).stopping_after(MAX_EXPLAINED_EXTENTS);
     let walked = engine.open(chain).and_then(|mut disk| disk.map(Window::ALL, &mut collector));
+    let is_mapped = !matches!(walked, Err(EngineError::NoAnswer));
     let ended = match walked {
+        Err(EngineError::NoAnswer) => Some("the engine has no answer to 'map'".to_string()),
         Err(error) => Some(error.to_string()),
         Ok(()) if collector.exhausted() => Some("too many steps".to_string()),
         Ok(()) if extents.len() >= MAX_EXPLAINED_EXTENTS => Some("too many extents".to_string()),
         Ok(()) => None,
     };
-    (extents, ended)
+    ExplainedWalk { extents, is_mapped, ended }
 }
 
 /// Explains a file of any content.

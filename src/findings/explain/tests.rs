@@ -21,7 +21,9 @@ fn explained(operations: &str) -> Explanation {
 }
 
 fn walked(explanation: &Explanation) -> (Vec<Extent>, Option<String>) {
-    walk(&mut Walker::default(), &Chain::new(explanation.built.files().1))
+    let ExplainedWalk { extents, ended, .. } =
+        walk(&mut Walker::default(), &Chain::new(explanation.built.files().1));
+    (extents, ended)
 }
 
 fn changes(explanation: &Explanation) -> Vec<Vec<String>> {

@@ -15,6 +15,7 @@ use crate::images::files::export::Holes;
 use crate::images::files::{FileNames, Images};
 use crate::processes::TemporaryFolder;
 use crate::programs::export::{self, Built};
+use crate::recipes::recipe::quoted;
 
 use super::Report;
 use super::qemu::{self, QemuResult};
@@ -74,7 +75,7 @@ impl Archive {
         if let Some(built) = &evidence.built {
             self.images(built.files(), target)?;
         }
-        self.file("versions.txt", versions().as_bytes())?;
+        self.file("versions.txt", versions(report).as_bytes())?;
         self.with_mode("reproduce.sh", reproduce(report).as_bytes(), 0o755)
     }
 
@@ -141,28 +142,31 @@ fn top_name(images: &Images) -> String {
     }
 }
 
-fn versions() -> String {
+fn versions(report: &Report) -> String {
     let qemu = qemu::version().unwrap_or_else(|| "not installed".to_string());
     let (os, architecture) = (std::env::consts::OS, std::env::consts::ARCH);
-    format!("qcowfuzz {}\nqemu-img {qemu}\n{os} {architecture}\n", env!("CARGO_PKG_VERSION"))
+    let (ours, tested) = (env!("CARGO_PKG_VERSION"), &report.implementation);
+    format!("under test: {tested}\nqcowfuzz {ours}\nqemu-img {qemu}\n{os} {architecture}\n")
 }
 
 /// Returns a script that reproduces the bug.
 fn reproduce(report: &Report) -> String {
     let fingerprint = report.judgement().replace('\'', "'\\''");
-    REPRODUCE.replace("FINGERPRINT", &fingerprint).replace("TARGET", report.target.name())
+    let target = format!("--target={}", report.target.name());
+    let options = quoted(&[&report.options[..], &[target]].concat());
+    REPRODUCE.replace("FINGERPRINT", &fingerprint).replace("OPTIONS", &options)
 }
 
 const REPRODUCE: &str = r#"#!/bin/sh
 # Runs the input again: exits with 0 where it shows what it showed, with 1 where it does not, with 2 where it cannot
-# be run. QCOWFUZZ is the command, built with the code under test; by default the one on the path.
+# be run. QCOWFUZZ is the command, built with the code under test; by default the one on the path. Commands of engines
+# run in the current folder.
 expected='FINGERPRINT'
 qcowfuzz=$(command -v "${QCOWFUZZ:-qcowfuzz}") || { echo "no ${QCOWFUZZ:-qcowfuzz}" >&2; exit 2; }
-case $qcowfuzz in /*) ;; *) qcowfuzz=$PWD/$qcowfuzz ;; esac
-cd "$(dirname "$0")" || exit 2
-found=$("$qcowfuzz" replay --brief --target TARGET input)
+input=$(dirname "$0")/input
+found=$("$qcowfuzz" replay --brief OPTIONS "$input")
 test $? -le 1 || exit 2
-found=${found#input: }
+found=${found#"$input: "}
 echo "expected: $expected"
 echo "found:    $found"
 test "$found" = "$expected"
@@ -226,10 +230,12 @@ mod tests {
         // The program is sound, so the walker and the model agree.
         assert_eq!(text("map-model.json"), text("map-walker.json"));
         assert!(files["bug-bundle/image/layer.qcow2"].1.starts_with(b"QFI"));
-        assert!(text("versions.txt").starts_with(concat!("qcowfuzz ", env!("CARGO_PKG_VERSION"))));
+        let version = env!("CARGO_PKG_VERSION");
+        let versions = format!("under test: map_extents {version}\nqcowfuzz {version}\n");
+        assert!(text("versions.txt").starts_with(&versions));
         assert_eq!(files["bug-bundle/reproduce.sh"].0, 0o755);
         let script = text("reproduce.sh");
         assert!(script.contains("expected='model: it'\\''s, one → two'"), "{script}");
-        assert!(script.contains(" --target map_extents input)"), "{script}");
+        assert!(script.contains(" --brief --target=map_extents \"$input\")"), "{script}");
     }
 }

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use serde::{Serialize, Serializer};
 
 use crate::disk::extent::Extent;
-use crate::disk::offsets::HostOffset;
-use crate::findings::explain::{self, BuiltFiles, Explanation, FileView, Step};
+use crate::disk::offsets::{GuestOffset, HostOffset};
+use crate::findings::explain::{self, BuiltFiles, ExplainedWalk, Explanation, FileView, Step};
 use crate::findings::panics;
 use crate::findings::report::log::Log;
 use crate::findings::report::records::MapRecord;
@@ -31,13 +31,17 @@ pub struct Evidence {
     /// The extents that the reference model expects; empty if the input is a file.
     #[serde(serialize_with = "serialise_extents")]
     pub expected: Vec<Extent>,
-    /// The extents that the walker of this project emits.
+    /// The extents that the implementation emits.
     #[serde(serialize_with = "serialise_extents")]
     pub actual: Vec<Extent>,
+    /// The engine answers `map`.
+    #[serde(skip)]
+    pub is_mapped: bool,
     /// The reason why the walk ended early, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub walk_ended: Option<String>,
-    /// The index of the first extent in which the two lists differ.
+    /// The index of the first extent in which the two lists differ; if the engine does not answer `map`, of the
+    /// expected extent with the first wrong byte.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_difference: Option<usize>,
     /// The files of the program.
@@ -59,6 +63,14 @@ impl Evidence {
     pub fn mark(&mut self, operations_run: usize) {
         for step in &mut self.steps {
             step.failing = step.number.is_some_and(|number| number + 1 == operations_run);
+        }
+    }
+
+    /// Marks the expected extent that contains the first wrong byte, if the engine does not map.
+    pub fn point_at(&mut self, guest: GuestOffset) {
+        let after = self.expected.partition_point(|extent| extent.start <= guest);
+        if !self.is_mapped {
+            self.first_difference = after.checked_sub(1);
         }
     }
 
@@ -99,19 +111,32 @@ impl Evidence {
             panics::caught(explained).ok().map(|explanation| (operations, explanation))
         });
         let Some((operations, mut explanation)) = explained else { return Self::default() };
-        let (mut actual, mut walk_ended, mut first_difference) = (Vec::new(), None, None);
+        let mut walk = ExplainedWalk::default();
+        let mut first_difference = None;
         if target.definition().expectation != Expectation::NotWalked {
             let reads = panics::caught(|| explain::reads(input, limits, operations));
             explanation.note_reads(&reads.unwrap_or_default());
             let (_, images) = explanation.built.files();
-            (actual, walk_ended) = walked(implementation, &Chain::new(images));
-            let longest = explanation.expected.len().max(actual.len());
+            walk = walked(implementation, &Chain::new(images));
+            let (expected, actual) = (&explanation.expected, &walk.extents);
+            let mut all = 0..expected.len().max(actual.len());
             first_difference =
-                (0..longest).find(|at| explanation.expected.get(*at) != actual.get(*at));
+                all.find(|at| walk.is_mapped && expected.get(*at) != actual.get(*at));
         }
         let Explanation { steps, files, expected, built } = explanation;
+        let ExplainedWalk { extents: actual, is_mapped, ended: walk_ended } = walk;
         let (vitals, built) = (BTreeMap::new(), Some(built));
-        Self { steps, vitals, files, expected, actual, walk_ended, first_difference, built }
+        Self {
+            steps,
+            vitals,
+            files,
+            expected,
+            actual,
+            is_mapped,
+            walk_ended,
+            first_difference,
+            built,
+        }
     }
 
     fn of_file(implementation: &Implementation, input: &[u8]) -> Self {
@@ -119,13 +144,14 @@ impl Evidence {
         image.write(HostOffset::ZERO, input);
         image.seal(input.len() as u64);
         let files = panics::caught(|| explain::explain_file(&image)).into_iter().collect();
-        let (actual, walk_ended) = walked(implementation, &Chain::alone(image));
-        Self { files, actual, walk_ended, ..Self::default() }
+        let ExplainedWalk { extents: actual, is_mapped, ended: walk_ended } =
+            walked(implementation, &Chain::alone(image));
+        Self { files, actual, is_mapped, walk_ended, ..Self::default() }
     }
 }
 
-/// Returns the extents of a walk, and the reason if it did not finish. A panic ends the walk early.
-fn walked(implementation: &Implementation, chain: &Chain) -> (Vec<Extent>, Option<String>) {
+/// Walks a chain. A panic ends the walk early.
+fn walked(implementation: &Implementation, chain: &Chain) -> ExplainedWalk {
     panics::caught(|| explain::walk(&mut *implementation.engine(&no_observer()), chain))
-        .unwrap_or_else(|note| (Vec::new(), Some(note.detail)))
+        .unwrap_or_else(|note| ExplainedWalk { ended: Some(note.detail), ..Default::default() })
 }

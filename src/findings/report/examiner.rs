@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::rc::Rc;
 
+use crate::disk::offsets::GuestOffset;
 use crate::findings::report::log::Log;
 use crate::findings::runner::Runner;
 use crate::harness::cases::implementation::{Implementation, no_observer};
@@ -51,6 +52,8 @@ impl Examiner {
         let judged = folded.as_deref().unwrap_or(bytes);
         report.evidence = Evidence::gather(*target, judged, runner, log, names);
         report.operations_run.into_iter().for_each(|run| report.evidence.mark(run));
+        let guest = report.guest_offset.map(GuestOffset::new);
+        guest.into_iter().for_each(|guest| report.evidence.point_at(guest));
         report
     }
 

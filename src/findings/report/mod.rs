@@ -4,6 +4,7 @@
 pub mod bundle;
 pub mod evidence;
 pub mod examiner;
+mod fault;
 pub(crate) mod log;
 #[cfg(feature = "cli")]
 pub mod page;
@@ -17,13 +18,14 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::disk::extent::Extent;
+use crate::disk::offsets::GuestOffset;
 use crate::harness::cases::target::{Expectation, Inputs};
 use crate::harness::targets::TargetKind;
 use crate::harness::{Outcome, Pipeline};
 use crate::programs::Effect;
 
 use super::explain::{DamagedValue, ExplainedEntry, FileKind, FileRun, FileView, Step};
-use super::runner::{Ran, Runner, finding_of_two};
+use super::runner::{Finding, Ran, Runner, finding_of_two};
 
 use evidence::Evidence;
 
@@ -69,6 +71,11 @@ pub struct Report {
     pub input: String,
     /// The target that the input is for.
     pub target: TargetKind,
+    /// The implementation under test, with its version if that is known.
+    pub implementation: String,
+    /// The options of the command that choose the implementation and its claims.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<String>,
     /// The verdict.
     pub verdict: Verdict,
     /// One line that is the same for every input that shows the same bug.
@@ -77,6 +84,9 @@ pub struct Report {
     /// The place and the values, for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
+    /// The first guest byte about which the answers disagree, if the finding is about certain bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guest_offset: Option<u64>,
     /// The fingerprints of known findings that the run met.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub known: Vec<String>,
@@ -119,6 +129,7 @@ impl Report {
         let mut report = Self {
             input: input.display().to_string(),
             target,
+            implementation: runner.implementation().facts().title(),
             known: runner.met().iter().map(|met| met.known.clone()).collect(),
             operations: program.map(|program| program.operations.len()),
             recipe: runner.recipe_lines(),
@@ -147,16 +158,20 @@ impl Report {
                 report.operations_run = runner.pipeline().map(Pipeline::operations_run);
             }
         }
-        (report.fingerprint, report.detail) =
-            ran.finding().map(|it| (it.fingerprint, it.detail)).unzip();
+        report.show(ran.finding());
         report
+    }
+
+    /// Replaces the finding.
+    fn show(&mut self, finding: Option<Finding>) {
+        self.guest_offset = finding.as_ref().and_then(|it| it.guest).map(GuestOffset::get);
+        (self.fingerprint, self.detail) = finding.map(|it| (it.fingerprint, it.detail)).unzip();
     }
 
     /// Replaces the finding of the first run by the difference between the two runs.
     pub fn differs(&mut self, first: &Ran, again: &Ran) {
-        let found = finding_of_two(first, again);
         self.verdict = Verdict::Violation;
-        (self.fingerprint, self.detail) = found.map(|it| (it.fingerprint, it.detail)).unzip();
+        self.show(finding_of_two(first, again));
     }
 
     /// Writes the report as one line of JSON.
@@ -237,6 +252,10 @@ impl Report {
         if let Some(detail) = &self.detail {
             writeln!(out, "{detail}")?;
         }
+        if let Some(fingerprint) = &self.fingerprint {
+            writeln!(out, "fault: {}", fault::kind(fingerprint))?;
+        }
+        writeln!(out, "implementation: {}", self.implementation)?;
         for known in &self.known {
             writeln!(out, "known: {known}")?;
         }
@@ -298,10 +317,22 @@ fn steps(program: &str, steps: &[Step], out: &mut impl Write) -> io::Result<()> 
     Ok(())
 }
 
-/// Writes the extents around the first difference, side by side.
+/// Writes the extents around the first difference: side by side, or those of the model alone if the engine does not
+/// map.
 fn differences(report: &Report, out: &mut impl Write) -> io::Result<()> {
     let evidence = &report.evidence;
     let Some(first) = evidence.first_difference else { return Ok(()) };
+    if !evidence.is_mapped {
+        writeln!(out, "\nexpected extents around the finding (guest, status, host):")?;
+        let last = (first + AROUND + 1).min(evidence.expected.len());
+        for (at, extent) in evidence.expected.iter().enumerate().take(last) {
+            let mark = if at == first { '>' } else { ' ' };
+            if at + AROUND >= first {
+                writeln!(out, "{mark} {at:>4}  {extent}")?;
+            }
+        }
+        return Ok(());
+    }
     writeln!(out, "\nextents around the first difference (guest, status, host):")?;
     // The model has no extents for a damaged image, so these are the extents before the damage.
     let [expected, actual] = match report.target.definition().expectation {

@@ -12,7 +12,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use sha2::{Digest, Sha256};
 
 use crate::findings::report::qemu::QemuResult;
-use crate::findings::report::{Report, Verdict};
+use crate::findings::report::{Report, Verdict, fault};
 
 use layout::{Links, failing, table};
 
@@ -81,11 +81,13 @@ fn heading(report: &Report) -> Markup {
     html! {
         header {
             h1 .(style) { (report.judgement()) }
+            @if let Some(fingerprint) = &report.fingerprint { p { (fault::kind(fingerprint)) "." } }
             @if let Some(detail) = detail { p.detail { (detail) } }
             dl {
                 dt { "Input" } dd { (input) }
                 dt { "Run" } dd { (report.course()) }
                 dt { "Target" } dd { (target.name()) }
+                dt { "Implementation" } dd { (report.implementation) }
                 dt { "Made by" } dd { "qcowfuzz " (env!("CARGO_PKG_VERSION")) }
             }
             nav aria-label="Sections" {

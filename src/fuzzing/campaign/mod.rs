@@ -146,7 +146,7 @@ impl<'p> Campaign<'p> {
                     true => "no process survives this input",
                     false => "alone, this input does no harm: other runs came before it",
                 };
-                let finding = Finding { fingerprint, detail: detail.to_string() };
+                let finding = Finding { fingerprint, detail: detail.to_string(), guest: None };
                 self.killer(&input, end.prefix(), &finding)?;
             }
             End::Killed => return Ok(()),

@@ -74,7 +74,7 @@ impl SavedFindings {
         finding: &Finding,
         input: &[u8],
     ) -> Result<(), Error> {
-        let Finding { fingerprint, detail } = finding;
+        let Finding { fingerprint, detail, .. } = finding;
         match self.new.get_mut(fingerprint) {
             Some(found) if found.shortest_bytes <= input.len() => found.times += 1,
             before => {

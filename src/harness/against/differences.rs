@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use crate::disk::extent::{Extent, Mapping};
+use crate::disk::offsets::GuestOffset;
 use crate::harness::oracles::{
     OracleResult, Violation, differing_field, disagreement, disagreement_with, violation,
 };
@@ -57,28 +58,25 @@ impl Other<'_> {
 
     /// Returns the violation of data that only the other implementation reads.
     pub(crate) fn reads_alone(&self, start: u64, length_bytes: u64) -> Box<Violation> {
-        let detail = format!(
-            "guest offset {start:#x}: {} reads {length_bytes} bytes, and the implementation does not",
-            self.name
-        );
-        disagreement(self.oracle, "data", ("an answer", "an error"), detail)
+        let detail =
+            format!("{} reads {length_bytes} bytes, and the implementation does not", self.name);
+        let kinds = ("an answer", "an error");
+        disagreement(self.oracle, "data", kinds, detail).at(GuestOffset::new(start))
     }
 
     /// Returns the violation of data that only the engine reads.
     pub(crate) fn unread(&self, start: u64, extents: &[Extent], error: &str) -> Box<Violation> {
         let kinds = ("an error", kind_at(extents, start));
         let (name, error) = (self.name, error.trim());
-        let detail = format!(
-            "guest offset {start:#x}: the implementation reads data, and {name} does not: {error}"
-        );
-        disagreement(self.oracle, "data", kinds, detail)
+        let detail = format!("the implementation reads data, and {name} does not: {error}");
+        disagreement(self.oracle, "data", kinds, detail).at(GuestOffset::new(start))
     }
 
     pub(crate) fn other_byte(&self, at: u64, extents: &[Extent]) -> Box<Violation> {
         let name = self.name;
-        let detail =
-            format!("guest offset {at:#x}: the implementation reads another byte than {name}");
-        disagreement(self.oracle, "data", (kind_at(extents, at), "other bytes"), detail)
+        let detail = format!("the implementation reads another byte than {name}");
+        let kinds = (kind_at(extents, at), "other bytes");
+        disagreement(self.oracle, "data", kinds, detail).at(GuestOffset::new(at))
     }
 
     /// Returns the violation of two extents that begin at the same byte and differ.

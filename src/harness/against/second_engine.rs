@@ -12,7 +12,7 @@ use crate::disk::extent::Extent;
 use crate::disk::image_format::ImageFormat;
 use crate::formats::qcow2::header::Header;
 use crate::harness::cases::case::Case;
-use crate::harness::cases::implementation::{Implementation, no_observer};
+use crate::harness::cases::implementation::{Expression, Implementation, no_observer};
 use crate::harness::cases::target::JudgeCase;
 use crate::harness::engine::claims::{Claim, SizePolicy};
 use crate::harness::engine::questions::{QuestionKind, QuestionKinds};
@@ -51,7 +51,9 @@ const WRITE_REQUESTS: QuestionKinds = QuestionKinds::of(&[
 impl Implementation {
     /// Returns the implementation, with whose answers those of `other` are compared.
     pub fn against_engine(self, other: Self) -> Self {
-        self.judged_by(move |_| Box::new(SecondEngine::new(&other)))
+        let other_text = other.expression().map(Expression::of_implementation);
+        let call = other_text.map(|other| format!(".against_engine({other})"));
+        self.written_with(call).judged_by(move |_| Box::new(SecondEngine::new(&other)))
     }
 }
 

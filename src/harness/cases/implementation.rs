@@ -1,5 +1,6 @@
 //! An implementation under test: creates an engine whenever a target needs a new one.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::rc::Rc;
 
@@ -21,6 +22,38 @@ pub struct Implementation {
     unclaimed: FeatureSet,
     /// Creates another implementation that judges the images of a run, too.
     second: Option<Rc<CreateOpinion>>,
+    /// How a test creates the implementation, if that is known.
+    expression: Option<Expression>,
+}
+
+/// A Rust expression for a test of an implementation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expression {
+    /// It creates an engine.
+    Engine(Cow<'static, str>),
+    /// It creates an [`Implementation`].
+    Implementation(Cow<'static, str>),
+}
+
+/// The function that makes an [`Implementation`] of an engine or of a command.
+#[cfg(feature = "fuzzer")]
+const FROM: &str = "qcowfuzz::harness::cases::implementation::Implementation::from";
+
+impl Expression {
+    /// Returns an expression that creates an [`Implementation`].
+    #[cfg(feature = "fuzzer")]
+    pub(crate) fn of_implementation(&self) -> String {
+        match self {
+            Self::Engine(it) => format!("{FROM}({it})"),
+            Self::Implementation(it) => it.to_string(),
+        }
+    }
+
+    /// Returns the expression of an implementation behind a command, which the function `start` starts.
+    #[cfg(feature = "fuzzer")]
+    pub(crate) fn started(start: &str, line: &str) -> Self {
+        Self::Implementation(format!("{FROM}({start}({line:?}).unwrap())").into())
+    }
 }
 
 /// Creates an engine. Our walker reports its events to the observer; other engines report none.
@@ -32,12 +65,32 @@ impl Implementation {
     /// Creates an implementation whose engines are those that `create` returns.
     pub fn new(create: impl Fn(&Rc<dyn Observer>) -> Box<dyn Engine> + 'static) -> Self {
         let unclaimed = FeatureSet::EMPTY;
-        Self { create: Rc::new(create), known: None, unclaimed, second: None }
+        let (known, second, expression) = Default::default();
+        Self { create: Rc::new(create), known, unclaimed, second, expression }
     }
 
     /// Returns our walker as the implementation under test.
     pub fn our_walker() -> Self {
-        Self::new(|observer| Box::new(Walker::observed(Rc::clone(observer))))
+        let expression = Expression::Engine("qcowfuzz::harness::Walker::default()".into());
+        Self::new(|observer| Box::new(Walker::observed(Rc::clone(observer)))).written_as(expression)
+    }
+
+    /// Returns the implementation, which tests create by `expression`, unless another expression is known.
+    pub fn written_as(self, expression: Expression) -> Self {
+        Self { expression: self.expression.or(Some(expression)), ..self }
+    }
+
+    /// Returns the expression by which tests create the implementation, if it is known.
+    pub fn expression(&self) -> Option<&Expression> {
+        self.expression.as_ref()
+    }
+
+    /// Adds a call to the expression by which tests create the implementation, if both are known.
+    #[cfg(feature = "fuzzer")]
+    pub(crate) fn written_with(self, call: Option<String>) -> Self {
+        let expression = self.expression.as_ref().zip(call);
+        let expression = expression.map(|(it, call)| it.of_implementation() + &call);
+        Self { expression: expression.map(|it| Expression::Implementation(it.into())), ..self }
     }
 
     /// Returns the implementation with the known findings `known` in place of its own.

@@ -27,6 +27,8 @@ pub use failure::{EngineEnd, EngineError, ErrorKind};
 pub struct Facts {
     /// The name of the implementation, for reports.
     pub name: Cow<'static, str>,
+    /// The version of the implementation, for reports; empty if it is not known.
+    pub version: Cow<'static, str>,
     /// The features that the engine claims to read: by default, all those of qcow2 images. A violation on a valid image
     /// with these features is a bug of the engine.
     pub claims: Claims,
@@ -68,6 +70,7 @@ impl Facts {
     pub fn new(name: impl Into<Cow<'static, str>>) -> Self {
         Self {
             name: name.into(),
+            version: Cow::default(),
             claims: Claims::QCOW2,
             write_claims: None,
             answers: QuestionKinds::ALL,
@@ -77,6 +80,11 @@ impl Facts {
             writes: None,
             is_prepared: false,
         }
+    }
+
+    /// Returns the name and, if it is known, the version.
+    pub fn title(&self) -> String {
+        format!("{} {}", self.name, self.version).trim_end().to_string()
     }
 
     /// Returns the features of the images to which the engine can write.

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use crate::disk::extent::{Visitor, Window};
 use crate::disk::offsets::GuestOffset;
 use crate::harness::ChainFiles;
-use crate::harness::cases::implementation::Implementation;
+use crate::harness::cases::implementation::{Expression, Implementation};
 use crate::harness::engine::status::GuestRun;
 use crate::harness::engine::{
     AccessFeedback, Answer, Engine, EngineEnd, EngineError, EngineQuestion, ErrorKind, Facts,
@@ -55,10 +55,15 @@ impl EngineCommand {
 
 impl From<EngineCommand> for Implementation {
     fn from(command: EngineCommand) -> Self {
-        Self::new(move |observer| {
+        let expression = Expression::started(
+            "qcowfuzz::harness::engines::command::EngineCommand::start",
+            &command.line,
+        );
+        let implementation = Self::new(move |observer| {
             let shadow = Walker::observed(Rc::clone(observer));
             Box::new(CommandEngine::new(command.clone(), shadow))
-        })
+        });
+        implementation.written_as(expression)
     }
 }
 
@@ -98,8 +103,9 @@ struct DiskQuestions {
 
 impl Engine for CommandEngine {
     fn facts(&self) -> Facts {
-        let Hello { name, claims, policy, answers } = &*self.command.hello;
+        let Hello { name, version, claims, policy, answers } = &*self.command.hello;
         Facts {
+            version: version.clone().into(),
             claims: *claims,
             policy: *policy,
             answers: *answers,

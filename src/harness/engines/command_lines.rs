@@ -209,6 +209,7 @@ const FIRST_LINE: &str = "qcowfuzz-engine 1";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) name: String,
+    pub(super) version: String,
     pub(super) claims: Claims,
     pub(super) policy: EnginePolicy,
     pub(super) answers: QuestionKinds,
@@ -219,6 +220,7 @@ pub(super) struct Hello {
 pub(super) struct HelloParser {
     is_begun: bool,
     name: Option<String>,
+    version: String,
     claims: Claims,
     size: SizePolicy,
     answers: Option<QuestionKinds>,
@@ -237,6 +239,7 @@ impl HelloParser {
         let (key, value) = line.split_once(' ').unwrap_or((line, ""));
         match key {
             "name" if !value.is_empty() => self.name = Some(value.to_string()),
+            "version" => self.version = value.to_string(),
             "yes" => self.claims = self.claims.yes(&[value.parse()?]),
             "no" => self.claims = self.claims.no(&[value.parse()?]),
             "refuse" => self.claims = self.claims.refuse_or_be_right(&[value.parse()?]),
@@ -244,7 +247,7 @@ impl HelloParser {
             "answers" => self.answers = Some(answers(value)?),
             "ready" if value.is_empty() => return self.ready().map(Some),
             _ => {
-                let keys = "'name', 'yes', 'no', 'refuse', 'size', 'answers' or 'ready'";
+                let keys = "'name', 'version', 'yes', 'no', 'refuse', 'size', 'answers' or 'ready'";
                 return Err(format!("expected a line with {keys}, found '{line}'"));
             }
         }
@@ -256,7 +259,8 @@ impl HelloParser {
         let policy = EnginePolicy { size: self.size, ..EnginePolicy::OTHER_PROCESS };
         let name = self.name.take().ok_or_else(|| missing("name"))?;
         let answers = self.answers.ok_or_else(|| missing("answers"))?;
-        Ok(Hello { name, claims: self.claims, policy, answers })
+        let version = std::mem::take(&mut self.version);
+        Ok(Hello { name, version, claims: self.claims, policy, answers })
     }
 }
 
@@ -356,10 +360,10 @@ mod tests {
 
     #[test]
     fn a_statement_is_read() {
-        let text = "qcowfuzz-engine 1\nname my reader\nno extended L2 entries\nrefuse snapshots\n\
+        let text = "qcowfuzz-engine 1\nname my reader\nversion 1.2\nno extended L2 entries\nrefuse snapshots\n\
                     size near\nanswers read map\nready";
         let hello = parsed(text).unwrap().unwrap();
-        assert_eq!(hello.name, "my reader");
+        assert_eq!((&*hello.name, &*hello.version), ("my reader", "1.2"));
         let about = |feature| hello.claims.about(FeatureSet::of(&[feature]));
         assert_eq!(about(Feature::ExtendedL2), Claim::No);
         assert_eq!(about(Feature::Snapshots), Claim::RefuseOrBeRight);

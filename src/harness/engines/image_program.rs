@@ -14,7 +14,7 @@ use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::GuestOffset;
 use crate::formats::qcow2::header::Header;
 use crate::harness::against::qemu_io::answers;
-use crate::harness::cases::implementation::Implementation;
+use crate::harness::cases::implementation::{Expression, Implementation};
 use crate::harness::engine::claims::EnginePolicy;
 use crate::harness::engine::questions::{QuestionKind, QuestionKinds};
 use crate::harness::engine::{
@@ -87,11 +87,16 @@ impl ImageProgram {
 
 impl From<ImageProgram> for Implementation {
     fn from(program: ImageProgram) -> Self {
-        Self::new(move |observer| {
+        let expression = Expression::started(
+            "qcowfuzz::harness::engines::image_program::ImageProgram::start",
+            &program.line,
+        );
+        let implementation = Self::new(move |observer| {
             let (program, files) = (program.clone(), ChainFiles::default());
             let shadow = Walker::observed(Rc::clone(observer));
             Box::new(ProgramEngine { program, files, shadow, has_ended: Cell::default() })
-        })
+        });
+        implementation.written_as(expression)
     }
 }
 
@@ -111,6 +116,13 @@ impl Engine for ProgramEngine {
             policy: EnginePolicy::OTHER_PROCESS,
             reads: AccessFeedback::None,
             is_prepared: true,
+            version: self
+                .program
+                .version
+                .lines()
+                .next()
+                .map_or_else(String::new, String::from)
+                .into(),
             ..Facts::new(self.program.line.to_string())
         }
     }

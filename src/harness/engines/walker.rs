@@ -126,6 +126,7 @@ impl Engine for Walker {
             claims: Claims::ALL,
             answers: QuestionKinds::READING,
             reads,
+            version: env!("CARGO_PKG_VERSION").into(),
             ..Facts::new("map_extents")
         }
     }

@@ -18,6 +18,7 @@ use std::fmt;
 use std::ops::ControlFlow;
 
 use crate::disk::extent::Mapping;
+use crate::disk::offsets::GuestOffset;
 use crate::processes::ProcessEnd;
 
 use super::engine::{EngineEnd, EngineError, ErrorKind};
@@ -64,6 +65,8 @@ pub struct Violation {
     pub actual: &'static str,
     /// The error that the engine gave in place of an answer, if it gave one.
     pub(crate) error: Option<GivenError>,
+    /// The first guest byte about which the answers disagree, if the violation is about certain bytes.
+    pub guest: Option<GuestOffset>,
     /// Offsets and values for a person. They are never part of the fingerprint.
     pub detail: String,
 }
@@ -73,6 +76,13 @@ impl Violation {
     pub(crate) fn attributed_to(mut self: Box<Self>, oracle: impl Into<Oracle>) -> Box<Self> {
         let oracle = oracle.into();
         (self.oracle, self.drawn) = (oracle.name, oracle.drawn);
+        self
+    }
+
+    /// Names the first guest byte about which the answers disagree, here and at the start of the detail.
+    pub(crate) fn at(mut self: Box<Self>, guest: GuestOffset) -> Box<Self> {
+        self.detail.insert_str(0, &format!("guest offset {guest}: "));
+        self.guest = Some(guest);
         self
     }
 
@@ -120,7 +130,7 @@ pub(crate) fn process_end(end: EngineEnd) -> Box<Violation> {
     };
     let error = cause.map(|cause| GivenError { kind: None, text: without_values(&cause) });
     let (drawn, detail) = (false, lines.join("\n"));
-    Box::new(Violation { oracle, drawn, field, expected, actual, error, detail })
+    Box::new(Violation { oracle, drawn, field, expected, actual, error, guest: None, detail })
 }
 
 /// An error that an engine gave in place of an answer, or the panic that ended its process.
@@ -167,6 +177,17 @@ pub(crate) fn violation(
     Err(disagreement(oracle, field, kinds, detail()))
 }
 
+/// Returns a violation whose first wrong guest byte is at `guest`.
+pub(crate) fn violation_at(
+    guest: GuestOffset,
+    oracle: impl Into<Oracle>,
+    field: &'static str,
+    kinds: (&'static str, &'static str),
+    detail: impl FnOnce() -> String,
+) -> OracleResult {
+    Err(disagreement(oracle, field, kinds, detail()).at(guest))
+}
+
 /// Returns a violation in a box, because violations are rare and every oracle returns this type.
 pub(crate) fn disagreement(
     oracle: impl Into<Oracle>,
@@ -175,7 +196,7 @@ pub(crate) fn disagreement(
     detail: String,
 ) -> Box<Violation> {
     let Oracle { name: oracle, drawn } = oracle.into();
-    Box::new(Violation { oracle, drawn, field, expected, actual, error: None, detail })
+    Box::new(Violation { oracle, drawn, field, expected, actual, error: None, guest: None, detail })
 }
 
 /// Returns a violation whose fingerprint ends with the text of an error, without values.
@@ -206,7 +227,16 @@ pub(crate) fn unexpected_error(
     };
     let text = without_values(&detail);
     let (expected, error) = ("an answer", Some(GivenError { kind: Some(kind), text }));
-    Box::new(Violation { oracle, drawn, field: asked, expected, actual, error, detail })
+    Box::new(Violation {
+        oracle,
+        drawn,
+        field: asked,
+        expected,
+        actual,
+        error,
+        guest: None,
+        detail,
+    })
 }
 
 /// Returns the first field in which two mappings of the same bytes differ.

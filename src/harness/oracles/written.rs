@@ -255,9 +255,9 @@ impl<D: ExpectedDisk> DiskReader<'_, '_, D> {
             let (change, next) = self.disk.last_change(guest);
             let kinds =
                 ("the bytes of the guest", if found == 0 { "zeros" } else { "other bytes" });
-            let detail =
-                format!("guest offset {guest}: expected {wanted:#04x}, actual {found:#04x}");
-            set_aside(disagreement(ORACLE, self.moment.field(change), kinds, detail))?;
+            let detail = format!("expected {wanted:#04x}, actual {found:#04x}");
+            let found = disagreement(ORACLE, self.moment.field(change), kinds, detail);
+            set_aside(found.at(GuestOffset::new(guest)))?;
             at =
                 next.clamp(guest.saturating_add(1), piece.end).saturating_sub(piece.start) as usize;
         }

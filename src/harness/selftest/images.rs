@@ -34,7 +34,7 @@ macro_rules! overlay {
 }
 
 /// The plain images that begin as qcow2 images. Each has one property more than the images before it need.
-const QCOW2_IMAGES: [PlainImage; 17] = [
+const QCOW2_IMAGES: [PlainImage; 18] = [
     plain("empty disk", "size=4<<16+0", ""),
     plain("one cluster", "size=1<<16+0", "write at=start+0 clusters=1"),
     plain(
@@ -89,6 +89,13 @@ const QCOW2_IMAGES: [PlainImage; 17] = [
         "write at=start+0 clusters=2\nsnapshot\nwrite at=start+1 clusters=1",
     ),
     plain("size inside a sector", "size=2<<16+700", "write at=start+1 clusters=2"),
+    // Preallocation allocates the cluster, and no guest writes to it. QEMU reads zeros past the end of the file.
+    plain(
+        "file that ends inside a cluster",
+        "size=4<<16+0 blocks=first table=first",
+        "reserve gap=8<<0\nwrite at=start+0 clusters=1\npreallocate at=start+1 clusters=1\n\
+                     end_file end=content tail=0<<0",
+    ),
     plain("version 2", "version=2 size=4<<16+0", "write at=start+1 clusters=2"),
     plain("clusters of 512 bytes", "cluster_bits=9 size=200<<9+0", "write at=start+60 clusters=8"),
     plain("clusters of 2 MiB", "cluster_bits=21 size=3<<21+0", "write at=start+1 clusters=1"),

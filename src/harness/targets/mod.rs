@@ -23,7 +23,7 @@ use crate::harness::model::Model;
 use crate::harness::oracles::damaged::raw::RawJudge;
 use crate::harness::oracles::qcow2::recount::Recount;
 use crate::harness::oracles::qcow2::refcounts;
-use crate::harness::oracles::{OracleResult, damaged, violation};
+use crate::harness::oracles::{OracleResult, damaged, violation_at};
 use crate::harness::writing::WriterJudge;
 use crate::images::limits::Limits;
 
@@ -369,7 +369,7 @@ fn different(guest: GuestOffset, wanted: u8, read: u8) -> OracleResult {
         (_, 0) => ("data", "zeros"),
         _ => ("data", "other data"),
     };
-    violation(KNOWN_BYTES, "byte", kinds, || {
-        format!("guest offset {guest}: expected {wanted:#04x}, the engine reads {read:#04x}")
+    violation_at(guest, KNOWN_BYTES, "byte", kinds, || {
+        format!("expected {wanted:#04x}, the engine reads {read:#04x}")
     })
 }

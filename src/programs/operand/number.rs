@@ -92,6 +92,44 @@ const fn numbers<const LOW: u8, const HIGH: u8, M: Meaning, const N: usize>(
     numbers
 }
 
+/// The text of a range of bytes, which the compiler makes for each range.
+struct RangeText {
+    bytes: [u8; 10],
+    length: usize,
+}
+
+impl RangeText {
+    const fn of(low: u8, high: u8) -> Self {
+        Self { bytes: [0; 10], length: 0 }.and_number(low).and(*b" to ").and_number(high)
+    }
+
+    const fn and<const N: usize>(mut self, bytes: [u8; N]) -> Self {
+        let mut at = 0;
+        while at < N {
+            self.bytes[self.length] = bytes[at];
+            self.length += 1;
+            at += 1;
+        }
+        self
+    }
+
+    const fn and_number(self, number: u8) -> Self {
+        let digits = [b'0' + number / 100, b'0' + number / 10 % 10, b'0' + number % 10];
+        match number {
+            0..10 => self.and([digits[2]]),
+            10..100 => self.and([digits[1], digits[2]]),
+            100.. => self.and(digits),
+        }
+    }
+
+    const fn as_str(&self) -> &str {
+        match str::from_utf8(self.bytes.split_at(self.length).0) {
+            Ok(text) => text,
+            Err(_) => "a number",
+        }
+    }
+}
+
 /// Returns the canonical byte of each number.
 const fn canonical<const LOW: u8, const HIGH: u8, M: Meaning, const N: usize>(
     numbers: [Number<LOW, HIGH, M>; N],
@@ -106,6 +144,8 @@ const fn canonical<const LOW: u8, const HIGH: u8, M: Meaning, const N: usize>(
 }
 
 impl<const LOW: u8, const HIGH: u8, M> Number<LOW, HIGH, M> {
+    /// The range in words, such as `9 to 21`.
+    const RANGE_TEXT: RangeText = RangeText::of(LOW, HIGH);
     /// The smallest value.
     pub const LOWEST: Self = Self(LOW, PhantomData);
 
@@ -124,7 +164,7 @@ operand!(
     [const LOW: u8, const HIGH: u8, M: Meaning] Number<LOW, HIGH, M>,
     u8,
     M::KIND,
-    "a number in range",
+    Self::RANGE_TEXT.as_str(),
     |number| Self(LOW + number % (HIGH - LOW + 1), PhantomData),
     |it| it.0 - LOW,
     |it, f| write!(f, "{}", it.0),

@@ -5,11 +5,11 @@ use crate::disk::offsets::{GuestOffset, HostOffset, quantity};
 
 quantity! {
     /// A cluster of the virtual disk, counted from 0.
-    GuestCluster
+    GuestCluster, "{}"
 }
 quantity! {
     /// A cluster of the image file, counted from 0; cluster 0 holds the header.
-    HostCluster
+    HostCluster, "{}"
 }
 
 /// A cluster size: a power of two from 512 bytes to 1 GiB. A format may allow fewer sizes. In formats other than

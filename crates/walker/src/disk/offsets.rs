@@ -7,8 +7,10 @@
 //! range, or for the beginning. This holds in the whole project. So code states a reason of its own only where a number
 //! wraps, or where a default replaces it. A caller that has to notice an overflow uses `checked_add`.
 
+/// Declares a number of bytes or clusters with a type of its own. `$form` is how it is printed: offsets in hexadecimal,
+/// numbers of clusters in decimal.
 macro_rules! quantity {
-    ($(#[$doc:meta])* $name:ident) => {
+    ($(#[$doc:meta])* $name:ident, $form:literal) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(u64);
@@ -76,7 +78,7 @@ macro_rules! quantity {
 
         impl ::std::fmt::Display for $name {
             fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
-                ::std::fmt::Display::fmt(&self.0, f)
+                write!(f, $form, self.0)
             }
         }
     };
@@ -84,11 +86,11 @@ macro_rules! quantity {
 
 quantity! {
     /// A byte of the virtual disk.
-    GuestOffset
+    GuestOffset, "{:#x}"
 }
 quantity! {
     /// A byte of the image file.
-    HostOffset
+    HostOffset, "{:#x}"
 }
 
 pub(crate) use quantity;

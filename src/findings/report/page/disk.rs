@@ -45,11 +45,15 @@ pub fn section(report: &Report, result: &QemuResult, links: &Links) -> Markup {
             h2 #disk-h { "The guest disk" }
             @match (first, evidence.first_difference) {
                 (Some(first), Some(at)) => p {
-                    strong { "First difference" } " between the reference model and the walker: at guest offset "
-                    code { (format!("{first:#x}")) } ", extent " (at) "."
+                    @if evidence.is_mapped {
+                        strong { "First difference" } " between the reference model and the implementation: at guest offset "
+                    } @else {
+                        strong { "The finding" } " is at guest offset "
+                    }
+                    code { (format!("{:#x}", report.guest_offset.unwrap_or(first))) } ", extent " (at) "."
                 },
                 _ if !evidence.expected.is_empty() && !evidence.actual.is_empty() => p {
-                    "The reference model and the walker agree."
+                    "The reference model and the implementation agree."
                 },
                 _ => {}
             }
@@ -92,8 +96,11 @@ fn actual(report: &Report) -> ReaderExtents<'_> {
         _ if extents.is_empty() => Some("no extents."),
         _ => None,
     };
-    let answer = ReaderExtents::new("actual", "Walker", extents, said);
+    let answer = ReaderExtents::new("actual", &report.implementation, extents, said);
     match &report.evidence.walk_ended {
+        Some(ended) if !report.evidence.is_mapped => {
+            ReaderExtents { said: Some(format!("{ended}.")), ..answer }
+        }
         Some(ended) => {
             ReaderExtents { said: Some(format!("the walk ended early: {ended}.")), ..answer }
         }
@@ -164,7 +171,7 @@ fn choose(answers: &mut [ReaderExtents; 3], focus: Option<usize>) -> Option<Stri
         let shortened = shortened.join("; ");
         format!(
             "This page does not show all extents. {shortened}. 'qcowfuzz replay --json' prints those of the model and \
-             the walker."
+             the implementation."
         )
     })
 }
@@ -204,11 +211,11 @@ fn compared(answers: &[ReaderExtents; 3], start: u64, first: Option<u64>) -> Str
     let mut notes = Vec::new();
     if first == Some(start) {
         notes.push("first difference");
-    } else if expected != actual && has_expected && (has_actual || first.is_some()) {
+    } else if expected != actual && has_expected && has_actual {
         notes.push("differs");
     }
     if has_qemu && has_actual && qemu != actual {
-        notes.push("qemu-img and the walker differ");
+        notes.push("qemu-img and the implementation differ");
     }
     notes.join("; ")
 }

@@ -33,6 +33,7 @@ fn reported(operations: &str, operations_run: usize) -> Report {
         expected: "a <b>",
         actual: "c & \"d\"",
         error: None,
+        guest: None,
         detail: "<img src=x>".to_string(),
     };
     let failure = Failure { violation, operations_run };
@@ -77,7 +78,9 @@ fn what_was_found_comes_first_and_its_operation_is_marked_in_words() {
 #[test]
 fn the_first_difference_is_marked_in_the_picture_and_in_the_table() {
     let mut report = reported(SMALL, 3);
-    assert!(render(&report, &silent()).contains("The reference model and the walker agree."));
+    assert!(
+        render(&report, &silent()).contains("The reference model and the implementation agree.")
+    );
     let extent = report.evidence.actual[1];
     assert_eq!(extent.mapping.kind(), "zero-allocated");
     report.evidence.actual[1].mapping.offset = None;

@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::disk::extent::{Extent, Mapping};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::SecondAnswer;
-use crate::disk::offsets::HostOffset;
+use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::Storage;
 use crate::formats::qcow2::constants::header;
 use crate::formats::qcow2::entry::Layout;
@@ -100,10 +100,9 @@ pub(super) fn wrong_allocation(at: u64, is_allocated: bool) -> Box<Violation> {
         false => ("not allocated", "allocated"),
     };
     let (theirs, ours) = kinds;
-    let detail = format!(
-        "guest offset {at:#x}: to QEMU it is {theirs} in the image at the top, to the implementation {ours}"
-    );
-    disagreement(ORACLE, "allocation", kinds, detail)
+    let detail =
+        format!("to QEMU it is {theirs} in the image at the top, to the implementation {ours}");
+    disagreement(ORACLE, "allocation", kinds, detail).at(GuestOffset::new(at))
 }
 
 /// Returns the violation of an end of qemu-io in place of an answer.

@@ -72,7 +72,10 @@ impl Implementation {
     /// Returns the implementation, whose images `qemu` judges, too.
     pub fn against(self, qemu: &Qemu) -> Self {
         let costly = qemu.costly;
-        self.judged_by(move |observer| opinion(costly, observer))
+        let path = "qcowfuzz::harness::against::qemu_io";
+        let qemu = format!("{path}::Qemu::start({path}::CostlyComparisons::Always).unwrap()");
+        let written = self.written_with(Some(format!(".against(&{qemu})")));
+        written.judged_by(move |observer| opinion(costly, observer))
     }
 }
 

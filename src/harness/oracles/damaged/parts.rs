@@ -25,7 +25,7 @@ use crate::harness::oracles::bounds::{self, Collector, Fuel};
 use crate::harness::oracles::data::edges::{EdgeRead, each_edge};
 use crate::harness::oracles::extents::{self, lookup};
 use crate::harness::oracles::{
-    Oracle, OracleResult, POISON, SetAside, Violation, go_on, violation,
+    Oracle, OracleResult, POISON, SetAside, Violation, go_on, violation_at,
 };
 use crate::images::damage::{BrokenRule, Damage, Refusal};
 
@@ -88,8 +88,8 @@ pub(super) fn check_piece(
 
 /// Returns the violation of an answer about a guest offset.
 fn answered(rule: BrokenRule, place: u64, answer: &dyn Display) -> OracleResult {
-    violation(REFUSAL, rule, ("refused", "an answer"), || {
-        format!("guest offset {place}: {answer}, and QEMU refuses: {rule}")
+    violation_at(GuestOffset::new(place), REFUSAL, rule, ("refused", "an answer"), || {
+        format!("{answer}, and QEMU refuses: {rule}")
     })
 }
 

@@ -6,7 +6,9 @@ use std::ops::ControlFlow;
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::EngineQuestion;
 use crate::harness::model::{Model, PieceState, Visible};
-use crate::harness::oracles::{OracleResult, POISON, SetAside, go_on, unexpected_error, violation};
+use crate::harness::oracles::{
+    OracleResult, POISON, SetAside, go_on, unexpected_error, violation_at,
+};
 use crate::images::content::fill::DeepCluster;
 use crate::images::content::{STAMP_BYTES, WriteContent, WriteNumber, stamp};
 
@@ -182,8 +184,9 @@ fn check_seam(
     if actual == expected {
         return Ok(());
     }
-    violation(ORACLE, "two layers", ("what was written", "other bytes"), || {
-        format!("guest offset {start}: expected {expected:02x?}\nactual {actual:02x?}")
+    let guest = first_differing(start, &expected, &actual);
+    violation_at(guest, ORACLE, "two layers", ("what was written", "other bytes"), || {
+        from_offset(start, &expected, &actual)
     })
 }
 
@@ -206,9 +209,19 @@ fn check_edge(read: &mut GuestRead, model: &Model, visible: &Visible, at: u64) -
     if actual == expected {
         return Ok(());
     }
-    mismatch(&state, &actual, || {
-        format!("guest offset {guest}: expected {expected:02x?}\nactual {actual:02x?}")
-    })
+    let differing = first_differing(guest, &expected, &actual);
+    mismatch(differing, &state, &actual, || from_offset(guest, &expected, &actual))
+}
+
+/// Returns the offset of the first byte that differs. The bytes begin at `start`.
+fn first_differing(start: GuestOffset, expected: &[u8], actual: &[u8]) -> GuestOffset {
+    let at = expected.iter().zip(actual).position(|(one, other)| one != other);
+    start + at.unwrap_or(0) as u64
+}
+
+/// Returns the detail about bytes from `start` on.
+fn from_offset(start: GuestOffset, expected: &[u8], actual: &[u8]) -> String {
+    format!("from {start} on, expected {expected:02x?}\nactual {actual:02x?}")
 }
 
 /// Returns the stamp that a piece has at its edge, or the zeros that fill it. Returns `None` if the content needs a

@@ -18,7 +18,7 @@ use crate::images::content::unstamped::{MAX_UNSTAMPED_BYTES, UnstampedData};
 use crate::images::content::{LookOfCluster, STAMP_BYTES, WriteContent, WriteNumber, stamp};
 use crate::images::format::looks::{self, MadeLook};
 
-use super::{OracleResult, POISON, unexpected_error, violation};
+use super::{OracleResult, POISON, unexpected_error, violation, violation_at};
 
 const ORACLE: &str = "data";
 
@@ -128,9 +128,9 @@ fn check_part(
     admit_in(part, part.start, expected, actual);
     let differing = expected.iter().zip(actual).position(|(one, other)| one != other);
     let Some(at) = differing else { return Ok(()) };
-    let guest = part.start + at as u64;
-    mismatch(&part.state(), &actual[at..], || {
-        format!("guest offset {guest}: expected {:#04x}, actual {:#04x}", expected[at], actual[at])
+    let guest = GuestOffset::new(part.start) + at as u64;
+    mismatch(guest, &part.state(), &actual[at..], || {
+        format!("expected {:#04x}, actual {:#04x}", expected[at], actual[at])
     })
 }
 
@@ -324,7 +324,12 @@ fn overlay(content: &mut [u8], start: u64, at: u64, bytes: &[u8]) {
     content[target..target + length].copy_from_slice(&bytes[skipped..skipped + length]);
 }
 
-fn mismatch(state: &PieceState, actual: &[u8], detail: impl FnOnce() -> String) -> OracleResult {
+fn mismatch(
+    guest: GuestOffset,
+    state: &PieceState,
+    actual: &[u8],
+    detail: impl FnOnce() -> String,
+) -> OracleResult {
     let found = match actual {
         [head @ .., _, _, _, _] if actual.len() == STAMP_BYTES => {
             let checksum = crc32fast::hash(head).to_be_bytes();
@@ -336,7 +341,7 @@ fn mismatch(state: &PieceState, actual: &[u8], detail: impl FnOnce() -> String) 
         }
         _ => "other bytes",
     };
-    violation(ORACLE, kind(state), ("what was written", found), detail)
+    violation_at(guest, ORACLE, kind(state), ("what was written", found), detail)
 }
 
 fn kind(state: &PieceState) -> &'static str {

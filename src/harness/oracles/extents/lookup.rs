@@ -9,7 +9,7 @@ use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::status::{GuestRun, GuestStatus};
 use crate::harness::engine::tested::TestedDisk;
 use crate::harness::oracles::{
-    OracleResult, SetAside, differing_field, go_on, unexpected_error, violation,
+    OracleResult, SetAside, differing_field, go_on, unexpected_error, violation_at,
 };
 
 const ORACLE: &str = "lookup";
@@ -57,8 +57,8 @@ pub fn check_point(disk: &mut TestedDisk, guest: GuestOffset, whole: &[Extent]) 
         return match disk.status(guest) {
             Err(_) => Ok(()),
             Ok(GuestRun { status, .. }) => {
-                violation(ORACLE, "past the end", ("refused", status.kind()), || {
-                    format!("guest offset {guest}: {status}")
+                violation_at(guest, ORACLE, "past the end", ("refused", status.kind()), || {
+                    status.to_string()
                 })
             }
         };
@@ -100,17 +100,18 @@ pub fn check_byte(
 fn check_run(run: &GuestRun, guest: GuestOffset, size_bytes: u64, rest: &[Extent]) -> OracleResult {
     let left = size_bytes.saturating_sub(guest.get());
     if run.length_bytes == 0 || run.length_bytes > left {
-        return violation(ORACLE, "length", ("on the disk", "another"), || {
-            format!("guest offset {guest}: {run}, up to the end there are {left:#x} bytes")
+        return violation_at(guest, ORACLE, "length", ("on the disk", "another"), || {
+            format!("{run}, up to the end there are {left:#x} bytes")
         });
     }
     let end = guest + run.length_bytes;
     let mut met = rest.iter().take_while(|extent| extent.start < end).take(MAX_COMPARED);
-    met.try_for_each(|extent| compare(run.status, guest, extent))
+    met.try_for_each(|extent| compare(run, guest, extent))
 }
 
 /// Compares the status of a run that begins at `guest` with an extent that the run meets.
-fn compare(status: GuestStatus, guest: GuestOffset, extent: &Extent) -> OracleResult {
+fn compare(run: &GuestRun, guest: GuestOffset, extent: &Extent) -> OracleResult {
+    let status = run.status;
     let common = guest.max(extent.start);
     let inside = common.saturating_distance_from(extent.start);
     let expected = extent.mapping.advanced(inside).unwrap_or(extent.mapping);
@@ -126,7 +127,7 @@ fn compare(status: GuestStatus, guest: GuestOffset, extent: &Extent) -> OracleRe
             .unwrap_or("offset"),
         _ => "status",
     };
-    violation(ORACLE, field, (expected.kind(), status.kind()), || {
-        format!("guest offset {guest}: the walk has {expected}\nthe look-up {status}")
+    violation_at(common, ORACLE, field, (expected.kind(), status.kind()), || {
+        format!("the walk has {expected}\nthe look-up at {guest} has {run}")
     })
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::disk::extent::{Extent, Mapping};
 use crate::disk::offsets::GuestOffset;
-use crate::harness::oracles::{OracleResult, SetAside, differing_field, violation};
+use crate::harness::oracles::{OracleResult, SetAside, differing_field, violation, violation_at};
 
 const ORACLE: &str = "model";
 
@@ -18,8 +18,8 @@ pub fn check(expected: &[Extent], actual: &[Extent]) -> OracleResult {
     let Some(at) = differing else {
         return check_count(expected.len(), actual.len());
     };
-    let (field, kinds) = first_difference(&expected[at..], &actual[at..]);
-    violation(ORACLE, field, kinds, || {
+    let (guest, field, kinds) = first_difference(&expected[at..], &actual[at..]);
+    violation_at(guest, ORACLE, field, kinds, || {
         format!("expected {}\nactual   {}", expected[at], actual[at])
     })
 }
@@ -118,25 +118,27 @@ pub(crate) fn clip(extents: &[Extent], range: &Range<u64>, into: &mut Vec<Extent
     }
 }
 
-/// Returns the field and the kinds of the first byte on which two lists of extents disagree. Their first extents
-/// begin at the same byte and differ.
+/// Returns the first byte on which two lists of extents disagree, with its field and kinds. Their first extents begin
+/// at the same byte and differ.
 fn first_difference(
     expected: &[Extent],
     actual: &[Extent],
-) -> (&'static str, (&'static str, &'static str)) {
+) -> (GuestOffset, &'static str, (&'static str, &'static str)) {
+    let start = expected[0].start;
     let behind = expected[0].length_bytes.min(actual[0].length_bytes);
     let here = (Some(expected[0].mapping), Some(actual[0].mapping));
     let there = (mapping_after(expected, behind), mapping_after(actual, behind));
-    for mappings in [here, there] {
+    for (guest, mappings) in [(start, here), (start + behind, there)] {
         if let (Some(expected), Some(actual)) = mappings
             && let Some(field) = differing_field(&expected, &actual)
         {
-            return (field, (expected.kind(), actual.kind()));
+            return (guest, field, (expected.kind(), actual.kind()));
         }
     }
     // One of them ends here, or has two extents instead of one.
     let shorter = actual[0].length_bytes == behind;
-    ("length", (expected[0].mapping.kind(), if shorter { "shorter" } else { "longer" }))
+    let kinds = (expected[0].mapping.kind(), if shorter { "shorter" } else { "longer" });
+    (start + behind, "length", kinds)
 }
 
 /// Returns the mapping of the byte `behind` bytes after the start of the list. The first extent covers that byte or
