@@ -2,7 +2,7 @@
 
 use test_support::prelude::*;
 
-use crate::{between, features_of, quoted, rows, rows_of_section, text_of};
+use crate::{OTHER_FORMATS, between, features_of, quoted, rows, text_of};
 
 /// The formats that have form bits: their headings in the documents, and their names in programs.
 const FORMATS: [(&str, &str); 4] =
@@ -29,7 +29,7 @@ fn bits_in(text: &str) -> BTreeSet<String> {
 #[test]
 fn the_numbers_of_images_are_those_of_the_tests() {
     let document = text_of("docs/formats.md");
-    let table = rows_of_section(document.split_once('\n').unwrap().1);
+    let table = rows(&document, "## Other formats");
     let documented: Vec<_> = table.iter().map(|row| between(&row[0], '"')[0]).collect();
     assert_eq!(documented, KINDS.map(|(kind, _)| kind));
     for (column, (_, file)) in (2..).zip(FORMATS) {
@@ -46,7 +46,7 @@ fn the_numbers_of_images_are_those_of_the_tests() {
 /// Each row is confirmed by a kind of images or by a file, or has a –.
 #[test]
 fn every_row_states_how_it_is_confirmed() {
-    for row in features_of("docs/formats.md") {
+    for row in features_of(&OTHER_FORMATS) {
         let (kinds, files) = (between(&row[4], '"'), quoted(&row[4]));
         let is_kind = |kind: &&str| KINDS.iter().any(|(known, _)| known == kind);
         assert!(kinds.iter().all(is_kind), "{row:?}");
