@@ -1,4 +1,4 @@
-//! An implementation behind the line protocol of `docs/protocol.md`: our walker, which reads the files. It measures
+//! An implementation behind the line protocol of `docs/engines.md`: our walker, which reads the files. It measures
 //! what the protocol costs, and plants the faults that the harness must survive.
 //!
 //!     cargo build --release --example pipes

@@ -1,7 +1,7 @@
 #!/bin/bash -eu
 # Builds the fuzz targets for OSS-Fuzz and ClusterFuzzLite: fills the folder $OUT with the targets and, for each, its
 # seed corpus, its options and its dictionary. The builder's image runs this, and so does 'cargo xtask oss-fuzz'. See
-# docs/oss-fuzz.md. Licence: http://www.apache.org/licenses/LICENSE-2.0
+# docs/campaigns.md. Licence: http://www.apache.org/licenses/LICENSE-2.0
 #   oss-fuzz/build.sh [TARGET]    without an argument: all targets
 set -euo pipefail
 # The Dockerfile copies this file to $SRC.

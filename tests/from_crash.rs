@@ -1,11 +1,18 @@
-//! Runs the commands of `docs/crash.md`, and those of `docs/campaigns.md` on a testcase, and compares their output with
-//! the pages. The command must have the canary in it: `cargo xtask from-crash` builds it and names it in
-//! `QCOWFUZZ_CANARY`.
+//! Runs the commands of `docs/crash.md`, and compares their output with the page. The command must have the canary in it:
+//! `cargo xtask from-crash` builds it and names it in `QCOWFUZZ_CANARY`.
 
 use std::os::unix::fs::symlink;
 use test_support::prelude::*;
 
 use tempfile::TempDir;
+
+/// The page, which ends with a section about a testcase of ClusterFuzz: its commands run in a folder of their own.
+const PAGE: &str = include_str!("../docs/crash.md");
+
+/// Returns the two parts of the page: about the crashes of a campaign, and about a testcase of ClusterFuzz.
+fn parts() -> (&'static str, &'static str) {
+    PAGE.split_once("\n## A testcase of ClusterFuzz\n").unwrap()
+}
 
 /// A command of the document, and the output below it.
 struct Example {
@@ -48,7 +55,7 @@ fn steady(output: &str) -> String {
 
 #[test]
 fn the_document_has_commands() {
-    let document = include_str!("../docs/crash.md");
+    let (document, _) = parts();
     let commands: Vec<_> = examples(document).into_iter().map(|example| example.command).collect();
     let verbs = ["triage", "minimize", "replay", "report", "regress", "bundle"];
     for verb in verbs {
@@ -95,7 +102,7 @@ fn run_all(document: &str, dir: &Path) {
 
 #[test]
 fn a_testcase_of_clusterfuzz_becomes_a_regression_test() {
-    let document = include_str!("../docs/campaigns.md");
+    let (_, document) = parts();
     let commands: Vec<_> = examples(document).into_iter().map(|example| example.command).collect();
     for verb in ["replay", "minimize", "regress", "triage"] {
         assert!(commands.iter().any(|it| it.starts_with(&format!("qcowfuzz {verb} "))), "{verb}");
@@ -141,7 +148,7 @@ fn every_command_prints_the_output_below_it() {
         let path = entry.unwrap().path();
         fs::copy(&path, at("artifacts/map_extents").join(path.file_name().unwrap())).unwrap();
     }
-    run_all(include_str!("../docs/crash.md"), dir.path());
+    run_all(parts().0, dir.path());
     // Only a planted bug can make this regression test fail.
     let text = root.join("tests/regressions/one_bug_had_two_names.txt");
     let mut named = Command::new("sh");

@@ -1,4 +1,4 @@
-"""The line protocol of docs/protocol.md, for implementations in Python that read data."""
+"""The line protocol of docs/engines.md, for implementations in Python that read data."""
 import sys
 
 

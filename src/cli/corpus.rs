@@ -26,7 +26,7 @@ use crate::harness::targets::TargetKind;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Every file of a corpus folder is an input, in the order of the names; subfolders are ignored. \
-docs/feedback.md lists the edges, events and vitals that a corpus can cover.
+docs/architecture.md lists the edges, events and vitals that a corpus can cover.
 
 Exit codes: 0 nothing was found; 1 an input shows a violation, which 'qcowfuzz replay' prints; 2 a \
 folder or an input could not be read, or an output could not be written.

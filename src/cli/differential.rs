@@ -38,7 +38,7 @@ number of an iteration determine all its commands and questions, so '--replay SE
 
 Each divergence is minimized, and its report is a folder under --report: the commands, both complete outputs \
 and the images. summary.json there describes the whole campaign. Divergences with the same \
-fingerprint are counted and written once. Known divergences are only counted: those of QEMU (docs/quirks.md), and \
+fingerprint are counted and written once. Known divergences are only counted: those of QEMU (docs/differential.md), and \
 those in a file of --known.
 
 Ctrl-C ends a campaign after the iterations that are running; a second one ends it at once.

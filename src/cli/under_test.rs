@@ -29,7 +29,7 @@ pub struct UnderTestOptions {
     /// features. The commands that run inputs take this option
     #[arg(long, value_name = "FEATURE", global = true)]
     without: Vec<Feature>,
-    /// Test the implementation behind this command, which a shell runs; docs/protocol.md describes its lines
+    /// Test the implementation behind this command, which a shell runs; docs/engines.md describes its lines
     #[arg(long, global = true, value_name = "CMD")]
     engine_command: Option<String>,
     /// Test a program with the command line of qemu-img, which a shell runs: its verbs info, map, check and convert.
@@ -37,8 +37,8 @@ pub struct UnderTestOptions {
     #[arg(long, global = true, value_name = "CMD", conflicts_with = "engine_command")]
     engine_qemu_img: Option<String>,
     /// Compare each answer with that of another implementation: 'qemu', the installed qemu-io and qemu-img; or an
-    /// implementation in this executable, such as 'map_extents'. docs/fuzz.md describes the comparison. The commands
-    /// that take --known take this option
+    /// implementation in this executable, such as 'map_extents'. docs/differential.md describes the comparison. The
+    /// commands that take --known take this option
     #[arg(long, value_name = "NAME", global = true)]
     against: Option<String>,
     /// Compare each answer with that of the implementation behind this command, which a shell runs, as --engine-command

@@ -151,7 +151,7 @@ fn chain_words(disk: &AskedDisk) -> Vec<String> {
 }
 
 /// Reports whether QEMU may lose data by a command: the faults `compressed-overwrite`, `preallocated-old-data`
-/// and `preallocated-end-of-file` of `docs/quirks.md`.
+/// and `preallocated-end-of-file` of `docs/differential.md`.
 fn loses_data(command: &Command) -> bool {
     match command {
         Command::QemuImg(words) => {

@@ -1,7 +1,6 @@
 //! `merge` and `state`: one folder from several, in which no file is lost that a person named; the coverage of the
 //! committed seeds, the difference of two corpora, and a smallest sufficient set of inputs. Each command of
-//! `docs/campaigns.md` works; `tests/from_crash.rs` runs those on a testcase, `cargo xtask shared-corpus` those of
-//! libFuzzer.
+//! `docs/campaigns.md` works; `cargo xtask shared-corpus` runs those of libFuzzer.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! The known divergences: each has a recipe that shows it, and still occurs. `docs/quirks.md` describes them.
+//! The known divergences: each has a recipe that shows it, and still occurs. The last section of
+//! `docs/differential.md` describes them.
 
 mod examples;
 
@@ -112,13 +113,16 @@ fn commands(recipe: &Recipe) -> String {
     lines
 }
 
-/// Returns the page of the known divergences.
-fn page(known: &KnownFindings) -> String {
+/// The heading of the section of the known divergences, which ends the page.
+const HEADING: &str = "\n## Known divergences\n";
+
+/// Returns the section of the known divergences, without its heading.
+fn section(known: &KnownFindings) -> String {
     let mut text = format!(
-        "# Known divergences\n\nThis page is generated from `src/differential/reports/known.toml` and the recipes in \
+        "\nThis section is generated from `src/differential/reports/known.toml` and the recipes in \
          `tests/differential_known/`: `QCOWFUZZ_BLESS=1 cargo test --test differential`.\n\nA campaign counts these \
-         divergences and goes on ([the differential campaign](differential.md)). They were seen with QEMU {RELEASE}. A \
-         test carries out the commands of each, and fails if the divergence no longer occurs.\n\n\
+         divergences and goes on. They were seen with QEMU {RELEASE}. A test carries out the commands of each, and \
+         fails if the divergence no longer occurs.\n\n\
          | id | cause |\n|---|---|\n",
     );
     for (id, fingerprint, _) in EXAMPLES {
@@ -129,13 +133,13 @@ fn page(known: &KnownFindings) -> String {
     let mut described: BTreeMap<&str, &str> = BTreeMap::new();
     for (id, fingerprint, example) in EXAMPLES {
         if let Some(first) = described.insert(fingerprint, id) {
-            let _ = write!(text, "\n## {id}\n\nAnother example of [{first}](#{first}).\n");
+            let _ = write!(text, "\n### {id}\n\nAnother example of [{first}](#{first}).\n");
             let _ = write!(text, "\n```sh\n{}```\n", commands(&example()));
             continue;
         }
         let reason = reason_of(finding(known, fingerprint));
         let (title, rest) = reason.split_once(". ").unwrap();
-        let _ = write!(text, "\n## {id}\n\n**{title}.** {rest}\n\nFingerprints:\n\n");
+        let _ = write!(text, "\n### {id}\n\n**{title}.** {rest}\n\nFingerprints:\n\n");
         for finding in of_cause(known, fingerprint) {
             let _ = writeln!(text, "- `{}`", finding.fingerprint);
         }
@@ -166,11 +170,15 @@ fn each_known_divergence_has_an_example_and_a_place_on_the_page() {
     }
     let all: BTreeSet<_> = known.iter().map(|finding| &*finding.fingerprint).collect();
     assert_eq!(described, all);
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/quirks.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/differential.md");
+    let page = fs::read_to_string(&path).unwrap();
+    let (before, found) = page.split_once(HEADING).expect(HEADING);
+    let expected = section(&known);
     if std::env::var_os("QCOWFUZZ_BLESS").is_some() {
-        fs::write(&path, page(&known)).unwrap();
+        fs::write(&path, format!("{before}{HEADING}{expected}")).unwrap();
+        return;
     }
-    assert_eq!(fs::read_to_string(path).unwrap(), page(&known), "QCOWFUZZ_BLESS=1 writes it");
+    assert_eq!(found, expected, "QCOWFUZZ_BLESS=1 writes it");
 }
 
 /// Reports whether a text matches a pattern, in which `*` stands for any text: as a known finding of that name says.

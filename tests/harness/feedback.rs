@@ -307,8 +307,8 @@ fn each_format_has_walks_of_its_own() {
 
 #[test]
 fn counters_keep_their_places() {
-    // Corpora are selected by these counters. A new event, rare event or vital changes the hash. Record the change in
-    // CHANGELOG.md, and write the new hash here.
+    // Corpora are selected by these counters. A new event, rare event or vital changes the hash. Explain the change
+    // in the commit, and write the new hash here.
     assert_eq!(format!("{:08x}", schema_hash()), "7f0d521f");
 }
 

@@ -1,4 +1,4 @@
-//! Implementations behind the line protocol of `docs/protocol.md`, and their rows of `docs/findings.md`.
+//! Implementations behind the line protocol of `docs/engines.md`, and their rows of `docs/findings.md`.
 
 use anyhow::{Result, ensure};
 use clap::builder::PossibleValuesParser;

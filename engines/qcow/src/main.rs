@@ -1,4 +1,4 @@
-//! The crate qcow 1.2.0 behind the line protocol of `docs/protocol.md`.
+//! The crate qcow 1.2.0 behind the line protocol of `docs/engines.md`.
 //!
 //!     cargo xtask other-languages --install qcow
 //!     qcowfuzz --engine-command 'engines/other/engine qcow' fuzz --seconds 60 --dir qcow

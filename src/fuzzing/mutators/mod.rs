@@ -76,7 +76,7 @@ impl Mutation {
     }
 }
 
-/// All mutations. Each weight is a guess. Their joint effect was measured (`docs/performance.md`).
+/// All mutations. Each weight is a guess. Their joint effect was measured (`docs/architecture.md`).
 pub const MUTATIONS: &[Mutation] = &[
     Mutation::of_programs(("insert", 4), operations::insert),
     Mutation::of_programs(("delete", 2), operations::delete),

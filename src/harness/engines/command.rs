@@ -1,4 +1,4 @@
-//! An engine in another process: a command that answers questions on pipes, in any language. `docs/protocol.md`
+//! An engine in another process: a command that answers questions on pipes, in any language. `docs/engines.md`
 //! describes the lines.
 //!
 //! A round trip for each question would cost more than the answer. So the harness announces its questions about an

@@ -1,5 +1,5 @@
 //! The lines of a command: the first ones, which state its name, its claims, its policy and the questions that it
-//! answers; then questions and answers. `docs/protocol.md` describes them.
+//! answers; then questions and answers. `docs/engines.md` describes them.
 //!
 //! # Arithmetic
 //! A count that has no room in a `usize` is past the limit. A piece that is not there is empty.

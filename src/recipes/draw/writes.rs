@@ -47,7 +47,7 @@ impl Draft<'_> {
             }
         }
         // A compressed write may destroy data if the cluster before it was freed: the fault `compressed-overwrite` of
-        // `docs/quirks.md`. So compressed writes come first.
+        // `docs/differential.md`. So compressed writes come first.
         requests.sort_by_key(|request| !request.starts_with(COMPRESSED_WRITE));
         // A process that dies leaves its tables as they are in the file: dirty images, leaks.
         if self.percent(4) {

@@ -85,8 +85,7 @@ pub fn check() -> Result<()> {
 
     let mut parser = command(programs.join("python"));
     let parsed = output(parser.args(["-c", PARSER]).arg(work.join("logs")))?;
-    let faults =
-        faults(&logs, &serde_json::from_str(&parsed)?, &texts, &read("docs/campaigns.md")?);
+    let faults = faults(&logs, &serde_json::from_str(&parsed)?, &texts, &read("docs/crash.md")?);
     ensure!(faults.is_empty(), "{}", faults.join("\n"));
     Ok(())
 }
@@ -217,7 +216,7 @@ fn faults(
     };
     let of_canary = stated(OF_CANARY).and_then(|it| states.get(it)?.first().copied());
     if !of_canary.is_some_and(is_shown) {
-        faults.push("docs/campaigns.md shows another state of the canary".to_owned());
+        faults.push("docs/crash.md shows another state of the canary".to_owned());
     }
     let oracles: BTreeSet<_> = states.keys().filter_map(|found| found.split(':').next()).collect();
     if oracles.len() < 3 || !oracles.contains("panic") {

@@ -41,8 +41,7 @@ pub fn canary() -> Result<()> {
     Ok(())
 }
 
-/// Runs the commands of `docs/crash.md`, and those of `docs/campaigns.md` on a testcase, with the canary planted, and
-/// compares their output with the pages.
+/// Runs the commands of `docs/crash.md` with the canary planted, and compares their output with the page.
 pub fn from_crash() -> Result<()> {
     let canary = Tree::planted(CANARY, &[CANARY])?.qcowfuzz()?;
     let test = ["test", "-q", "--locked", "--test", "from_crash"];

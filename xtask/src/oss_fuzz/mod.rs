@@ -1,4 +1,4 @@
-//! Builds the fuzz targets as OSS-Fuzz's builder does, then checks them as its runner does. `docs/oss-fuzz.md` lists
+//! Builds the fuzz targets as OSS-Fuzz's builder does, then checks them as its runner does. `docs/campaigns.md` lists
 //! the checks. Needs x86_64 and a nightly toolchain. As root on Debian, installs all other tools that are missing.
 
 mod builder;

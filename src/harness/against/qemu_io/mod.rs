@@ -2,7 +2,7 @@
 //! the image at the top allocates, and compares the data that it reads with the engine's. A whole `qemu-img map`
 //! compares all fields of a share of the runs, which also compares the bytes of snapshots with those of
 //! `qemu-img convert -l`; and `qemu-img check` judges files that an engine has left.
-//! `docs/fuzz.md` describes the comparison and the named differences.
+//! `docs/differential.md` describes the comparison and the named differences.
 //!
 //! Does not check the text of an error, data beyond 4 MiB of an image and inside of large holes, extents behind the
 //! first tables of a very large disk, snapshots behind the fourth, their extents, and images whose bytes change during

@@ -206,7 +206,7 @@ pub(super) fn mapping_of(kind: ClusterKind) -> Mapping {
         | ClusterKind::Subclusters(_)
         | ClusterKind::UnallocatedSubclusters => Mapping::HOLE,
         ClusterKind::ZeroPlain => allocated,
-        // The canary, a planted bug that the fuzzer must find (README, "Find a bug in five minutes").
+        // The canary, a planted bug that the fuzzer must find (docs/crash.md, "No crash yet?").
         ClusterKind::ZeroAllocated(_) if cfg!(qcowfuzz_canary) => allocated,
         ClusterKind::ZeroAllocated(host) => Mapping { offset: Some(host), ..allocated },
         ClusterKind::Normal(host) => {
