@@ -1,5 +1,5 @@
-//! Runs the commands of `docs/crash.md`, and compares their output with the page. The command must have the canary in it:
-//! `cargo xtask from-crash` builds it and names it in `QCOWFUZZ_CANARY`.
+//! Runs the commands of `docs/crash.md`, and compares their output with the page. The command must have the canary in
+//! it: `cargo xtask from-crash` builds it and names it in `QCOWFUZZ_CANARY`.
 
 use std::os::unix::fs::symlink;
 use test_support::prelude::*;
