@@ -58,7 +58,7 @@ enum What {
     },
     /// Print the parents of a campaign's inputs
     ///
-    /// An input is chosen as a parent by its weight. Its children are the inputs that were bred from it: 'kept' counts
+    /// An input is chosen as a parent by its weight. Its children are its mutations: 'kept' counts
     /// those that were kept, and 'barren' those since the last one that was kept. The campaign may be running.
     Campaign {
         /// The folder of the campaign, which 'qcowfuzz fuzz --dir' names

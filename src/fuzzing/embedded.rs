@@ -1,14 +1,15 @@
 //! The embedded loop: a fuzzer that needs neither a nightly compiler nor instrumentation. Its only feedback is the
 //! record of events in the VM, the allocator and the walker ([`crate::fuzzing::feedback`]).
 //!
-//! Each step chooses a parent (`pool`), breeds a child (`breeder`), runs it, and scores its coverage (`pool`). If a
-//! child is interesting, the loop runs it once more after other inputs. It keeps the child only if the second run has
-//! the same result. An input with the content of a kept one is a duplicate. All state counts steps, never time: the
-//! same seed and the same corpus give the same campaign, even if it is interrupted and resumed (`state`).
+//! Each step chooses a parent (`scheduler`), mutates it (`generator`), runs the child, and scores its coverage
+//! (`scheduler`). If a child is interesting, the loop runs it once more after other inputs. It keeps the child only if
+//! the second run has the same result. An input with the content of a kept one is a duplicate. All state counts steps,
+//! never time: the same seed and the same corpus give the same campaign, even if it is interrupted and resumed
+//! (`state`).
 
-pub(crate) mod breeder;
 pub mod findings;
-pub(crate) mod pool;
+pub(crate) mod generator;
+pub(crate) mod scheduler;
 pub(crate) mod state;
 pub mod subject;
 
@@ -31,8 +32,8 @@ use crate::harness::cases::target::Inputs;
 use crate::harness::oracles::Violation;
 use crate::images::content::entropy::Entropy;
 
-use breeder::Breeder;
-use pool::{Pool, PoolEntry};
+use generator::InputGenerator;
+use scheduler::{Scheduler, Testcase};
 use subject::Measures;
 
 pub use findings::{SavedFinding, SavedFindings};
@@ -42,7 +43,7 @@ pub use subject::{FuzzSettings, RunReply, Subject};
 enum Origin {
     /// A file of the corpus.
     File,
-    /// A mutation of the entry at this place in the pool.
+    /// A mutation of the entry at this place in the scheduler.
     Parent(usize),
     /// A generated input, or one with which a campaign begins if its corpus is empty.
     Nothing,
@@ -79,7 +80,7 @@ pub struct Fuzzer<S> {
     artifacts: Folder,
     entropy: Entropy,
     runs: u64,
-    pool: Pool,
+    scheduler: Scheduler,
     found: SavedFindings,
     /// The names of the corpus files that the loop has read.
     seen: BTreeSet<OsString>,
@@ -87,7 +88,7 @@ pub struct Fuzzer<S> {
     features: CoverageFeatures,
     /// The measures of the last run.
     measures: Measures,
-    breeder: Breeder,
+    generator: InputGenerator,
 }
 
 impl<S: Subject> Fuzzer<S> {
@@ -104,14 +105,14 @@ impl<S: Subject> Fuzzer<S> {
     ) -> Result<Self, Error> {
         let mut fuzzer = Self::empty(subject, settings, corpus, artifacts);
         fuzzer.import()?;
-        if !fuzzer.pool.entries().is_empty() {
+        if !fuzzer.scheduler.entries().is_empty() {
             return Ok(fuzzer);
         }
-        let first = fuzzer.breeder.first(fuzzer.settings.inputs, fuzzer.settings.limits);
+        let first = fuzzer.generator.first(fuzzer.settings.inputs, fuzzer.settings.limits);
         for input in &first {
             fuzzer.consider(input, &Origin::Nothing)?;
         }
-        if fuzzer.pool.entries().is_empty() {
+        if fuzzer.scheduler.entries().is_empty() {
             // Perhaps every input triggers a bug. The loop still needs a parent, so it keeps the last one.
             let input = first.last().map_or(&[][..], Vec::as_slice);
             fuzzer.keep(input, &Origin::Nothing, false)?;
@@ -121,8 +122,8 @@ impl<S: Subject> Fuzzer<S> {
 
     fn empty(subject: S, settings: FuzzSettings, corpus: Folder, artifacts: Folder) -> Self {
         let entropy = Entropy::new(settings.rng_seed);
-        let (pool, found, seen) = Default::default();
-        let (features, measures, breeder) = Default::default();
+        let (scheduler, found, seen) = Default::default();
+        let (features, measures, generator) = Default::default();
         Self {
             subject,
             settings,
@@ -130,12 +131,12 @@ impl<S: Subject> Fuzzer<S> {
             artifacts,
             entropy,
             runs: 0,
-            pool,
+            scheduler,
             found,
             seen,
             features,
             measures,
-            breeder,
+            generator,
         }
     }
 
@@ -144,7 +145,7 @@ impl<S: Subject> Fuzzer<S> {
     /// # Errors
     /// A file cannot be read or written.
     pub fn import(&mut self) -> Result<usize, Error> {
-        let before = self.pool.entries().len();
+        let before = self.scheduler.entries().len();
         for path in files::list(self.corpus.dir())? {
             let name = path.file_name().unwrap_or_default().to_os_string();
             if self.seen.contains(&name) {
@@ -168,24 +169,24 @@ impl<S: Subject> Fuzzer<S> {
             }
             self.seen.insert(name);
         }
-        Ok(self.pool.entries().len() - before)
+        Ok(self.scheduler.entries().len() - before)
     }
 
-    /// Breeds a child and runs it.
+    /// Mutates a testcase and runs the child.
     ///
     /// # Errors
     /// A file cannot be written.
     pub fn step(&mut self) -> Result<(), Error> {
-        let Self { subject, settings, entropy, pool, breeder, .. } = self;
-        let place = pool.choose(entropy);
-        let entries = pool.entries();
+        let Self { subject, settings, entropy, scheduler, generator, .. } = self;
+        let place = scheduler.choose(entropy);
+        let entries = scheduler.entries();
         let other = &entries[entropy.below(entries.len() as u64) as usize];
         let rng_seed = entropy.next_u64();
         let trace = &mut || subject.trace(&entries[place].input);
-        let child = breeder.child(settings, (&entries[place], other), trace, rng_seed);
+        let child = generator.child(settings, (&entries[place], other), trace, rng_seed);
         self.runs += 1;
         let kept = self.consider(&child, &Origin::Parent(place))?;
-        self.pool.bred(place, kept);
+        self.scheduler.record_child(place, kept);
         Ok(())
     }
 
@@ -195,7 +196,7 @@ impl<S: Subject> Fuzzer<S> {
     /// # Errors
     /// A file cannot be written.
     pub fn step_generated(&mut self) -> Result<(), Error> {
-        let input = self.breeder.generated(&self.settings, &mut self.entropy);
+        let input = self.generator.generated(&self.settings, &mut self.entropy);
         self.runs += 1;
         self.consider(&input, &Origin::Nothing)?;
         Ok(())
@@ -230,13 +231,13 @@ impl<S: Subject> Fuzzer<S> {
             RunReply::Sound(_) => {}
         }
         // A duplicate, because the same content must have the same coverage.
-        if let Some(place) = self.pool.place_of(input) {
-            if !answer.varies() && self.pool.entries()[place].features != self.features {
+        if let Some(place) = self.scheduler.place_of(input) {
+            if !answer.varies() && self.scheduler.entries()[place].features != self.features {
                 self.record(&not_the_same("counters"), input)?;
             }
             return Ok(false);
         }
-        if !self.pool.entries().is_empty() && !self.pool.is_interesting(&self.features) {
+        if !self.scheduler.entries().is_empty() && !self.scheduler.is_interesting(&self.features) {
             if let Some(place) = origin.parent() {
                 self.simplify(place, input)?;
             }
@@ -273,17 +274,18 @@ impl<S: Subject> Fuzzer<S> {
         features: &CoverageFeatures,
     ) -> Option<(Finding, Vec<u8>)> {
         let mut entropy = Entropy::new(u64::from(crc32fast::hash(input)));
-        let count = self.pool.entries().len() as u64;
+        let count = self.scheduler.entries().len() as u64;
         for _ in 0..(1 + entropy.below(3)).min(count) {
             let other = entropy.below(count) as usize;
-            if !self.pool.entries()[other].sound {
+            if !self.scheduler.entries()[other].sound {
                 continue;
             }
-            let whose = self.pool.entries()[other].input.clone();
+            let whose = self.scheduler.entries()[other].input.clone();
             match self.run(&whose) {
                 RunReply::Found(finding) => return Some((finding, whose)),
                 RunReply::Sound(outcome)
-                    if !outcome.varies && self.features != self.pool.entries()[other].features =>
+                    if !outcome.varies
+                        && self.features != self.scheduler.entries()[other].features =>
                 {
                     return Some((not_the_same("counters"), whose));
                 }
@@ -304,29 +306,30 @@ impl<S: Subject> Fuzzer<S> {
         Some((not_the_same(field), input.to_vec()))
     }
 
-    /// Adds an input to the pool, and to the corpus unless it came from there. Its coverage is that of the last run.
+    /// Adds an input to the scheduler, and to the corpus unless it came from there. Its coverage is that of the last
+    /// run.
     fn keep(&mut self, input: &[u8], origin: &Origin, sound: bool) -> Result<(), Error> {
         if !matches!(origin, Origin::File) {
             let file = self.corpus.add("", input)?;
             self.seen.insert(file.into());
         }
-        let parent = origin.parent().map(|place| (place, &self.pool.entries()[place]));
+        let parent = origin.parent().map(|place| (place, &self.scheduler.entries()[place]));
         let run = (std::mem::take(&mut self.features), self.measures);
-        let entry = PoolEntry { sound, ..PoolEntry::new(input.to_vec(), parent, run) };
-        self.pool.add(entry);
+        let entry = Testcase { sound, ..Testcase::new(input.to_vec(), parent, run) };
+        self.scheduler.add(entry);
         Ok(())
     }
 
     /// Replaces the parent at `place` by `input` if that has the same coverage and is shorter, or as long and less
     /// work. The parent's file stays, because it may be the user's.
     fn simplify(&mut self, place: usize, input: &[u8]) -> Result<(), Error> {
-        let parent = &self.pool.entries()[place];
+        let parent = &self.scheduler.entries()[place];
         let (own, before) = (&self.measures, &parent.measures);
         let is_simpler = (input.len(), own.work) < (parent.input.len(), before.work);
         if is_simpler && self.features == parent.features {
             let file = self.corpus.add("", input)?;
             self.seen.insert(file.into());
-            self.pool.simplify(place, input.to_vec(), self.measures);
+            self.scheduler.simplify(place, input.to_vec(), self.measures);
         }
         Ok(())
     }
@@ -342,13 +345,13 @@ impl<S: Subject> Fuzzer<S> {
 
     /// Returns the counters that the kept inputs cover.
     pub fn covered(&self) -> impl Iterator<Item = Counter> {
-        self.pool.counters()
+        self.scheduler.counters()
     }
 
     /// Returns the progress of the campaign.
     pub fn progress(&self) -> FuzzProgress {
         let (edges, rare_events) = tally(self.covered());
-        FuzzProgress { runs: self.runs, inputs: self.pool.entries().len(), edges, rare_events }
+        FuzzProgress { runs: self.runs, inputs: self.scheduler.entries().len(), edges, rare_events }
     }
 
     /// Returns the findings.

@@ -125,7 +125,7 @@ pub fn mutate_file<I: Into<Implementation>>(
         && data.get_mut(..size).is_some_and(|file| {
             let input = file.to_vec();
             let trace = &mut || trace(&implementation, TargetKind::RawImage, &input);
-            mutators::snipe_file(file, trace, rng_seed)
+            mutators::mutate_accessed_bytes(file, trace, rng_seed)
         });
     let size = if is_aimed { size } else { bytes(data, size, max_size) };
     if !keeps_checksums && let Some(file) = data.get_mut(..size) {

@@ -266,7 +266,7 @@ fn started_beside(dir: &Folder, name: &str, more: &str) -> Killed {
     dir.start(&format!("fuzz --jobs 1 --corpus shared --dir {name} {more}"))
 }
 
-/// Returns the inputs in the saved state of a campaign, and whether each was bred there.
+/// Returns the inputs in the saved state of a campaign, and whether each was made there.
 fn kept(dir: &Path, name: &str) -> Vec<(Vec<u8>, bool)> {
     let state = fs::read(dir.join(name).join("state/map_extents/job-0.json")).unwrap();
     let state: Value = serde_json::from_slice(&state).unwrap();
@@ -305,9 +305,9 @@ fn two_campaigns_share_a_folder_and_one_is_killed() {
         assert!(kept.len() >= 20, "{name}: {}", kept.len());
         assert!(kept.iter().all(|(input, _)| contents.contains(input)), "{name} has lost an input");
     }
-    // The survivor has inputs of the killed campaign: it neither bred them nor began with them.
+    // The survivor has inputs of the killed campaign: it neither made them nor began with them.
     let is_learnt =
-        |(input, bred): &(Vec<u8>, bool)| !bred && !seeds.values().any(|seed| seed == input);
+        |(input, is_made): &(Vec<u8>, bool)| !is_made && !seeds.values().any(|seed| seed == input);
     assert!(kept(&dir, "other").iter().any(is_learnt), "the survivor has learnt no input");
     // A campaign that resumes the killed one loses no input either.
     dir.run("fuzz --jobs 1 --corpus shared --dir killed --runs 1").ok();
@@ -320,16 +320,16 @@ fn a_file_that_libfuzzer_is_still_writing_is_read_again() {
     let dir = Folder::new();
     let seeds = seeded(&dir);
     seeds.keys().for_each(|name| fs::remove_file(dir.join("shared").join(name)).unwrap());
-    // An input of this length is not bred soon.
+    // An input of this length is not made soon.
     let whole = seeds.values().max_by_key(|input| input.len()).unwrap();
     let path = dir.join("shared").join(corpus::name(whole));
     fs::write(&path, &whole[..20]).unwrap();
     let mut campaign = started_beside(&dir, "one", "--runs 4100");
     until("not begun", || dir.join("one/state/map_extents/job-0.json").exists());
-    assert!(kept(&dir, "one").iter().any(|(input, bred)| *input == whole[..20] && !bred));
+    assert!(kept(&dir, "one").iter().any(|(input, is_made)| *input == whole[..20] && !is_made));
     fs::write(&path, whole).unwrap();
     assert!(campaign.0.wait().unwrap().success());
-    let is_read = kept(&dir, "one").iter().any(|(input, bred)| input == whole && !bred);
+    let is_read = kept(&dir, "one").iter().any(|(input, is_made)| input == whole && !is_made);
     assert!(is_read, "the whole input was never read");
     assert_eq!(fs::read(&path).unwrap(), *whole);
 }

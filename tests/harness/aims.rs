@@ -6,7 +6,7 @@ use qcowfuzz::formats::anatomy::Part;
 use qcowfuzz::harness::Implementation;
 use qcowfuzz::harness::cases::tracer::{AccessedRange, Tracer};
 use qcowfuzz::internal::fuzzing::mutators::{
-    FileContext, MUTATIONS, MutationContext, Weights, breed, breed_file,
+    FileContext, MUTATIONS, MutationContext, Weights, mutate_file, mutate_program,
 };
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::prelude::*;
@@ -59,26 +59,26 @@ fn program() -> Program {
     assemble(&lines.join("\n")).unwrap()
 }
 
-/// Returns the refcounts that the sniper patches, by their indices among those that are not zero.
+/// Returns the refcounts that the mutation patches, by their indices among those that are not zero.
 fn patched_counts(implementation: &Implementation) -> BTreeSet<u16> {
     let sound = program();
     let input = sound.encode();
     let mut tracer = Tracer::new(implementation, TargetKind::Hostile);
     let mut counts = BTreeSet::new();
     for rng_seed in 0..200 {
-        let bred = |tracer: &mut Tracer| {
+        let mutated = |tracer: &mut Tracer| {
             let mut program = sound.clone();
             let trace = &mut || tracer.trace(&input, Checks::AtCheckpoints);
             let (entropy, limits) = (Entropy::new(rng_seed), Limits::HOSTILE);
             let mut context =
                 MutationContext { entropy, limits, most: 64, other: None, sound: true, trace };
-            breed(&mut program, &mut context, &only("sniper"));
+            mutate_program(&mut program, &mut context, &only("accessed entry"));
             program
         };
-        let program = bred(&mut tracer);
+        let program = mutated(&mut tracer);
         // A mutation depends on the input and the seed, and not on the runs before.
         if rng_seed < 8 {
-            assert_eq!(bred(&mut Tracer::new(implementation, TargetKind::Hostile)), program);
+            assert_eq!(mutated(&mut Tracer::new(implementation, TargetKind::Hostile)), program);
         }
         for operation in program.operations.iter().skip(sound.operations.len()) {
             if let Operation::Patch { part: Part::RefcountBlock, nth, .. } = operation {
@@ -170,7 +170,7 @@ fn changed_places(implementation: &Implementation, weights: &Weights) -> Vec<usi
         let trace = &mut || tracer.trace(&file, Checks::AtCheckpoints);
         let (entropy, other, max_bytes) = (Entropy::new(rng_seed), &file[..], file.len());
         let mut context = FileContext { entropy, other, max_bytes, sound: true, trace };
-        breed_file(&mut child, &mut context, weights);
+        mutate_file(&mut child, &mut context, weights);
         assert_eq!(child.len(), file.len());
         changed.extend((0..file.len()).filter(|at| child[*at] != file[*at]));
     }
@@ -179,7 +179,7 @@ fn changed_places(implementation: &Implementation, weights: &Weights) -> Vec<usi
 
 #[test]
 fn only_bytes_of_a_file_that_the_engine_reads_are_changed() {
-    let places = changed_places(&Far.into(), &only("file sniper"));
+    let places = changed_places(&Far.into(), &only("file accessed"));
     assert!(places.iter().all(|at| *at < 8 || FAR.contains(at)), "{places:?}");
     let far = places.iter().filter(|at| FAR.contains(at)).count();
     assert!(far > 10 && places.len() - far > 50, "{far} of {}", places.len());
@@ -190,7 +190,7 @@ fn only_bytes_of_a_file_that_the_engine_reads_are_changed() {
 
 #[test]
 fn our_walker_is_an_engine_that_reads_files() {
-    let places = changed_places(&Implementation::our_walker(), &only("file sniper"));
+    let places = changed_places(&Implementation::our_walker(), &only("file accessed"));
     let (mut header, mut tables) = (0, 0);
     for at in &places {
         header += usize::from(*at < 112);

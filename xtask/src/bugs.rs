@@ -73,7 +73,7 @@ impl Bug {
         // The header of a shared bug names fingerprints of oracles, and the campaign has others.
         let expected = if is_differential && SHARED.contains(&name) { "" } else { found };
         let target = field("Target").unwrap_or("map_extents");
-        // The embedded loop breeds programs only.
+        // The embedded loop mutates programs only.
         let both = target != "raw_image" && field("Loops").is_none();
         let loops = match is_differential {
             true => vec!["differential"],

@@ -9,7 +9,7 @@ use include_dir::{Dir, include_dir};
 
 use crate::base::files::{self, Existing};
 use crate::cli::output::{CommandError, Exit, ExitResult, say};
-use crate::fuzzing::embedded::breeder::built_file;
+use crate::fuzzing::embedded::generator::built_file;
 use crate::harness::selftest::plain_images;
 use crate::harness::targets::TargetKind;
 use crate::harness::{Harness, Walker};

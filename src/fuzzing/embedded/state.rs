@@ -12,7 +12,7 @@ use crate::base::files;
 use crate::fuzzing::corpus::{Folder, name};
 use crate::images::content::entropy::Entropy;
 
-use super::pool::{PoolEntry, coverage_name};
+use super::scheduler::{Testcase, coverage_name};
 use super::{FuzzSettings, Fuzzer, RunReply, SavedFindings, Subject, not_the_same};
 
 /// The saved state of a campaign.
@@ -23,7 +23,7 @@ pub struct CampaignState {
     runs: u64,
     entropy: u64,
     found: SavedFindings,
-    entries: Vec<PoolEntry>,
+    entries: Vec<Testcase>,
 }
 
 impl CampaignState {
@@ -66,7 +66,7 @@ impl<S: Subject> Fuzzer<S> {
             runs: self.runs,
             entropy: self.entropy.state(),
             found: self.found.clone(),
-            entries: self.pool.entries().to_vec(),
+            entries: self.scheduler.entries().to_vec(),
         };
         let bytes = serde_json::to_vec(&state).map_err(|error| Error::file(path, error.into()))?;
         files::replace(path, scratch, &bytes)
@@ -95,8 +95,8 @@ impl<S: Subject> Fuzzer<S> {
         Ok(fuzzer)
     }
 
-    /// Runs a saved input again, compares its coverage with the saved name, and adds it to the pool.
-    fn restore(&mut self, saved: PoolEntry, same_build: bool) -> Result<(), Error> {
+    /// Runs a saved input again, compares its coverage with the saved name, and adds it to the scheduler.
+    fn restore(&mut self, saved: Testcase, same_build: bool) -> Result<(), Error> {
         let answer = self.run(&saved.input);
         let features = std::mem::take(&mut self.features);
         let coverage = coverage_name(&features);
@@ -107,7 +107,7 @@ impl<S: Subject> Fuzzer<S> {
             self.record(&not_the_same("counters"), &saved.input)?;
         }
         let measures = self.measures;
-        self.pool.restore(PoolEntry { sound, features, coverage, measures, ..saved });
+        self.scheduler.restore(Testcase { sound, features, coverage, measures, ..saved });
         Ok(())
     }
 }
@@ -127,7 +127,7 @@ pub struct JobReport {
     pub parents: Vec<ParentReport>,
 }
 
-/// An input, and the children that were bred from it.
+/// An input, and its children.
 #[derive(Debug, Serialize)]
 pub struct ParentReport {
     /// The checksum of its content. It is also the name of its file in the corpus, unless the input is a seed with
@@ -156,8 +156,8 @@ impl JobReport {
     pub fn of(state: &CampaignState) -> Self {
         let entries = &state.entries;
         let all: u64 = entries.iter().map(|entry| entry.weight).sum();
-        let named = |entry: &PoolEntry| name(&entry.input);
-        let report = |entry: &PoolEntry| ParentReport {
+        let named = |entry: &Testcase| name(&entry.input);
+        let report = |entry: &Testcase| ParentReport {
             input: named(entry),
             parent: entry.parent.and_then(|place| entries.get(place)).map(named),
             depth: entry.depth,

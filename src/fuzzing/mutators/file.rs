@@ -231,7 +231,7 @@ struct Target {
 
 /// Changes numbers of a file that the engine under test has read in a run of the file: mostly fields and entries of the
 /// structures, otherwise any bytes.
-pub(super) fn snipe(file: &mut [u8], context: &mut FileContext) -> bool {
+pub(super) fn accessed(file: &mut [u8], context: &mut FileContext) -> bool {
     if !context.sound {
         return false;
     }

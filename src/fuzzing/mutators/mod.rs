@@ -5,12 +5,12 @@
 //! reads, and one the bytes of a file that it reads. Data stay data: after each mutation, the program is
 //! [framed](crate::programs::program::framing).
 
+mod accessed;
 mod context;
 mod file;
 mod operand;
 mod operations;
 mod refused;
-mod sniper;
 
 use crate::base::limits::MAX_OPERATIONS;
 use crate::harness::cases::tracer::TraceRun;
@@ -87,7 +87,7 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation::of_programs(("operand", 6), operand::change),
     Mutation::of_programs(("geometry", 2), operand::geometry),
     Mutation::of_programs(("tail", 1), operations::tail),
-    Mutation::of_programs(("sniper", 2), sniper::change),
+    Mutation::of_programs(("accessed entry", 2), accessed::change),
     Mutation::of_programs(("bytes", 4), operand::bytes).of_libfuzzer(),
     Mutation::of_programs(("crossover", 4), operations::from_other).of_libfuzzer(),
     Mutation::of_files(("file bytes", 4), |file, context| file::bytes(file, context)),
@@ -95,7 +95,7 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation::of_files(("file range", 2), file::range),
     Mutation::of_files(("file length", 1), file::length),
     Mutation::of_files(("file mix", 2), file::mix),
-    Mutation::of_files(("file sniper", 2), |file, context| file::snipe(file, context)),
+    Mutation::of_files(("file accessed", 2), |file, context| file::accessed(file, context)),
 ];
 
 /// The weight of each of [`MUTATIONS`].
@@ -142,7 +142,7 @@ pub fn mutate(
     // libFuzzer runs each input before it mutates it, and ends the process that finds something. Other drivers of this
     // function may not: the caller's `trace` survives a panic.
     let mut context = MutationContext { entropy, limits, most, other: None, sound: true, trace };
-    breed(&mut program, &mut context, &weights(false));
+    mutate_program(&mut program, &mut context, &weights(false));
     let encoded = program.encode();
     let length = encoded.len().min(max_size);
     data[..length].copy_from_slice(&encoded[..length]);
@@ -154,16 +154,16 @@ const WRONG_ONE_IN: u64 = 8;
 
 /// Changes bytes of the file `data` that the engine under test has read, in a run of `trace`. Returns false
 /// if none are known.
-pub fn snipe_file(data: &mut [u8], trace: &mut TraceRun, rng_seed: u32) -> bool {
+pub fn mutate_accessed_bytes(data: &mut [u8], trace: &mut TraceRun, rng_seed: u32) -> bool {
     let entropy = Entropy::new(u64::from(rng_seed));
     let max_bytes = data.len();
     let mut context = FileContext { entropy, other: &[], max_bytes, sound: true, trace };
-    file::snipe(data, &mut context)
+    file::accessed(data, &mut context)
 }
 
 /// Turns a file into a child of it, by one, two or four mutations. The same context gives the same child for the same
 /// engine under test.
-pub fn breed_file(file: &mut Vec<u8>, context: &mut FileContext, weights: &Weights) {
+pub fn mutate_file(file: &mut Vec<u8>, context: &mut FileContext, weights: &Weights) {
     let mut left = wanted(&mut context.entropy);
     for _ in 0..left * 8 {
         let chosen = choose(&mut context.entropy, weights, MutationChange::is_of_files);
@@ -201,7 +201,7 @@ fn choose(
 
 /// Turns a program into a child of it, by one, two or four mutations. The same context gives the same child for the
 /// same engine under test.
-pub fn breed(program: &mut Program, context: &mut MutationContext, weights: &Weights) {
+pub fn mutate_program(program: &mut Program, context: &mut MutationContext, weights: &Weights) {
     if program.operations.len() > context.most {
         operations::to_length(program, context);
         context.sound = false;

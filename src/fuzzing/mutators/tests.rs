@@ -69,7 +69,7 @@ fn mutations_change_data_and_never_take_them_for_operations() {
             longer += usize::from(new.len() > old.len());
             changed += usize::from(new.len() == old.len() && new != old);
             // These mutations add operations of random kinds, or change an opcode.
-            if matches!(mutation.name, "insert" | "tail" | "bytes" | "sniper" | "operand") {
+            if matches!(mutation.name, "insert" | "tail" | "bytes" | "accessed entry" | "operand") {
                 continue;
             }
             let mut known = [&before, &other].map(|it| it.operations.clone()).concat();
@@ -210,13 +210,13 @@ fn an_empty_file_has_children() {
             assert!(file.len() <= 9, "{}", mutation.name);
         }
     }
-    let bred = |rng_seed| {
+    let mutated = |rng_seed| {
         let (entropy, other, max_bytes) = (Entropy::new(rng_seed), &[7; 600][..], 1000);
         let (mut file, trace) = (Vec::new(), &mut || Some(whole_file()));
         let mut context = FileContext { entropy, other, max_bytes, sound: true, trace };
-        breed_file(&mut file, &mut context, &WEIGHTS);
+        mutate_file(&mut file, &mut context, &WEIGHTS);
         file
     };
-    assert!((0..50).any(|rng_seed| !bred(rng_seed).is_empty()));
-    assert!((0..50).all(|rng_seed| bred(rng_seed) == bred(rng_seed)));
+    assert!((0..50).any(|rng_seed| !mutated(rng_seed).is_empty()));
+    assert!((0..50).all(|rng_seed| mutated(rng_seed) == mutated(rng_seed)));
 }

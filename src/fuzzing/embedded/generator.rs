@@ -4,7 +4,9 @@
 use crate::base::limits::MAX_OPERATIONS;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
-use crate::fuzzing::mutators::{FileContext, MutationContext, WEIGHTS, breed, breed_file};
+use crate::fuzzing::mutators::{
+    FileContext, MutationContext, WEIGHTS, mutate_file, mutate_program,
+};
 use crate::harness::cases::target::Inputs;
 use crate::harness::cases::tracer::TraceRun;
 use crate::harness::{Harness, Walker};
@@ -16,7 +18,7 @@ use crate::programs::operand::{Base, Number, Size};
 use crate::programs::operation::OPERATION_BYTES;
 use crate::programs::prologue::{PROLOGUE_BYTES, Prologue};
 
-use super::pool::PoolEntry;
+use super::scheduler::Testcase;
 use super::subject::FuzzSettings;
 
 /// The number of operations of a generated program.
@@ -35,18 +37,18 @@ const MAX_CHOICE_BYTES: usize = 1024;
 
 /// Makes inputs, with buffers that are reused.
 #[derive(Debug, Default)]
-pub(super) struct Breeder {
+pub(super) struct InputGenerator {
     programs: [Program; 2],
     /// Builds files. A campaign with programs has none.
     builder: Option<Box<Harness>>,
 }
 
-impl Breeder {
+impl InputGenerator {
     /// Returns a child of `parent`, which may have parts of `other`. `trace` runs the parent again.
     pub(super) fn child(
         &mut self,
         settings: &FuzzSettings,
-        (parent, other): (&PoolEntry, &PoolEntry),
+        (parent, other): (&Testcase, &Testcase),
         trace: &mut TraceRun,
         rng_seed: u64,
     ) -> Vec<u8> {
@@ -59,7 +61,7 @@ impl Breeder {
                 let (limits, other) = (settings.limits, Some(&*partner));
                 let most = settings.max_operations.min(MAX_OPERATIONS);
                 let mut context = MutationContext { entropy, limits, most, other, sound, trace };
-                breed(program, &mut context, &WEIGHTS);
+                mutate_program(program, &mut context, &WEIGHTS);
                 return program.encode();
             }
             Inputs::Files => MAX_MADE_FILE_BYTES as usize,
@@ -68,7 +70,7 @@ impl Breeder {
         let mut file = parent.input.clone();
         let (other, max_bytes) = (&other.input[..], file.len().max(most_bytes));
         let mut context = FileContext { entropy, other, max_bytes, sound, trace };
-        breed_file(&mut file, &mut context, &WEIGHTS);
+        mutate_file(&mut file, &mut context, &WEIGHTS);
         file
     }
 
@@ -180,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_campaign_begins_with_files_of_several_formats() {
-        let files = Breeder::default().first(Inputs::Files, Limits::WALKED);
+        let files = InputGenerator::default().first(Inputs::Files, Limits::WALKED);
         let formats: Vec<_> = files.iter().map(|file| probe(&file.as_slice()).unwrap()).collect();
         let [ImageFormat::Qcow2, second, third] = formats[..] else { panic!("{formats:?}") };
         assert_ne!(second, third);
@@ -190,8 +192,8 @@ mod tests {
     #[test]
     fn a_campaign_of_a_writer_begins_with_an_image_of_the_engine() {
         let empty = [Program::default().encode()];
-        assert_eq!(Breeder::default().first(Inputs::Programs, Limits::WALKED), empty);
-        let programs = Breeder::default().first(Inputs::Programs, Limits::WRITTEN);
+        assert_eq!(InputGenerator::default().first(Inputs::Programs, Limits::WALKED), empty);
+        let programs = InputGenerator::default().first(Inputs::Programs, Limits::WRITTEN);
         let [first, creates] = &*programs else { panic!("{} programs", programs.len()) };
         assert_eq!([first], empty.each_ref());
         let program = Program::decode(creates);

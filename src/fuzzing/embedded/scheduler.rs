@@ -1,4 +1,4 @@
-//! The inputs that are kept: the score that a new one needs, and the choice of the next parent among them.
+//! The scheduler: the testcases that are kept, the score that a new one needs, and the choice of the next parent.
 
 use std::collections::BTreeMap;
 
@@ -21,18 +21,18 @@ const NEW_CLASS: u32 = 5;
 
 /// An input that is kept, as it is saved. A run of the input restores the fields that are not saved.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct PoolEntry {
+pub struct Testcase {
     /// The bytes of the input.
     #[serde(with = "hex::serde")]
     pub input: Vec<u8>,
     /// The run of the input found nothing. Only such inputs become parents.
     #[serde(skip)]
     pub sound: bool,
-    /// The place in the pool of the input that it was bred from.
+    /// The place in the scheduler of the testcase of which it is a mutation.
     pub parent: Option<usize>,
     /// The number of its ancestors.
     pub depth: u32,
-    /// The number of children that were bred from it.
+    /// The number of its children.
     pub picks: u32,
     /// The number of children that were kept (its fertility).
     pub kept: u32,
@@ -50,9 +50,9 @@ pub struct PoolEntry {
     pub measures: Measures,
 }
 
-impl PoolEntry {
-    /// Returns an input with these features that has no children. `parent` is the input that it was bred from, and the
-    /// place of that in the pool.
+impl Testcase {
+    /// Returns an input with these features that has no children. `parent` is the testcase of which it is a mutation,
+    /// and the place of that in the scheduler.
     pub fn new(
         input: Vec<u8>,
         parent: Option<(usize, &Self)>,
@@ -80,10 +80,10 @@ pub fn coverage_name(features: &CoverageFeatures) -> String {
     corpus::name(&bytes)
 }
 
-/// All inputs that are kept, and their coverage.
+/// All testcases that are kept, and their coverage.
 #[derive(Debug)]
-pub struct Pool {
-    entries: Vec<PoolEntry>,
+pub struct Scheduler {
+    entries: Vec<Testcase>,
     /// The place of each input that was kept, including inputs that a shorter one has replaced since.
     places: BTreeMap<Vec<u8>, usize>,
     /// The features that some kept input has.
@@ -92,16 +92,16 @@ pub struct Pool {
     counters: Vec<u32>,
 }
 
-impl Default for Pool {
+impl Default for Scheduler {
     fn default() -> Self {
         let (entries, places) = Default::default();
         Self { entries, places, features: vec![false; FEATURES], counters: vec![0; COUNTERS] }
     }
 }
 
-impl Pool {
+impl Scheduler {
     /// Returns all entries, in the order in which they were added.
-    pub fn entries(&self) -> &[PoolEntry] {
+    pub fn entries(&self) -> &[Testcase] {
         &self.entries
     }
 
@@ -128,19 +128,19 @@ impl Pool {
 
     /// Chooses the next parent and returns its place.
     pub fn choose(&self, entropy: &mut Entropy) -> usize {
-        let weight = |entry: &PoolEntry| if entry.sound { entry.weight } else { 0 };
+        let weight = |entry: &Testcase| if entry.sound { entry.weight } else { 0 };
         entropy.weighted(self.entries.iter().map(weight)).unwrap_or(0)
     }
 
     /// Adds an input.
-    pub fn add(&mut self, entry: PoolEntry) {
+    pub fn add(&mut self, entry: Testcase) {
         let place = self.entries.len();
         self.restore(entry);
         self.weigh(place);
     }
 
     /// Adds an entry that was saved, with the weight that it had then.
-    pub fn restore(&mut self, entry: PoolEntry) {
+    pub fn restore(&mut self, entry: Testcase) {
         for feature in entry.features.iter() {
             self.features[feature.index()] = true;
             self.counters[feature.counter()] += 1;
@@ -150,7 +150,7 @@ impl Pool {
     }
 
     /// Counts a child of the entry at `place`, and whether it was kept.
-    pub fn bred(&mut self, place: usize, kept: bool) {
+    pub fn record_child(&mut self, place: usize, kept: bool) {
         let entry = &mut self.entries[place];
         entry.picks = entry.picks.saturating_add(1);
         if kept {
@@ -200,20 +200,20 @@ mod tests {
     use crate::disk::observer::{Event, Observer, Rare, State};
     use crate::fuzzing::feedback::Recorder;
 
-    fn entry(rare: &[Rare]) -> PoolEntry {
+    fn entry(rare: &[Rare]) -> Testcase {
         let recorder = Recorder::new();
         rare.iter().for_each(|rare| recorder.rare(*rare));
         let features = CoverageFeatures::of(&recorder);
-        PoolEntry::new(vec![0; 100], None, (features, Measures::default()))
+        Testcase::new(vec![0; 100], None, (features, Measures::default()))
     }
 
-    fn pool() -> Pool {
-        let mut pool = Pool::default();
+    fn scheduler() -> Scheduler {
+        let mut scheduler = Scheduler::default();
         for rare in [&[Rare::NoHole][..], &[Rare::NoHole], &[Rare::NoHole, Rare::LongTable]] {
-            pool.add(entry(rare));
+            scheduler.add(entry(rare));
         }
-        (0..3).for_each(|place| pool.bred(place, false));
-        pool
+        (0..3).for_each(|place| scheduler.record_child(place, false));
+        scheduler
     }
 
     #[test]
@@ -224,36 +224,36 @@ mod tests {
             events.iter().for_each(|event| recorder.event(State::Build, *event));
             CoverageFeatures::of(&recorder)
         };
-        let mut pool = Pool::default();
+        let mut scheduler = Scheduler::default();
         let (normal, compressed) = (Event::Normal, Event::Compressed);
         for events in [&[normal][..], &[normal, compressed], &[normal, normal, normal, normal]] {
-            assert!(pool.is_interesting(&features(events)), "{events:?}");
-            pool.add(PoolEntry::new(Vec::new(), None, (features(events), Measures::default())));
-            assert!(!pool.is_interesting(&features(events)), "{events:?}");
+            assert!(scheduler.is_interesting(&features(events)), "{events:?}");
+            scheduler.add(Testcase::new(Vec::new(), None, (features(events), Measures::default())));
+            assert!(!scheduler.is_interesting(&features(events)), "{events:?}");
         }
         // One known edge with a higher count is not enough, and two are.
         let mut often = vec![normal; 9];
-        assert!(!pool.is_interesting(&features(&often)));
+        assert!(!scheduler.is_interesting(&features(&often)));
         often.extend([compressed, normal, compressed]);
-        pool.add(PoolEntry::new(
+        scheduler.add(Testcase::new(
             Vec::new(),
             None,
             (features(&[compressed, normal]), Measures::default()),
         ));
-        assert!(pool.is_interesting(&features(&often)));
-        assert_eq!(pool.counters().count(), 5);
+        assert!(scheduler.is_interesting(&features(&often)));
+        assert_eq!(scheduler.counters().count(), 5);
     }
 
     #[test]
     fn rare_fertile_deep_complex_short_and_easy_inputs_weigh_more() {
-        let mut pool = pool();
-        assert_eq!(pool.entries[0].weight, pool.entries[1].weight);
-        assert!(pool.entries[2].weight > pool.entries[0].weight);
-        let mut weigh = |change: fn(&mut PoolEntry)| {
-            pool.entries[0] = entry(&[Rare::NoHole]);
-            change(&mut pool.entries[0]);
-            pool.weigh(0);
-            pool.entries[0].weight
+        let mut scheduler = scheduler();
+        assert_eq!(scheduler.entries[0].weight, scheduler.entries[1].weight);
+        assert!(scheduler.entries[2].weight > scheduler.entries[0].weight);
+        let mut weigh = |change: fn(&mut Testcase)| {
+            scheduler.entries[0] = entry(&[Rare::NoHole]);
+            change(&mut scheduler.entries[0]);
+            scheduler.weigh(0);
+            scheduler.entries[0].weight
         };
         let unchanged = weigh(|_| ());
         assert!(weigh(|entry| entry.kept = 1) > unchanged);
@@ -264,20 +264,20 @@ mod tests {
         assert!(weigh(|entry| entry.measures.work = EASY) <= unchanged.div_ceil(2) + 1);
         assert!(weigh(|entry| entry.measures.work = u64::MAX) > unchanged / 20);
         weigh(|_| ());
-        (0..1000).for_each(|_| pool.bred(0, false));
-        assert!(pool.entries[0].weight < unchanged / 8);
-        pool.bred(0, true);
-        assert!(pool.entries[0].weight > unchanged);
+        (0..1000).for_each(|_| scheduler.record_child(0, false));
+        assert!(scheduler.entries[0].weight < unchanged / 8);
+        scheduler.record_child(0, true);
+        assert!(scheduler.entries[0].weight > unchanged);
     }
 
     #[test]
     fn parents_are_chosen_by_weight() {
-        let pool = pool();
+        let scheduler = scheduler();
         let mut entropy = Entropy::new(1);
         let mut chosen = [0u64; 3];
-        (0..30_000).for_each(|_| chosen[pool.choose(&mut entropy)] += 1);
-        let total: u64 = pool.entries.iter().map(|entry| entry.weight).sum();
-        for (entry, chosen) in pool.entries.iter().zip(chosen) {
+        (0..30_000).for_each(|_| chosen[scheduler.choose(&mut entropy)] += 1);
+        let total: u64 = scheduler.entries.iter().map(|entry| entry.weight).sum();
+        for (entry, chosen) in scheduler.entries.iter().zip(chosen) {
             let expected = 30_000 * entry.weight / total;
             assert!(chosen.abs_diff(expected) < expected / 10 + 50, "{chosen} {expected}");
         }
