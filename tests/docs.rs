@@ -102,6 +102,18 @@ fn files_that_are_named_exist() {
 }
 
 #[test]
+fn the_first_page_is_short_and_the_pages_are_few() {
+    let lines = |name: &str| text_of(name).lines().count();
+    assert!(
+        lines("README.md") <= 130,
+        "README.md: {} lines, expected up to 130",
+        lines("README.md")
+    );
+    let pages = documents().into_iter().filter(|path| path.parent().unwrap().ends_with("docs"));
+    assert!(pages.count() <= 9, "more than nine pages in docs/: each has one kind of reader");
+}
+
+#[test]
 fn the_two_commands_are_those_of_ci() {
     let readme = text_of("README.md");
     let section = readme.split("\n## Set-up\n").nth(1).unwrap();
