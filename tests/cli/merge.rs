@@ -313,6 +313,6 @@ fn every_command_works() {
         assert!(verbs.iter().any(|it| it == verb), "{verb} is not among {verbs:?}");
     }
     assert!(dir.join("home/campaign/state/map_extents").exists());
-    assert!(dir.join("distilled/zero_kinds").exists());
+    assert!(dir.join("merged/zero_kinds").exists());
     assert!(dir.join("days/2026-11-22/chain_raw").exists());
 }
