@@ -91,9 +91,9 @@ enum What {
     /// An input with a name of 40 hexadecimal digits, the hash of its content, is a find of a fuzzer. All other inputs
     /// are seeds, which are always copied. The command removes and replaces no file in any of the folders. If the name
     /// of a seed is taken by a file with other content, the copy is named by its content. Finds that show a violation
-    /// are not copied, because libFuzzer does not start with them. Hidden files are ignored. Each file is written as a whole or
-    /// not at all; after a kill, the same command completes the work. Campaigns may run in all of these folders at
-    /// the same time.
+    /// are not copied, because libFuzzer does not start with them. Hidden files are ignored. Each file is written as a
+    /// whole or not at all; after a kill, the same command completes the work. Campaigns may run in all of these
+    /// folders at the same time.
     Merge {
         /// Read the inputs of these folders
         #[arg(required = true, value_name = "DIR")]
