@@ -81,7 +81,8 @@ impl Violation {
 
     /// Names the first guest byte about which the answers disagree, here and at the start of the detail.
     pub(crate) fn at(mut self: Box<Self>, guest: GuestOffset) -> Box<Self> {
-        self.detail.insert_str(0, &format!("guest offset {guest}: "));
+        let separator = if self.detail.contains('\n') { ":\n" } else { ": " };
+        self.detail.insert_str(0, &format!("guest offset {guest}{separator}"));
         self.guest = Some(guest);
         self
     }
