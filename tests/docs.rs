@@ -65,7 +65,7 @@ fn documents() -> Vec<PathBuf> {
     let docs = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
     // The folder of results is excluded: its pages name the files that existed when they were measured.
     let docs = docs.filter(|path| path.is_file());
-    let top = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
+    let top = ["README.md", "BUGS.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
         .map(|name| root().join(name));
     docs.chain(top).collect()
 }
@@ -153,6 +153,18 @@ fn the_walk_through_shows_a_seed() {
     let shown = shown.filter(|line| all.contains(line.split_whitespace().next().unwrap_or("")));
     let documented = readme.split(": found after ").nth(1).unwrap().split(' ').next().unwrap();
     assert_eq!(shown.count().to_string(), documented);
+}
+
+/// README quotes the totals of BUGS.md, which are bold there.
+#[test]
+fn readme_quotes_the_totals_of_bugs() {
+    let [readme, bugs] = ["README.md", "BUGS.md"]
+        .map(|page| text_of(page).split_whitespace().collect::<Vec<_>>().join(" "));
+    let totals = bugs.split("**").skip(1).step_by(2).take(4).collect::<Vec<_>>();
+    assert!(totals[0].contains(" bugs in ") && totals[3].contains(" QEMU "), "{totals:?}");
+    for total in totals.iter().filter(|_| readme.contains("](BUGS.md")) {
+        assert!(readme.contains(total), "README.md: expected '{total}', as in BUGS.md");
+    }
 }
 
 #[test]
