@@ -34,6 +34,7 @@ pub struct Arguments {
 /// Compares the pages, writes them, or shows a finding.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let all = load()?;
+    let rules: Rules = toml::from_str(&read(RULES)?).context(RULES)?;
     if let Some(name) = &arguments.finding {
         let found = all.iter().find_map(|it| {
             let finding = name.strip_prefix(&it.name)?.strip_prefix('/')?;
@@ -42,9 +43,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let (of, finding) = found.with_context(|| {
             format!("found '{name}', expected NAME/FINDING of a file {FOLDER}/NAME.toml")
         })?;
-        return show(of, finding);
+        return show(of, finding, &rules);
     }
-    let rules: Rules = toml::from_str(&read(RULES)?).context(RULES)?;
     check(&all, &rules)?;
     let causes = Causes::new(&all, &rules.rules);
     println!("{}", causes.figures());
@@ -104,7 +104,7 @@ fn check(all: &[Findings], rules: &Rules) -> Result<()> {
 
 /// Builds the command of an implementation, and prints the answers of the implementation and of qemu-img about the
 /// image of a program.
-fn show(of: &Findings, finding: &Finding) -> Result<()> {
+fn show(of: &Findings, finding: &Finding, rules: &Rules) -> Result<()> {
     let is_behind_protocol = of.implementation.is_behind_protocol;
     if is_behind_protocol {
         other_languages::install(&of.name)?;
@@ -122,13 +122,16 @@ fn show(of: &Findings, finding: &Finding) -> Result<()> {
         engine.arg("--engine-command").arg(format!("'{}' {}", path.display(), of.name));
     }
     let tested = &of.implementation;
-    println!("{} {}: {}\n{}", tested.title, tested.version, finding.shown(), finding.program);
+    println!("{} {}: {}", tested.title, tested.version, finding.shown());
+    let rule = rules.rules.iter().find(|it| Some(&*it.name) == finding.rule());
+    let reason = finding.reason.as_ref().or(rule.map(|it| &it.reason));
+    println!("{}\n", reason.map_or("", |it| it));
     quiet(command(engine.get_program()).arg("asm").arg(&text).arg("-o").arg(&input))?;
     engine.args(["replay", "--target", finding.target()]).arg(&input);
     engine.arg("--dump-image").arg(&image).status()?;
-    for verb in ["check", "map"] {
+    for verb in ["check", "map --output=json"] {
         println!("\nqemu-img {verb}:");
-        command("qemu-img").arg(verb).arg(&image).status()?;
+        command("qemu-img").args(verb.split(' ')).arg(&image).status()?;
     }
     Ok(())
 }
