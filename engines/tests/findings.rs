@@ -117,7 +117,9 @@ fn assert_shown(are_behind_protocol: bool) {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// A debug build names other functions for panics, and its checks find other panics first.
 #[test]
+#[cfg_attr(debug_assertions, ignore = "the findings are those of release builds: --profile ci")]
 fn each_program_shows_its_finding() {
     assert_shown(false);
 }
