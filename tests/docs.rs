@@ -65,7 +65,7 @@ fn documents() -> Vec<PathBuf> {
     let docs = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
     // The folder of results is excluded: its pages name the files that existed when they were measured.
     let docs = docs.filter(|path| path.is_file());
-    let top = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
+    let top = ["README.md", "BUGS.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
         .map(|name| root().join(name));
     docs.chain(top).collect()
 }
@@ -157,6 +157,18 @@ fn the_page_about_crashes_shows_a_seed() {
     let (_, shown) = place.split_once("/map_extents/crash-").unwrap();
     let seed = fs::read(root().join("corpus/map_extents/data_file_raw")).unwrap();
     assert_eq!(shown.lines().next().unwrap(), qcowfuzz::fuzzing::corpus::name(&seed));
+}
+
+/// README quotes the totals of BUGS.md, which are bold there.
+#[test]
+fn readme_quotes_the_totals_of_bugs() {
+    let [readme, bugs] = ["README.md", "BUGS.md"]
+        .map(|page| text_of(page).split_whitespace().collect::<Vec<_>>().join(" "));
+    let totals = bugs.split("**").skip(1).step_by(2).take(4).collect::<Vec<_>>();
+    assert!(totals[0].contains(" bugs in ") && totals[3].contains(" QEMU "), "{totals:?}");
+    for total in totals.iter().filter(|_| readme.contains("](BUGS.md")) {
+        assert!(readme.contains(total), "README.md: expected '{total}', as in BUGS.md");
+    }
 }
 
 #[test]

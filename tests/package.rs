@@ -6,7 +6,8 @@ use std::path::Component;
 use test_support::prelude::*;
 
 /// The files beside `src/` and `docs/`. Cargo adds the last three itself.
-const SINGLE: [&str; 11] = [
+const SINGLE: [&str; 12] = [
+    "BUGS.md",
     "CHANGELOG.md",
     "Cargo.lock",
     "Cargo.toml",

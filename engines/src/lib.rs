@@ -1,5 +1,5 @@
 //! Public crates as engines, a file for each. Each crate has a command in `bin/`: that of qcowfuzz, with the crate
-//! under test. Its known findings are in `known/`.
+//! under test. Its known findings are in `findings/`.
 //!
 //! ```text
 //! cargo run --release --manifest-path engines/Cargo.toml --bin imago -- fuzz --seconds 60 --dir imago

@@ -18,7 +18,7 @@ impl Engine for Qcow2Core {
     describe!(
         "qcow2_core",
         refuses: [Clusters2M, ExtendedL2, Zstd, Qcow2Backing, RawBacking, DataFile, LargeL1],
-        size: Near, known: include_str!("../known/qcow2_core.toml"));
+        size: Near, known: include_str!("../findings/qcow2_core.toml"));
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         let opened = Qcow2Reader::from_reader(ChainStream::new(chain.image()));

@@ -26,12 +26,12 @@ impl Engine for Qcow2Rs {
     // across clusters. It refuses every bit of the incompatible features, and opens every backing file as qcow2. Its
     // caches are maps whose order is random, and so is the order in which it writes the tables. It changes tables and
     // clusters that a snapshot shares, aborts where it should copy them, and mixes up neighbours of refcounts of 2 and
-    // 4 bits. See docs/findings.md.
+    // 4 bits. See BUGS.md.
     describe!(
         "qcow2_rs",
         no: [Clusters512, Clusters1K, Clusters2K, OddBackingSize],
         refuses: [ExtendedL2, Zstd, DataFile, Dirty, Corrupt, RawBacking],
-        size: Near, known: include_str!("../known/qcow2_rs.toml"), writes: Parts,
+        size: Near, known: include_str!("../findings/qcow2_rs.toml"), writes: Parts,
         no_writes: [Snapshots, Refcounts2, Refcounts4]);
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {

@@ -17,7 +17,7 @@ struct RustImgQcow2Disk(Qcow2Reader);
 impl Engine for RustImgQcow2 {
     // The crate documents the first two. It opens every backing file as qcow2.
     describe!("rust_img_qcow2", no: [OddBackingSize], refuses: [ExtendedL2, DataFile, RawBacking],
-        size: Near, known: include_str!("../known/rust_img_qcow2.toml"));
+        size: Near, known: include_str!("../findings/rust_img_qcow2.toml"));
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         let image = match chain.layers().len() {

@@ -22,7 +22,7 @@ impl Engine for VhdCore {
         "vhd_core",
         yes: [Vpc],
         no: [Qcow2],
-        size: Near, known: include_str!("../known/vhd_core.toml"));
+        size: Near, known: include_str!("../findings/vhd_core.toml"));
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         if chain.image().length_bytes() > MAX_FILE_BYTES {

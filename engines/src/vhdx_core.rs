@@ -15,7 +15,7 @@ struct VhdxCoreDisk(VhdxReader);
 
 impl Engine for VhdxCore {
     describe!("vhdx_core", yes: [Vhdx], no: [Qcow2],
-        known: include_str!("../known/vhdx_core.toml"));
+        known: include_str!("../findings/vhdx_core.toml"));
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         let opened = VhdxReader::open_reader(Box::new(ChainStream::new(chain.image())));

@@ -19,7 +19,7 @@ impl Engine for VmdkCore {
         "vmdk_core",
         yes: [Vmdk],
         no: [Qcow2, Clusters512, Clusters1K, Clusters2K],
-        known: include_str!("../known/vmdk_core.toml"));
+        known: include_str!("../findings/vmdk_core.toml"));
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         let opened = VmdkReader::open(ChainStream::new(chain.image()));

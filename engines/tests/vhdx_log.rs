@@ -1,5 +1,5 @@
 //! The bugs of vhdx-core in the replay of a log. No program builds a log that must be replayed, because QEMU opens such
-//! an image for writing only. `docs/findings.md` says what QEMU makes of these two images.
+//! an image for writing only. `findings/vhdx_core.toml` says what QEMU makes of these two images.
 
 use qcowfuzz::harness::{Harness, Walker};
 use qcowfuzz::internal::images::files::Images;

@@ -127,7 +127,7 @@ fn qemu_finds_no_fault_in_images_of_imago() {
 #[test]
 fn qemu_finds_no_fault_in_images_of_qcow2_rs() {
     let Some(()) = qemu::tools() else { return };
-    // A write to a compressed cluster can end the process: `qcow2_rs/compressed_write_aborts` in docs/findings.md.
+    // A write to a compressed cluster can end the process: `qcow2_rs/compressed_write_aborts` in `findings/`.
     let ends_process = FeatureSet::of(&[Feature::Compressed]);
     let implementation = Implementation::from(Qcow2Rs).without(ends_process);
     // A long run of clusters in use fills a slice of refcounts, after which a write may never end:

@@ -7,6 +7,7 @@ mod against;
 mod bugs;
 mod checks;
 mod coverage;
+mod findings;
 mod measured;
 mod mutants;
 mod oss_fuzz;
@@ -74,6 +75,7 @@ enum Verb {
     Survivor,
     /// Build the fuzz targets as OSS-Fuzz does, and check them as its runner does
     OssFuzz(oss_fuzz::Arguments),
+    Findings(findings::Arguments),
     OtherLanguages(other_languages::Arguments),
 
     /// Measure how soon the loops and the differential campaign find planted bugs
@@ -114,6 +116,7 @@ fn run(verb: Verb) -> Result<()> {
         Verb::SharedCorpus => checks::shared_corpus::check(),
         Verb::Survivor => checks::planted_runs::survivor(),
         Verb::OssFuzz(arguments) => oss_fuzz::check(&arguments),
+        Verb::Findings(arguments) => findings::run(&arguments),
         Verb::OtherLanguages(arguments) => other_languages::fuzz(&arguments),
 
         Verb::Bugs(options) => bugs::measure(&options),

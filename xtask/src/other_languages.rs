@@ -1,4 +1,4 @@
-//! Implementations behind the line protocol of `docs/engines.md`, and their rows of `docs/findings.md`.
+//! Implementations behind the line protocol of `docs/engines.md`, and their programs in `engines/findings/`.
 
 use anyhow::{Result, ensure};
 use clap::builder::PossibleValuesParser;
@@ -14,13 +14,13 @@ const ALL: [(&str, [&str; 2]); 4] = [
     ("seven_zip", ["60", "200"]),
     ("qcow", ["5", "20"]),
 ];
-/// A hang costs ten seconds of CPU time, and half of the extended L2 images hang. A row of docs/findings.md shows one.
+/// A hang costs ten seconds of CPU time, and half of the extended L2 images hang. A program of engines/findings/ shows one.
 const NO_HANGS: (&str, &str) = ("dissect_hypervisor", " 'no extended L2 entries'");
 
 /// Fuzz implementations behind the line protocol, and fail if one shows a new finding
 ///
 /// Installs them for engines/other/engine: packages of PyPI go to target/other-languages, 7-Zip and cmake come from
-/// Debian. Then each runs generated programs and the loop. A finding is new if engines/other/known/NAME.toml lacks it.
+/// Debian. Then each runs generated programs and the loop. A finding is new if engines/findings/NAME.toml lacks it.
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Some of them [default: all]
@@ -29,7 +29,7 @@ pub struct Arguments {
     /// Only install
     #[arg(long)]
     install: bool,
-    /// Run their rows of docs/findings.md instead, in about three minutes, and fail if one shows nothing
+    /// Run their programs of engines/findings/ instead, in about three minutes, and fail if one shows nothing
     #[arg(long, conflicts_with_all = ["install", "names"])]
     rows: bool,
 }
@@ -59,7 +59,7 @@ pub fn fuzz(arguments: &Arguments) -> Result<()> {
             println!("\n-- {name} {} --runs {runs}", option.unwrap_or_default());
             let mut fuzz = attached(target_folder("").join("debug/qcowfuzz"));
             fuzz.args(["--engine-command", &engine, "--known"]);
-            fuzz.arg(root().join(format!("engines/other/known/{name}.toml")));
+            fuzz.arg(root().join(format!("engines/findings/{name}.toml")));
             fuzz.args(["fuzz", "--jobs", "1", "--runs", runs]).args(option).arg("--dir");
             fuzz.arg(campaigns.path().join(format!("{name}{}", option.unwrap_or_default())));
             found.extend(finds(&mut fuzz)?.then_some(name));
@@ -70,7 +70,7 @@ pub fn fuzz(arguments: &Arguments) -> Result<()> {
 }
 
 /// Installs an implementation, unless it is installed.
-fn install(name: &str) -> Result<()> {
+pub fn install(name: &str) -> Result<()> {
     match name {
         "qcow" => {
             run(command(".ci/install-tools").arg("cmake"))?;

@@ -5,7 +5,7 @@ use qcowfuzz::harness::{Implementation, KnownFindings};
 
 /// QEMU with its known findings.
 fn qemu() -> Implementation {
-    let known = KnownFindings::parse(include_str!("../../known/qemu.toml"));
+    let known = KnownFindings::parse(include_str!("../../findings/qemu.toml"));
     Implementation::from(QemuEngine::default())
         .knowing(known.unwrap_or_else(|error| panic!("known findings: {error}")))
 }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
@@ -46,23 +47,64 @@ pub struct KnownFindings(Arc<[KnownFinding]>);
 const EXPECTED_TABLES: &str =
     "expected [[finding]] with fingerprint and reason, and optionally link and recipes";
 
-/// A file of known findings.
+/// A file of known findings. A file that describes the bugs of an implementation, such as those in `engines/findings/`, is
+/// one, too. It has more tables and fields, on which no known finding depends.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "the pages about bugs show the other tables")]
 struct KnownFile {
     #[serde(default)]
     finding: Vec<ListedFinding>,
+    /// Findings that are no bugs.
+    #[serde(default)]
+    set_aside: Vec<ListedFinding>,
+    implementation: Option<IgnoredAny>,
+    elsewhere: Option<IgnoredAny>,
 }
 
 /// A finding of the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "the pages about bugs show the fields behind the name")]
 struct ListedFinding {
     fingerprint: Spanned<String>,
-    reason: Spanned<String>,
+    reason: Option<Spanned<String>>,
     link: Option<String>,
     #[serde(default)]
     recipes: Vec<Vec<String>>,
+    /// The name of the finding. A finding with a name needs no reason, and several of them may have one fingerprint.
+    name: Option<String>,
+    shows: Option<IgnoredAny>,
+    severity: Option<IgnoredAny>,
+    feature: Option<IgnoredAny>,
+    same_cause_as: Option<IgnoredAny>,
+    made_by_qemu: Option<IgnoredAny>,
+    makers: Option<IgnoredAny>,
+    qemu: Option<IgnoredAny>,
+    target: Option<IgnoredAny>,
+    program: Option<IgnoredAny>,
+}
+
+impl ListedFinding {
+    /// Returns the known finding, or the place of a fault and its text.
+    fn into_known(self) -> Result<KnownFinding, (Range<usize>, String)> {
+        let (at, fingerprint) = (self.fingerprint.span(), self.fingerprint.into_inner());
+        if fingerprint.lines().count() != 1 || !fingerprint.contains(": ") {
+            let expected = "expected one line, such as 'model: kind, normal → zero-plain'";
+            return Err((at, format!("found the fingerprint '{fingerprint}', {expected}")));
+        }
+        let expected = "expected why the finding is a bug, or why it is set aside";
+        let reason = match (self.name, self.reason) {
+            (_, Some(reason)) if reason.get_ref().trim().is_empty() => {
+                return Err((reason.span(), format!("found no reason, {expected}")));
+            }
+            (None, None) => return Err((at, format!("missing field `reason`, {expected}"))),
+            (None, Some(reason)) => reason.into_inner(),
+            (Some(name), None) => name,
+            (Some(name), Some(reason)) => format!("{name}: {}", reason.get_ref()),
+        };
+        Ok(KnownFinding { fingerprint, reason, link: self.link, recipes: self.recipes })
+    }
 }
 
 impl KnownFindings {
@@ -98,27 +140,24 @@ impl KnownFindings {
             error_at(error.span().unwrap_or(0..0), format!("{what}; {EXPECTED_TABLES}"))
         })?;
         let mut findings: Vec<KnownFinding> = Vec::new();
-        for ListedFinding { fingerprint, reason, link, recipes } in file.finding {
-            let (spans, fingerprint) =
-                ([fingerprint.span(), reason.span()], fingerprint.into_inner());
-            let [at, reason_at] = spans;
-            if fingerprint.lines().count() != 1 || !fingerprint.contains(": ") {
-                let expected = "expected one line, such as 'model: kind, normal → zero-plain'";
-                return Err(error_at(
-                    at,
-                    format!("found the fingerprint '{fingerprint}', {expected}"),
-                ));
+        for listed in file.finding.into_iter().chain(file.set_aside) {
+            let fingerprint_at = listed.fingerprint.span();
+            let is_named = listed.name.is_some();
+            let finding = listed.into_known().map_err(|(at, what)| error_at(at, what))?;
+            let same = findings.iter_mut().find(|it| it.fingerprint == finding.fingerprint);
+            match same {
+                Some(same) if is_named => {
+                    same.reason = format!("{}; {}", same.reason, finding.reason)
+                }
+                Some(_) => {
+                    let found = format!("found '{}' again", finding.fingerprint);
+                    return Err(error_at(
+                        fingerprint_at,
+                        format!("{found}, expected each fingerprint once"),
+                    ));
+                }
+                None => findings.push(finding),
             }
-            if findings.iter().any(|finding| finding.fingerprint == fingerprint) {
-                let expected = "expected each fingerprint once";
-                return Err(error_at(at, format!("found '{fingerprint}' again, {expected}")));
-            }
-            let reason = reason.into_inner();
-            if reason.trim().is_empty() {
-                let expected = "expected why the finding is a bug, or why it is set aside";
-                return Err(error_at(reason_at, format!("found no reason, {expected}")));
-            }
-            findings.push(KnownFinding { fingerprint, reason, link, recipes });
         }
         Ok(Self::new(findings))
     }
@@ -220,7 +259,6 @@ mod tests {
         for (text, line, what) in [
             ("[[findings]]\n".to_string(), 1, "unknown field `findings`"),
             (ONE.replace("reason", "reasons"), 4, "unknown field `reasons`"),
-            (ONE.replace("reason = \"A bug.\"", ""), 2, "missing field `reason`"),
             (ONE.replace("\"A bug.\"", "A bug."), 4, "string values must be quoted"),
             (ONE.replace("[[finding]]", "[finding]"), 2, "invalid type: map, expected a sequence"),
         ] {
@@ -229,12 +267,31 @@ mod tests {
             assert!(error.starts_with(&start) && error.contains(what), "{error}");
             assert!(error.ends_with(EXPECTED_TABLES) && error.lines().count() == 1, "{error}");
         }
+        let no_reason = error_of(&ONE.replace("reason = \"A bug.\"", ""));
+        assert!(
+            no_reason.starts_with("line 3: missing field `reason`, expected why"),
+            "{no_reason}"
+        );
         let twice = format!("{ONE}{ONE}");
         let found = "line 7: found 'data: range, a → b' again, expected each fingerprint once";
         assert_eq!(error_of(&twice), found);
         assert!(error_of(&ONE.replace("A bug.", " ")).starts_with("line 4: found no reason"));
         let no_fingerprint = ONE.replace("data: range, a → b", "data");
         assert!(error_of(&no_fingerprint).starts_with("line 3: found the fingerprint 'data'"));
+    }
+
+    #[test]
+    fn a_file_of_bugs_is_a_list() {
+        let named =
+            format!("{ONE}name = \"lost\"\nseverity = \"wrong data\"\nprogram = \"image\"\n");
+        let again = named.replace("lost", "lost_again").replace("reason = \"A bug.\"\n", "");
+        let aside = ONE.replace("finding", "set_aside").replace("a → b", "*");
+        let text = format!("[implementation]\ntitle = \"a\"\n{named}{again}{aside}");
+        let known = KnownFindings::parse(&text).unwrap();
+        let listed: Vec<_> = known.iter().map(|it| (&*it.fingerprint, &*it.reason)).collect();
+        let [bug, aside] =
+            [("data: range, a → b", "lost: A bug.; lost_again"), ("data: range, *", "A bug.")];
+        assert_eq!(listed, [bug, aside]);
     }
 
     #[test]

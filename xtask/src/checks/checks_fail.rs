@@ -1,5 +1,5 @@
-//! Proves that the checks of workflows, dependencies and the minimum Rust version can fail. `tests/package.rs` does the
-//! same for the package.
+//! Proves that the checks of workflows, dependencies, the minimum Rust version and findings can fail.
+//! `tests/package.rs` does the same for the package.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -42,6 +42,10 @@ const FAULTS: &[Fault] = &[
     Fault("deny.toml", "\"syn@2\"", "\"syn@1\"", "xtask check-dependencies", "unmatched-skip"),
     Fault("deny.toml", "\nunknown-registry", "\nallow-registry = []\nunknown-registry", "xtask check-dependencies",
         "source-not-allowed"),
+    Fault("engines/findings/fstool.toml", "severity = \"wrong data\"", "severity = \"low\"", "xtask findings",
+        "BUGS.md is out of date"),
+    Fault("engines/findings/qemu.toml", "same_cause_as = \"killed_in_apply\"", "same_cause_as = \"none\"", "xtask findings",
+        "qemu/power_cut_in_apply: same_cause_as names no finding"),
 ];
 
 /// Plants a fault for each check in a copy of the tree. The check must fail and name the fault.
