@@ -82,6 +82,7 @@ fn check(arguments: &Arguments) -> ExitResult {
 /// Opens an image whose format has no check, and says so.
 fn without_check(file: &ImageFile, image: &Path) -> ExitResult {
     Disk::open_alone(file.format, &file.storage).map_err(|error| CommandError::at(image, error))?;
+    file.warn_of_parent(image);
     let (path, name) = (image.display(), file.format.name());
     complain(&format!("{path}: the format {name} has no checks (-f names another)"));
     Ok(Exit::Check(NO_CHECKS))

@@ -74,7 +74,9 @@ pub fn record_of_file(
 ) -> Result<InfoRecord, CommandError> {
     let file = ImageFile::open(path, format, no_follow)?;
     let record = record_of(path, file.format, &file.layer());
-    record.map_err(|error| malformed(path, &file.storage, &error))
+    let record = record.map_err(|error| malformed(path, &file.storage, &error))?;
+    file.warn_of_parent(path);
+    Ok(record)
 }
 
 /// Returns the record of the image in `layer`, which is of `format`, and has the files of its extents. `path` is only

@@ -15,9 +15,8 @@ use crate::disk::image_format::ImageFormat;
 use crate::disk::limits::MAX_FILE_LAYERS;
 use crate::disk::storage::{FileId, FileStorage, Layer};
 use crate::formats::error::MapError;
-use crate::formats::probe;
 use crate::formats::qcow2::head::{Field, Head};
-use crate::formats::{Identity, ImageLayout};
+use crate::formats::{Identity, ImageLayout, has_unread_parent, probe};
 use crate::walkers::disk::Disk;
 
 /// The files of a chain of images, the top image first.
@@ -129,6 +128,15 @@ impl FileChain {
         let extent = extent.and_then(|index| layer.extents.paths.get(index));
         let data_file = layer.data_file.as_ref().map(|file| &file.path);
         Some(extent.or(data_file).unwrap_or(&layer.path))
+    }
+
+    /// Returns the paths of the images that have a parent which is not read ([`has_unread_parent`]).
+    pub fn unread_parents(&self) -> impl Iterator<Item = &Path> {
+        let has_one = |layer: &&FileLayer| {
+            // An image that cannot be read is reported elsewhere.
+            has_unread_parent(layer.format, &layer.image).unwrap_or(false)
+        };
+        self.layers.iter().filter(has_one).map(|layer| layer.path.as_path())
     }
 
     /// Returns the path of the image of the layer at `depth`.
