@@ -35,7 +35,7 @@ is right, and a zero flag in a version 2 image. It prints each finding as a line
 
 Example: qcowfuzz check --output json disk.qcow2")]
 pub struct Arguments {
-    /// The image file
+    /// The image: a file or a block device
     image: PathBuf,
     /// The format of the image, by its name in qemu-img, such as qcow2 or raw [default: by its first bytes, as in
     /// qemu-img]

@@ -53,11 +53,12 @@ pub struct ImageFile {
 }
 
 impl ImageFile {
-    /// Opens the file of the image at `path`, and the files of its extents, which few formats have. It opens no
-    /// other file that the image names. `format` is the value of `-f`; `no_follow` refuses an image with such files.
+    /// Opens the file or the block device of the image at `path`, and the files of its extents, which few formats
+    /// have. It opens no other file that the image names. `format` is the value of `-f`; `no_follow` refuses an image
+    /// with such files.
     pub fn open(path: &Path, format: Option<&str>, no_follow: bool) -> Result<Self, CommandError> {
         let format = named_format(path, format)?;
-        let storage = FileStorage::open(path)?;
+        let storage = FileStorage::open_with_devices(path)?;
         let refused = |error| CommandError::at(path, error);
         let format = format_of(path, &storage, format).map_err(refused)?;
         let mut extents = ExtentFiles::default();
@@ -132,10 +133,12 @@ pub fn at_layer(chain: &FileChain, path: &Path, error: &MapError) -> CommandErro
 /// Returns the failure of opening the chain of the image at `path`.
 fn not_opened(path: &Path, error: ChainError) -> CommandError {
     match error {
-        ChainError::Image { path: of, error } if of == path => match FileStorage::open(path) {
-            Ok(storage) => malformed(path, &storage, &error),
-            Err(error) => error.into(),
-        },
+        ChainError::Image { path: of, error } if of == path => {
+            match FileStorage::open_with_devices(path) {
+                Ok(storage) => malformed(path, &storage, &error),
+                Err(error) => error.into(),
+            }
+        }
         ChainError::File(error) => error.into(),
         error => CommandError::Message(error.to_string()),
     }

@@ -27,8 +27,8 @@ pub struct FileChain {
 }
 
 impl FileChain {
-    /// Opens the image at `path`, and all files that it and the images below it name. If `format` is `None`, the
-    /// format of the image is probed.
+    /// Opens the image at `path`, which may be a block device, and all files that it and the images below it name. If
+    /// `format` is `None`, the format of the image is probed.
     ///
     /// # Errors
     /// A file cannot be opened, an image is malformed, a name is refused, the chain has a loop, or it has more than
@@ -60,10 +60,10 @@ impl FileChain {
         seen: &mut Vec<FileId>,
     ) -> Result<(FileLayer, Option<BackingReference>), ChainError> {
         let above = self.layers.last().map(|layer| layer.path.clone());
-        let image = FileStorage::open(&below.path).map_err(|error| match &above {
-            None => ChainError::File(error),
-            Some(path) => ChainError::Named { path: path.clone(), what: BACKING_FILE, error },
-        })?;
+        let image = match &above {
+            None => FileStorage::open_with_devices(&below.path)?,
+            Some(path) => open_named(path, BACKING_FILE, &below.path)?,
+        };
         let (id, name) = (image.id(), below.name.clone());
         let (layer, named) = FileLayer::open(below, image, Follow::All)?;
         // An image without a backing file ends the chain, so it cannot be part of a loop.
@@ -92,7 +92,7 @@ impl FileChain {
     /// # Errors
     /// The file cannot be opened, or the image is malformed.
     pub fn alone(path: &Path, format: Option<ImageFormat>) -> Result<Self, ChainError> {
-        let image = FileStorage::open(path)?;
+        let image = FileStorage::open_with_devices(path)?;
         let top = BackingReference { path: path.to_path_buf(), name: String::new(), format };
         let (layer, _) = FileLayer::open(top, image, Follow::Nothing)?;
         Ok(Self { layers: vec![layer], follow: Follow::Nothing })
