@@ -14,7 +14,7 @@ use test_support::prelude::*;
 
 use qcowfuzz::disk::error::StorageError;
 use qcowfuzz::formats::qcow2::constants::MAX_L1_ENTRIES;
-use qcowfuzz::walkers::{lookup, map_extents, read};
+use qcowfuzz::walkers::{CheckBounds, MapError, check_qcow2, lookup, map_extents, read};
 
 /// Counts the allocations of each thread, so that parallel tests do not affect each other.
 struct Counting;
@@ -79,6 +79,9 @@ fn the_allocator_counts() {
     assert_eq!((vec.len(), peak), (1 << 10, 1 << 20));
     assert_eq!(allocations_of(|| Box::new(7)).1, 1);
 }
+
+/// The number of bytes that a reader may allocate for a hostile header: buffers of fixed size.
+const HOSTILE_BYTES: i64 = 1 << 20;
 
 /// The limit that the documentation of the `bounds` oracle states.
 const WALK_BYTES: i64 = 16 << 20;
@@ -155,6 +158,27 @@ fn a_walk_of_the_largest_tables_takes_little_memory() {
     // Each entry gives an extent, and the hole behind them gives one more.
     assert_eq!(extents, FULL_TABLES * CLUSTER / 8 + 1);
     assert!(peak <= WALK_BYTES, "{peak} bytes");
+}
+
+/// The check keeps two bytes for each cluster, and no references. Its tables are full of entries, and an L1 table names
+/// one of them three times.
+#[test]
+fn a_check_of_the_largest_tables_takes_two_bytes_for_each_cluster() {
+    let huge = Huge::new();
+    let check = |references, kept_bytes| {
+        let bounds = CheckBounds { references, kept_bytes };
+        peak_of(|| check_qcow2(&huge, bounds, &mut |_| {}).map(|checked| checked.guest.allocated))
+    };
+    let (entries, clusters) = (CLUSTER / 8, CLUSTER / 8);
+    let (checked, peak) = check(u64::MAX, u64::MAX);
+    assert_eq!(checked, Ok(FULL_TABLES * entries / 2));
+    let most = 2 * clusters as i64 + HOSTILE_BYTES;
+    assert!(peak <= most, "{peak} bytes");
+    let too_large = |what| Err(MapError::TooLarge(what));
+    assert_eq!(check(entries, u64::MAX).0, too_large("too many references to clusters"));
+    let (bounded, peak) = check(u64::MAX, 1 << 10);
+    assert_eq!(bounded, too_large("too many clusters"));
+    assert!(peak <= most, "{peak} bytes");
 }
 
 #[test]

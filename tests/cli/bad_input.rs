@@ -2,9 +2,10 @@
 //! `tests/differential.rs` runs.
 
 use qcowfuzz::formats::qcow2::header::PARSED_BYTES;
+use qcowfuzz::formats::vhdx::constants::LOGICAL_SECTOR_SIZE;
 use test_support::prelude::*;
 
-use crate::support::{Damaged, Folder};
+use crate::support::{CLUSTER, Damaged, Folder};
 
 #[test]
 fn invalid_headers_are_reported_in_one_line() {
@@ -95,6 +96,92 @@ fn files_that_are_no_images_are_reported_in_one_line() {
         for name in ["missing", "directory"] {
             dir.run(&[verb, name]).fails(2, &format!("{name}: "));
         }
+    }
+}
+
+/// Returns an image with a snapshot whose extra data are longer than any.
+fn with_long_extra_data(dir: &Folder) -> Vec<u8> {
+    let mut bytes = dir.read("disk.qcow2");
+    bytes.resize(bytes.len().next_multiple_of(CLUSTER as usize), 0);
+    let table = bytes.len() as u64;
+    bytes[60..64].copy_from_slice(&1u32.to_be_bytes());
+    bytes[64..72].copy_from_slice(&table.to_be_bytes());
+    bytes.extend([0xFF; 512]);
+    bytes
+}
+
+/// Writes the checksum of a structure of a VHDX image, which has 4 KiB.
+fn seal(structure: &mut [u8]) {
+    structure[4..8].fill(0);
+    let checksum = crc32c::crc32c(&structure[..4096]);
+    structure[4..8].copy_from_slice(&checksum.to_le_bytes());
+}
+
+/// Adds an entry to the log of a VHDX image.
+fn add_to_log(image: &mut [u8]) {
+    const LOG: [u8; 16] = [7; 16];
+    for header in [64 << 10, 128 << 10] {
+        image[header + 48..][..16].copy_from_slice(&LOG);
+        seal(&mut image[header..]);
+    }
+    let log = u64::from_le_bytes(image[(64 << 10) + 72..][..8].try_into().unwrap()) as usize;
+    let entry = &mut image[log..][..4096];
+    entry.fill(0);
+    entry[..4].copy_from_slice(b"loge");
+    entry[8..12].copy_from_slice(&4096u32.to_le_bytes());
+    entry[16] = 1;
+    entry[32..48].copy_from_slice(&LOG);
+    seal(entry);
+}
+
+#[test]
+fn refusals_come_with_the_advice_of_qemu_img() {
+    let dir = Folder::with_image();
+    dir.write("long.qcow2", with_long_extra_data(&dir));
+    let advice = "'qemu-img check -r all'";
+    let long = "long.qcow2: snapshot table entry 0: more than 1024 bytes of extra data";
+    dir.run("map long.qcow2").fails(2, long).fails_naming(2, advice);
+    let Some(theirs) = dir.qemu_img("map long.qcow2") else { return };
+    assert!(theirs.exits(1).err.contains("with qemu-img check -r all"));
+
+    dir.create("vhdx disk.vhdx 9M").unwrap();
+    let mut logged = dir.read("disk.vhdx");
+    add_to_log(&mut logged);
+    dir.write("logged.vhdx", logged);
+    let log = "logged.vhdx: unsupported feature: log that has to be replayed";
+    dir.run("map logged.vhdx").fails(2, log).fails_naming(2, advice);
+    let theirs = dir.qemu_img("map logged.vhdx").unwrap().exits(1);
+    assert!(theirs.err.contains("qemu-img check -r all 'logged.vhdx'"), "{theirs:?}");
+    // The advice is right.
+    dir.qemu_img("check -q -r all logged.vhdx").unwrap().ok();
+    dir.same("map --output=json logged.vhdx").unwrap();
+}
+
+/// The specification allows sectors of 512 bytes and of 4 KiB.
+#[test]
+fn a_vhdx_image_with_sectors_of_4_kib_is_not_malformed() {
+    let dir = Folder::new();
+    let Some(_) = dir.create("vhdx disk.vhdx 9M") else { return };
+    let sound = dir.read("disk.vhdx");
+    // The table of the metadata, and its entry for the size of a sector.
+    let items = 3 << 20;
+    let mut entries = (0..8).map(|index| items + 32 + 32 * index);
+    let item = entries.find(|at| sound[*at..][..16] == LOGICAL_SECTOR_SIZE).unwrap();
+    let at = items + u32::from_le_bytes(sound[item + 16..][..4].try_into().unwrap()) as usize;
+    assert_eq!(sound[at..][..4], 512u32.to_le_bytes());
+    for (bytes, expected) in [
+        (4096u32, "unsupported feature: disk with logical sectors of 4096 bytes"),
+        (1024, "header: logical sector size is 1024, expected 512"),
+    ] {
+        let mut changed = sound.clone();
+        changed[at..][..4].copy_from_slice(&bytes.to_le_bytes());
+        dir.write("large.vhdx", changed);
+        assert_eq!(
+            dir.run("map large.vhdx").fails(2, "").line(),
+            format!("large.vhdx: {expected}")
+        );
+        let theirs = dir.qemu_img("map large.vhdx").unwrap().exits(1);
+        assert!(theirs.err.contains("Operation not supported"), "{theirs:?}");
     }
 }
 

@@ -116,6 +116,68 @@ fn names_that_lead_nowhere_or_elsewhere_are_refused() {
     );
 }
 
+/// A block device with the bytes of a file.
+struct LoopDevice(String);
+
+impl LoopDevice {
+    /// Attaches a device to a file, if the machine allows it.
+    fn of(file: &Path) -> Option<Self> {
+        let made =
+            Command::new("losetup").args(["--find", "--show", "--read-only"]).arg(file).output();
+        match made {
+            Ok(made) if made.status.success() => {
+                Some(Self(String::from_utf8(made.stdout).unwrap().trim_end().to_string()))
+            }
+            _ => {
+                skipped("there are no loop devices here: a_block_device_is_read");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+#[test]
+fn a_block_device_is_read_if_the_user_names_it() {
+    let dir = Folder::with_image();
+    let mut image = dir.read("disk.qcow2");
+    // A device has whole sectors.
+    image.resize(image.len().next_multiple_of(512), 0);
+    dir.write("disk.qcow2", image);
+    let Some(device) = LoopDevice::of(&dir.join("disk.qcow2")) else { return };
+    let name = &device.0;
+    for words in [
+        "map",
+        "map --output=json",
+        "map -f raw --output=json",
+        "info",
+        "check",
+        "check --output=json",
+        "measure -O qcow2",
+    ] {
+        let words = format!("{words} {name}");
+        dir.run(&words).ok();
+        dir.same(&words);
+    }
+    // QEMU prints empty lists on two lines.
+    let json = format!("info --output=json {name}");
+    let theirs = dir.qemu_img(&json).map(|ran| ran.ok().json());
+    assert!(theirs.is_none_or(|theirs| dir.run(&json).ok().json() == theirs));
+    dir.run(&format!("convert {name} device.raw")).ok();
+    dir.run("convert disk.qcow2 file.raw").ok();
+    assert!(dir.read("device.raw") == dir.read("file.raw"));
+    // An image cannot name a device.
+    let dir = with_chain();
+    renamed(&dir, "disk.qcow2", "x.qcow2", name);
+    let expected = format!("x.qcow2: the backing file that it names: {name}: not a regular file");
+    assert_eq!(dir.run("map x.qcow2").fails(2, "").line(), expected);
+}
+
 #[test]
 fn a_chain_has_an_end() {
     let dir = with_chain();

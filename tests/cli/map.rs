@@ -226,6 +226,41 @@ fn data_in_holes_of_the_file_are_zeros() {
     }
 }
 
+/// QEMU does not read the parent either, and says nothing.
+#[test]
+fn a_parent_that_is_not_read_is_named() {
+    let dir = Folder::new();
+    let Some(_) = dir.create("vpc disk.vhd 9M") else { return };
+    let mut image = dir.read("disk.vhd");
+    let end = image.len() - 512;
+    for footer in [0, end] {
+        assert_eq!(image[footer + 63], 3);
+        // A differencing disk. The checksum is the complement of the sum of the bytes.
+        image[footer + 63] = 4;
+        image[footer + 67] -= 1;
+    }
+    dir.write("child.vhd", &image);
+    dir.create("qcow2 -b child.vhd -F vpc above.qcow2").unwrap();
+    let warning = "child.vhd: warning: the parent of this image is not read, so its data read as zeros, as in QEMU";
+    for words in [
+        "map --output=json child.vhd",
+        "map --output=json above.qcow2",
+        "map --output=json -f vpc child.vhd",
+        "info child.vhd",
+        "measure -O raw child.vhd",
+    ] {
+        let [ours, theirs] = dir.same(words).unwrap();
+        assert_eq!((ours.ok().line(), &*theirs.ok().err), (warning, ""), "{words}");
+    }
+    let no_follow = dir.run("map --no-follow child.vhd").ok();
+    assert_eq!(no_follow.line(), warning);
+    assert_eq!(dir.run("convert child.vhd raw").ok().line(), warning);
+    let checked = dir.run("check child.vhd").exits(63);
+    assert!(checked.err.starts_with(&format!("qcowfuzz: {warning}\n")), "{checked:?}");
+    dir.run("map disk.vhd").ok().quiet();
+    dir.run("map -f raw child.vhd").ok().quiet();
+}
+
 /// A change of the bytes of a VHD image, from a footer on.
 type VhdChange = fn(&mut [u8]);
 

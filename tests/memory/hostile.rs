@@ -9,10 +9,7 @@ use qcowfuzz::internal::harness::oracles::qcow2::recount::Recount;
 use qcowfuzz::internal::programs::journal::JournalRecord;
 use qcowfuzz::walkers::{lookup, map_extents, read};
 
-use crate::{CLUSTER, peak_of};
-
-/// The number of bytes that a reader may allocate for a hostile header: buffers of fixed size.
-const HOSTILE_BYTES: i64 = 1 << 20;
+use crate::{CLUSTER, HOSTILE_BYTES, peak_of};
 
 /// Returns an image whose only cluster has `payload`, with the longest length that a descriptor can have.
 fn with_payload(features: &str, payload: &[u8]) -> Vec<u8> {

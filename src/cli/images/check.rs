@@ -6,11 +6,16 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::base::limits::MAX_RECOUNTED;
+use crate::base::limits::{
+    CHECKED_REFERENCES_PER_BYTE, MAX_CHECK_KEPT_BYTES, MAX_CHECKED_REFERENCES,
+    MIN_CHECKED_REFERENCES,
+};
 use crate::cli::output::{CommandError, Exit, ExitResult, complain, json_of_qemu_img, print_with};
 use crate::disk::image_format::ImageFormat;
-use crate::disk::storage::FileStorage;
-use crate::walkers::{self, CheckedQcow2, Disk, FindingCounts, GuestClusters, check_qcow2};
+use crate::disk::storage::{FileStorage, Storage};
+use crate::walkers::{
+    self, CheckBounds, CheckedQcow2, Disk, FindingCounts, GuestClusters, check_qcow2,
+};
 
 use super::map::Form;
 use super::{ImageFile, malformed};
@@ -30,7 +35,7 @@ is right, and a zero flag in a version 2 image. It prints each finding as a line
 
 Example: qcowfuzz check --output json disk.qcow2")]
 pub struct Arguments {
-    /// The image file
+    /// The image: a file or a block device
     image: PathBuf,
     /// The format of the image, by its name in qemu-img, such as qcow2 or raw [default: by its first bytes, as in
     /// qemu-img]
@@ -77,6 +82,7 @@ fn check(arguments: &Arguments) -> ExitResult {
 /// Opens an image whose format has no check, and says so.
 fn without_check(file: &ImageFile, image: &Path) -> ExitResult {
     Disk::open_alone(file.format, &file.storage).map_err(|error| CommandError::at(image, error))?;
+    file.warn_of_parent(image);
     let (path, name) = (image.display(), file.format.name());
     complain(&format!("{path}: the format {name} has no checks (-f names another)"));
     Ok(Exit::Check(NO_CHECKS))
@@ -99,7 +105,7 @@ fn print(arguments: &Arguments, summary: &CheckSummary) -> ExitResult {
 fn check_image(path: &Path, storage: &FileStorage) -> Result<CheckSummary, CommandError> {
     let mut out = BufWriter::new(io::stderr().lock());
     // If standard error cannot be written, the counts are still right.
-    let checked = check_qcow2(storage, MAX_RECOUNTED, &mut |finding| {
+    let checked = check_qcow2(storage, bounds_of(storage), &mut |finding| {
         let _ = writeln!(out, "{finding}");
     });
     let _ = out.flush();
@@ -120,6 +126,18 @@ fn check_image(path: &Path, storage: &FileStorage) -> Result<CheckSummary, Comma
         format: "qcow2",
         fragmented_clusters: fragmented,
     })
+}
+
+/// Returns the bounds of the check of a qcow2 image.
+fn bounds_of(storage: &FileStorage) -> CheckBounds {
+    // A block device has no blocks of a file system.
+    let stored_bytes = storage.allocated_bytes().filter(|bytes| *bytes > 0);
+    let stored_bytes = stored_bytes.unwrap_or(storage.length_bytes());
+    let references = stored_bytes.saturating_mul(CHECKED_REFERENCES_PER_BYTE);
+    CheckBounds {
+        references: references.clamp(MIN_CHECKED_REFERENCES, MAX_CHECKED_REFERENCES),
+        kept_bytes: MAX_CHECK_KEPT_BYTES,
+    }
 }
 
 /// The result, with the keys and the order of `qemu-img check --output=json`. Like qemu-img, it omits most counts that

@@ -28,7 +28,7 @@ output could not be written.
 
 Example: qcowfuzz convert -O raw disk.qcow2 disk.raw")]
 pub struct Arguments {
-    /// The image file
+    /// The image: a file or a block device
     image: PathBuf,
     /// The raw file
     output: PathBuf,

@@ -36,7 +36,7 @@ Exit codes (those of 'qemu-img info'): 0 the facts were printed; 1 the image cou
 
 Example: qcowfuzz info --output json disk.qcow2")]
 pub(crate) struct Arguments {
-    /// The image file
+    /// The image: a file or a block device
     image: PathBuf,
     /// The format of the image, by its name in qemu-img, such as qcow2 or raw [default: by its first bytes, as in
     /// qemu-img]
@@ -73,20 +73,25 @@ pub fn record_of_file(
     no_follow: bool,
 ) -> Result<InfoRecord, CommandError> {
     let file = ImageFile::open(path, format, no_follow)?;
-    let record = record_of(path, file.format, &file.layer());
-    record.map_err(|error| malformed(path, &file.storage, &error))
+    // The names of QEMU's drivers.
+    let protocol = if file.storage.is_block_device() { "host_device" } else { FILE };
+    let record = record_of(path, file.format, protocol, &file.layer());
+    let record = record.map_err(|error| malformed(path, &file.storage, &error))?;
+    file.warn_of_parent(path);
+    Ok(record)
 }
 
 /// Returns the record of the image in `layer`, which is of `format`, and has the files of its extents. `path` is only
-/// its name (QEMU `block/qapi.c`, `bdrv_query_block_graph_info`).
+/// its name, and `protocol` the driver of its file (QEMU `block/qapi.c`, `bdrv_query_block_graph_info`).
 fn record_of<S: Storage + ?Sized>(
     path: &Path,
     format: ImageFormat,
+    protocol: &'static str,
     layer: &Layer<S>,
 ) -> Result<InfoRecord, MapError> {
     let (filename, storage) = (Text::of_path(path), layer.image);
     let actual_size = storage.allocated_bytes();
-    let children = vec![Child::file("file".to_string(), filename.clone(), storage)?];
+    let children = vec![Child::file("file".to_string(), filename.clone(), protocol, storage)?];
     let format_name = format.name();
     let mut info = InfoRecord {
         children,
@@ -109,17 +114,21 @@ fn record_of<S: Storage + ?Sized>(
     Ok(info)
 }
 
+/// QEMU's driver for regular files.
+const FILE: &str = "file";
+
 impl Child {
     /// Returns the node of a file that an image, or a part of it, lies in.
     fn file<S: Storage + ?Sized>(
         name: String,
         filename: Text,
+        protocol: &'static str,
         storage: &S,
     ) -> Result<Self, MapError> {
         let info = InfoRecord {
             virtual_size: whole_sectors(storage)?,
             filename,
-            format: "file",
+            format: protocol,
             actual_size: storage.allocated_bytes(),
             format_specific: Some(FormatSpecific { kind: "file", data: Details::default() }),
             dirty_flag: Some(false),
@@ -309,7 +318,7 @@ fn add_files<S: Storage + ?Sized>(
     let mut children = Vec::new();
     for (index, (extent, file)) in extents.iter().zip(layer.extents).enumerate() {
         let filename = filename_of(extent, &info.filename);
-        let child = Child::file(format!("extents.{index}"), filename, &**file)?;
+        let child = Child::file(format!("extents.{index}"), filename, FILE, &**file)?;
         let sizes = info.actual_size.zip(child.info.actual_size);
         info.actual_size = sizes.and_then(|(sum, size)| sum.checked_add(size));
         children.push(child);

@@ -29,7 +29,7 @@ In that case the printed extents are incomplete.
 
 Example: qcowfuzz map --output json --start-offset 1G --max-length 64M disk.qcow2")]
 pub struct Arguments {
-    /// The image file
+    /// The image: a file or a block device
     image: PathBuf,
     /// The format of the image, by its name in qemu-img, such as qcow2 or raw [default: by its first bytes, as in
     /// qemu-img]

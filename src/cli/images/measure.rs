@@ -40,7 +40,7 @@ wrong. A command line that cannot be parsed has the exit code 2.
 
 Example: qcowfuzz measure -O qcow2 -o cluster_size=4k disk.raw")]
 pub(crate) struct Arguments {
-    /// The image whose disk is the source
+    /// The image whose disk is the source: a file or a block device
     #[arg(required_unless_present = "size", conflicts_with = "size")]
     image: Option<PathBuf>,
     /// The format of the image, by its name in qemu-img, such as qcow2 or raw [default: by its first bytes, as in

@@ -10,11 +10,11 @@ pub(crate) mod measure;
 use std::fmt::Display;
 use std::path::Path;
 
-use crate::cli::output::CommandError;
+use crate::cli::output::{CommandError, complain};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::storage::{FileStorage, Layer};
-use crate::formats::ImageLayout;
 use crate::formats::error::MapError;
+use crate::formats::{ImageLayout, has_unread_parent};
 use crate::walkers::Disk;
 use crate::walkers::chain::{ChainError, ExtentFiles, FileChain, format_of};
 
@@ -53,11 +53,12 @@ pub struct ImageFile {
 }
 
 impl ImageFile {
-    /// Opens the file of the image at `path`, and the files of its extents, which few formats have. It opens no
-    /// other file that the image names. `format` is the value of `-f`; `no_follow` refuses an image with such files.
+    /// Opens the file or the block device of the image at `path`, and the files of its extents, which few formats
+    /// have. It opens no other file that the image names. `format` is the value of `-f`; `no_follow` refuses an image
+    /// with such files.
     pub fn open(path: &Path, format: Option<&str>, no_follow: bool) -> Result<Self, CommandError> {
         let format = named_format(path, format)?;
-        let storage = FileStorage::open(path)?;
+        let storage = FileStorage::open_with_devices(path)?;
         let refused = |error| CommandError::at(path, error);
         let format = format_of(path, &storage, format).map_err(refused)?;
         let mut extents = ExtentFiles::default();
@@ -71,18 +72,28 @@ impl ImageFile {
         Ok(Self { storage, format, extents })
     }
 
+    /// Warns if the image, which is at `path`, has a parent that is not read.
+    pub fn warn_of_parent(&self, path: &Path) {
+        // An image that cannot be read is reported elsewhere.
+        if has_unread_parent(self.format, &self.storage).unwrap_or(false) {
+            warn_of_parent(path);
+        }
+    }
+
     /// Returns the image and its extents as a layer.
     pub fn layer(&self) -> Layer<'_, FileStorage> {
         Layer { extents: &self.extents.files, ..Layer::alone(&self.storage) }
     }
 }
 
-/// Opens the disk of the image at `path`.
+/// Opens the disk of the image at `path`. Warns of images with a parent that is not read.
 pub fn open_disk<'c>(
     chain: &'c FileChain,
     path: &Path,
 ) -> Result<Disk<'c, FileStorage>, CommandError> {
-    chain.disk().map_err(|error| at_layer(chain, path, &error))
+    let disk = chain.disk().map_err(|error| at_layer(chain, path, &error))?;
+    chain.unread_parents().for_each(warn_of_parent);
+    Ok(disk)
 }
 
 /// Opens the disk of an image that was opened with `--no-follow`, for the command `verb`.
@@ -91,10 +102,20 @@ pub fn open_disk_alone<'c>(
     path: &Path,
     verb: &str,
 ) -> Result<Disk<'c, FileStorage>, CommandError> {
-    chain.disk().map_err(|error| match error {
+    let disk = chain.disk().map_err(|error| match error {
         MapError::Missing(what) => not_followed(path, verb, format_args!("the {what}")),
         error => at_layer(chain, path, &error),
-    })
+    })?;
+    chain.unread_parents().for_each(warn_of_parent);
+    Ok(disk)
+}
+
+/// Warns that the image at `path` has a parent that is not read.
+fn warn_of_parent(path: &Path) {
+    let path = path.display();
+    complain(&format!(
+        "{path}: warning: the parent of this image is not read, so its data read as zeros, as in QEMU"
+    ));
 }
 
 /// Returns the failure of an image that needs other files than its own, with `--no-follow`.
@@ -112,10 +133,12 @@ pub fn at_layer(chain: &FileChain, path: &Path, error: &MapError) -> CommandErro
 /// Returns the failure of opening the chain of the image at `path`.
 fn not_opened(path: &Path, error: ChainError) -> CommandError {
     match error {
-        ChainError::Image { path: of, error } if of == path => match FileStorage::open(path) {
-            Ok(storage) => malformed(path, &storage, &error),
-            Err(error) => error.into(),
-        },
+        ChainError::Image { path: of, error } if of == path => {
+            match FileStorage::open_with_devices(path) {
+                Ok(storage) => malformed(path, &storage, &error),
+                Err(error) => error.into(),
+            }
+        }
         ChainError::File(error) => error.into(),
         error => CommandError::Message(error.to_string()),
     }

@@ -27,7 +27,7 @@ use crate::harness::engine::{
     OpenDisk, Opened, ReportKind,
 };
 use crate::harness::files::chain::{Chain, ChainFile, ChainLayer};
-use crate::walkers::{self, MapError, WalkScratch};
+use crate::walkers::{self, CheckBounds, MapError, WalkScratch};
 
 /// The most steps of a walk for its events.
 #[cfg(feature = "fuzzer")]
@@ -193,9 +193,8 @@ impl From<MapError> for EngineError {
     }
 }
 
-/// The largest number of references, of runs of counts and of findings in the check of a qcow2 image: more than an
-/// image that a fuzzer's input builds has.
-const MAX_CHECKED: usize = 1 << 18;
+/// The bounds of the check of a qcow2 image: more than an image that a fuzzer's input builds needs.
+const CHECK_BOUNDS: CheckBounds = CheckBounds { references: 1 << 18, kept_bytes: 64 << 20 };
 /// The largest number of bytes that such a check reads. A damaged image may name a table again and again.
 const MAX_CHECKED_BYTES: u64 = 16 << 20;
 
@@ -242,7 +241,7 @@ pub(super) fn check_counts(chain: &Chain) -> Answer<CheckCounts> {
 
 fn check_qcow2(layer: &ChainLayer) -> Answer<CheckCounts> {
     let image = BoundedReads::new(&layer.image, MAX_CHECKED_BYTES);
-    match walkers::check_qcow2(&image, MAX_CHECKED, &mut |_| {}) {
+    match walkers::check_qcow2(&image, CHECK_BOUNDS, &mut |_| {}) {
         Ok(checked) => {
             let found = checked.findings;
             // A saturated sum still says that the image is corrupt.

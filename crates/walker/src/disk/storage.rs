@@ -5,8 +5,9 @@
 //! for an offset that has no room in a `usize`. A length that would be negative is 0: nothing is read.
 
 use std::fs::{File, Metadata};
+use std::io::{Seek, SeekFrom};
 use std::ops::{ControlFlow, Range};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -241,6 +242,7 @@ pub struct FileStorage {
     id: FileId,
     length_bytes: u64,
     allocated_bytes: u64,
+    is_block_device: bool,
 }
 
 /// The identity of a file: two names of one file have the same id.
@@ -256,14 +258,46 @@ impl FileStorage {
     /// # Errors
     /// The file cannot be opened, or is not a regular file.
     pub fn open(path: &Path) -> Result<Self, FileError> {
+        Self::open_kind(path, false)
+    }
+
+    /// Opens the file or the block device at `path`. Only a user may name a device, and not an image: to open a device
+    /// can have effects, and an image can come from anyone.
+    ///
+    /// # Errors
+    /// The file cannot be opened, or is neither a regular file nor a block device.
+    pub fn open_with_devices(path: &Path) -> Result<Self, FileError> {
+        Self::open_kind(path, true)
+    }
+
+    fn open_kind(path: &Path, with_devices: bool) -> Result<Self, FileError> {
+        let failed = |source| FileError::new(path, source);
+        let check = |metadata: std::io::Result<Metadata>| {
+            let metadata = metadata.map_err(failed)?;
+            let kind = metadata.file_type();
+            let what = match with_devices {
+                true => "not a regular file or a block device",
+                false => "not a regular file",
+            };
+            let is_allowed = kind.is_file() || with_devices && kind.is_block_device();
+            is_allowed.then_some(metadata).ok_or_else(|| failed(std::io::Error::other(what)))
+        };
         // Opening a pipe would wait for a writer, so check the file type first.
-        regular(path, std::fs::metadata(path))?;
-        let file = File::open(path).map_err(|source| FileError::new(path, source))?;
-        let metadata = regular(path, file.metadata())?;
+        check(std::fs::metadata(path))?;
+        let mut file = File::open(path).map_err(failed)?;
+        let metadata = check(file.metadata())?;
         let id = FileId { device: metadata.dev(), inode: metadata.ino() };
+        let is_block_device = metadata.file_type().is_block_device();
+        let end = is_block_device.then(|| length_by_seeking(&mut file)).transpose();
+        let length_bytes = end.map_err(failed)?.unwrap_or(metadata.len());
         // Blocks of `st_blocks` have 512 bytes on every file system. A length that does not fit is larger than any.
         let allocated_bytes = metadata.blocks().saturating_mul(512);
-        Ok(Self { length_bytes: metadata.len(), allocated_bytes, id, file })
+        Ok(Self { length_bytes, allocated_bytes, is_block_device, id, file })
+    }
+
+    /// Reports whether the file is a block device.
+    pub fn is_block_device(&self) -> bool {
+        self.is_block_device
     }
 
     /// Returns the identity of the file.
@@ -272,13 +306,9 @@ impl FileStorage {
     }
 }
 
-fn regular(path: &Path, metadata: std::io::Result<Metadata>) -> Result<Metadata, FileError> {
-    let metadata = metadata.map_err(|source| FileError::new(path, source))?;
-    if !metadata.is_file() {
-        let what = "not a regular file";
-        return Err(FileError::new(path, std::io::Error::other(what)));
-    }
-    Ok(metadata)
+/// Returns the length of a file whose metadata have none: the offset of its end.
+fn length_by_seeking(file: &mut impl Seek) -> std::io::Result<u64> {
+    file.seek(SeekFrom::End(0))
 }
 
 /// Returns what a file of `length_bytes` stores at the start of `range`, by the answers of `seek` about data and holes.
@@ -396,6 +426,28 @@ mod tests {
         assert_eq!(stored_by(both, 1000, range(5, 4096)), stored(false, 500));
         assert_eq!(stored_by(both, 1000, range(600, 4096)), stored(true, 700));
         assert_eq!(stored_by(|_| Err(Errno::NXIO), 1000, range(600, 4096)), stored(false, 4096));
+    }
+
+    /// The tests of the command open a block device, if the machine allows it.
+    #[test]
+    fn the_length_of_a_device_is_the_offset_of_its_end() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.set_len(5000).unwrap();
+        assert_eq!(length_by_seeking(&mut file).unwrap(), 5000);
+        assert_eq!(length_by_seeking(&mut std::io::Cursor::new([0; 7])).unwrap(), 7);
+    }
+
+    #[test]
+    fn folders_and_character_devices_are_refused() {
+        for (path, expected) in [
+            ("/", "/: not a regular file or a block device"),
+            ("/dev/null", "/dev/null: not a regular file or a block device"),
+        ] {
+            let refused = FileStorage::open_with_devices(Path::new(path)).unwrap_err();
+            assert_eq!(refused.to_string(), expected);
+        }
+        let refused = FileStorage::open(Path::new("/dev/null")).unwrap_err();
+        assert_eq!(refused.to_string(), "/dev/null: not a regular file");
     }
 
     #[test]

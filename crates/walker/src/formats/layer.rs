@@ -59,6 +59,15 @@ pub(crate) trait FormatLayer<'s, S: Storage + ?Sized>: Sized {
         Ok(Declared::default())
     }
 
+    /// Reports whether the image has a parent that no reader of the format here reads, as QEMU does not.
+    ///
+    /// # Errors
+    /// The header is malformed, or a read failed.
+    fn has_unread_parent(image: &S) -> Result<bool, MapError> {
+        let _ = image;
+        Ok(false)
+    }
+
     /// Takes the image apart.
     ///
     /// # Errors

@@ -142,6 +142,22 @@ macro_rules! formats {
             }
         }
 
+        /// Reports whether the image in `storage` has a parent that is not read. Then data of the parent read as zeros,
+        /// as in QEMU.
+        ///
+        /// # Errors
+        /// The image is malformed, or a read failed.
+        pub fn has_unread_parent<S: Storage + ?Sized>(
+            format: ImageFormat,
+            storage: &S,
+        ) -> Result<bool, MapError> {
+            match format {
+                $(ImageFormat::$format => {
+                    <$format<'_, S> as FormatLayer<'_, S>>::has_unread_parent(storage)
+                })*
+            }
+        }
+
         /// Checks the image of `layer` as `qemu-img check` does, without the image below. Calls `report` with each
         /// fault behind which the check goes on. Returns `None` if QEMU has no check for the format, and for qcow2,
         /// which [`check_qcow2`](crate::formats::qcow2::check::check_qcow2) checks.

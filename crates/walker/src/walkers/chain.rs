@@ -15,9 +15,8 @@ use crate::disk::image_format::ImageFormat;
 use crate::disk::limits::MAX_FILE_LAYERS;
 use crate::disk::storage::{FileId, FileStorage, Layer};
 use crate::formats::error::MapError;
-use crate::formats::probe;
 use crate::formats::qcow2::head::{Field, Head};
-use crate::formats::{Identity, ImageLayout};
+use crate::formats::{Identity, ImageLayout, has_unread_parent, probe};
 use crate::walkers::disk::Disk;
 
 /// The files of a chain of images, the top image first.
@@ -28,8 +27,8 @@ pub struct FileChain {
 }
 
 impl FileChain {
-    /// Opens the image at `path`, and all files that it and the images below it name. If `format` is `None`, the
-    /// format of the image is probed.
+    /// Opens the image at `path`, which may be a block device, and all files that it and the images below it name. If
+    /// `format` is `None`, the format of the image is probed.
     ///
     /// # Errors
     /// A file cannot be opened, an image is malformed, a name is refused, the chain has a loop, or it has more than
@@ -61,10 +60,10 @@ impl FileChain {
         seen: &mut Vec<FileId>,
     ) -> Result<(FileLayer, Option<BackingReference>), ChainError> {
         let above = self.layers.last().map(|layer| layer.path.clone());
-        let image = FileStorage::open(&below.path).map_err(|error| match &above {
-            None => ChainError::File(error),
-            Some(path) => ChainError::Named { path: path.clone(), what: BACKING_FILE, error },
-        })?;
+        let image = match &above {
+            None => FileStorage::open_with_devices(&below.path)?,
+            Some(path) => open_named(path, BACKING_FILE, &below.path)?,
+        };
         let (id, name) = (image.id(), below.name.clone());
         let (layer, named) = FileLayer::open(below, image, Follow::All)?;
         // An image without a backing file ends the chain, so it cannot be part of a loop.
@@ -93,7 +92,7 @@ impl FileChain {
     /// # Errors
     /// The file cannot be opened, or the image is malformed.
     pub fn alone(path: &Path, format: Option<ImageFormat>) -> Result<Self, ChainError> {
-        let image = FileStorage::open(path)?;
+        let image = FileStorage::open_with_devices(path)?;
         let top = BackingReference { path: path.to_path_buf(), name: String::new(), format };
         let (layer, _) = FileLayer::open(top, image, Follow::Nothing)?;
         Ok(Self { layers: vec![layer], follow: Follow::Nothing })
@@ -129,6 +128,15 @@ impl FileChain {
         let extent = extent.and_then(|index| layer.extents.paths.get(index));
         let data_file = layer.data_file.as_ref().map(|file| &file.path);
         Some(extent.or(data_file).unwrap_or(&layer.path))
+    }
+
+    /// Returns the paths of the images that have a parent which is not read ([`has_unread_parent`]).
+    pub fn unread_parents(&self) -> impl Iterator<Item = &Path> {
+        let has_one = |layer: &&FileLayer| {
+            // An image that cannot be read is reported elsewhere.
+            has_unread_parent(layer.format, &layer.image).unwrap_or(false)
+        };
+        self.layers.iter().filter(has_one).map(|layer| layer.path.as_path())
     }
 
     /// Returns the path of the image of the layer at `depth`.

@@ -16,7 +16,7 @@ mod read;
 
 pub use crate::formats::error::MapError;
 pub use crate::formats::qcow2::check::{
-    CheckFinding, CheckedQcow2, FindingCounts, GuestClusters, check_qcow2,
+    CheckBounds, CheckFinding, CheckedQcow2, FindingCounts, GuestClusters, check_qcow2,
 };
 pub use crate::formats::{Declared, check, declared};
 pub use crate::formats::{ExtentFacts, ExtentsFacts, extents_facts};

@@ -137,7 +137,7 @@ pub fn each_entry<S: Storage + ?Sized>(
         storage.read_at(at, &mut fixed)?;
         let entry = SnapshotEntry::parse(&fixed);
         if entry.extra_bytes > MAX_EXTRA_BYTES {
-            let what = "more than 1024 bytes of extra data";
+            let what = "more than 1024 bytes of extra data ('qemu-img check -r all' removes them)";
             return Err(MapError::Snapshot { index, what });
         }
         // At most 64 MiB so far; an entry has less than 256 KiB.
@@ -146,7 +146,8 @@ pub fn each_entry<S: Storage + ?Sized>(
             return Err(MapError::Snapshot { index, what: PAST_END });
         }
         if end > MAX_TABLE_BYTES {
-            let what = "the table up to it is longer than 64 MiB";
+            let what = "the table up to it is longer than 64 MiB \
+                        ('qemu-img check -r all' removes it and those behind it)";
             return Err(MapError::Snapshot { index, what });
         }
         take(index, at, &entry)?;

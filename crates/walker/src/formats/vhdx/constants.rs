@@ -79,6 +79,8 @@ pub const MIN_VHDX_BLOCK_BYTES: u32 = 1 << 20;
 pub const MAX_VHDX_BLOCK_BYTES: u32 = 256 << 20;
 /// The only size of a guest's sector that QEMU opens, in bytes.
 pub const GUEST_SECTOR_BYTES: u32 = 512;
+/// The other size of a guest's sector in the specification, in bytes.
+pub const LARGE_GUEST_SECTOR_BYTES: u32 = 4 << 10;
 /// The number of guest bytes whose blocks are followed by one entry for a sector bitmap: 2^23 sectors.
 pub const CHUNK_BYTES: u64 = 1 << 32;
 /// The length of an entry of the block allocation table in bytes.

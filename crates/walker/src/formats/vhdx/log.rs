@@ -63,6 +63,10 @@ impl ReplayEntry {
     }
 }
 
+/// The feature of an image whose log has an entry, with the advice of QEMU.
+pub(super) const LOG_TO_REPLAY: &str =
+    "log that has to be replayed ('qemu-img check -r all' replays it)";
+
 /// Checks that no entry of the log has to be replayed, as QEMU does (`block/vhdx-log.c`, `vhdx_log_search`). Holes of
 /// the log are not read. An entry with a wrong checksum does not count, and QEMU does not look for other entries in its
 /// bytes. If such an entry is as long as the log, QEMU 10.0.2 loops for ever, while this function treats the log as
@@ -100,7 +104,7 @@ pub(super) fn check_log<S: Storage + ?Sized>(
                 let ring = Ring { image, log, at };
                 ring.check_descriptors(&entry, scratch)?;
                 if ring.checksum(&header, entry.read_bytes(), scratch)?.is_in(&header) {
-                    return Err(MapError::Unsupported("log that has to be replayed"));
+                    return Err(MapError::Unsupported(LOG_TO_REPLAY));
                 }
                 entry.read_bytes()
             }

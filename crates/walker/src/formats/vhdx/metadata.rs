@@ -3,11 +3,11 @@
 use std::ops::ControlFlow;
 
 use super::constants::{
-    FILE_PARAMETERS, GUEST_SECTOR_BYTES, Guid, HAS_PARENT, LOGICAL_SECTOR_SIZE, MAX_LENGTH_BYTES,
-    MAX_METADATA_ENTRIES, MAX_VHDX_BLOCK_BYTES, METADATA_ENTRIES_AT, METADATA_ENTRY_BYTES,
-    METADATA_REQUIRED, METADATA_SIGNATURE, METADATA_TABLE_BYTES, MIN_VHDX_BLOCK_BYTES, PAGE_83,
-    PARENT_LOCATOR, PHYSICAL_SECTOR_SIZE, VIRTUAL_DISK_SIZE, content, metadata_item,
-    metadata_table,
+    FILE_PARAMETERS, GUEST_SECTOR_BYTES, Guid, HAS_PARENT, LARGE_GUEST_SECTOR_BYTES,
+    LOGICAL_SECTOR_SIZE, MAX_LENGTH_BYTES, MAX_METADATA_ENTRIES, MAX_VHDX_BLOCK_BYTES,
+    METADATA_ENTRIES_AT, METADATA_ENTRY_BYTES, METADATA_REQUIRED, METADATA_SIGNATURE,
+    METADATA_TABLE_BYTES, MIN_VHDX_BLOCK_BYTES, PAGE_83, PARENT_LOCATOR, PHYSICAL_SECTOR_SIZE,
+    VIRTUAL_DISK_SIZE, content, metadata_item, metadata_table,
 };
 use super::header::not_vhdx;
 use crate::disk::offsets::HostOffset;
@@ -135,7 +135,8 @@ impl Metadata {
     /// (`block/vhdx.c`, `vhdx_parse_metadata`).
     ///
     /// # Errors
-    /// The parameters name a parent that no item locates, or QEMU refuses the size of the blocks or sectors.
+    /// The parameters name a parent that no item locates, or QEMU refuses the size of the blocks or sectors. A disk
+    /// with sectors of 4 KiB is well-formed, and unsupported.
     pub fn parse(parameters: [u8; 8], size: [u8; 8], sector: [u8; 4]) -> Result<Self, MapError> {
         let block_bytes = content::BLOCK_SIZE.little_32(&parameters);
         if content::FILE_PARAMETERS.little_32(&parameters) & HAS_PARENT != 0 {
@@ -150,6 +151,9 @@ impl Metadata {
             return Err(MapError::Header { field: "block size", found, expected });
         }
         let sector_bytes = u32::from_le_bytes(sector);
+        if sector_bytes == LARGE_GUEST_SECTOR_BYTES {
+            return Err(MapError::Unsupported("disk with logical sectors of 4096 bytes"));
+        }
         if sector_bytes != GUEST_SECTOR_BYTES {
             let found = sector_bytes.into();
             return Err(MapError::Header { field: "logical sector size", found, expected: "512" });

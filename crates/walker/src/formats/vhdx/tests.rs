@@ -15,6 +15,7 @@ use crate::formats::vhdx::constants::{
     PHYSICAL_SECTOR_SIZE, VIRTUAL_DISK_SIZE,
 };
 use crate::formats::vhdx::header::Checksum;
+use crate::formats::vhdx::log::LOG_TO_REPLAY;
 use crate::walkers::{Disk, WalkScratch, lookup, map_extents};
 
 const MIB: u64 = 1 << 20;
@@ -171,7 +172,7 @@ fn the_holes_of_a_log_are_not_read() {
         assert!(file.read_bytes.get() < READ_BYTES, "{:?}", file.read_bytes);
         opened
     };
-    let replay = Err(MapError::Unsupported("log that has to be replayed"));
+    let replay = Err(MapError::Unsupported(LOG_TO_REPLAY));
     for entry_length in [4096, 1 << 31, length] {
         // All of these continue at the beginning of the log, except the first one.
         assert_eq!(entry(entry_length, true), replay, "{entry_length}");

@@ -14,6 +14,8 @@ pub const DYNAMIC_HEADER_BYTES: usize = 1024;
 pub const SECTOR_BYTES: u64 = 512;
 /// The type of a disk whose guest data lies at the guest offset.
 pub const TYPE_FIXED: u32 = 2;
+/// The type of a disk that has a parent.
+pub const TYPE_DIFFERENCING: u32 = 4;
 /// The table entry of a block that the file does not store.
 pub const UNALLOCATED: u32 = u32::MAX;
 /// The smallest block that QEMU opens, in bytes.

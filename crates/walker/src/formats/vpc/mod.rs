@@ -26,7 +26,8 @@ use crate::formats::layer::{
 };
 use crate::formats::vpc::anatomy::spelled;
 use crate::formats::vpc::constants::{
-    COOKIE, DYNAMIC_HEADER_BYTES, FOOTER_BYTES, SECTOR_BYTES, TYPE_FIXED, UNALLOCATED, rare,
+    COOKIE, DYNAMIC_HEADER_BYTES, FOOTER_BYTES, SECTOR_BYTES, TYPE_DIFFERENCING, TYPE_FIXED,
+    UNALLOCATED, rare,
 };
 use crate::formats::vpc::headers::{DynamicHeader, Footer};
 
@@ -177,6 +178,11 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vpc<'s, S> {
             }
         };
         Ok((Self { image, size_bytes, blocks }, None))
+    }
+
+    fn has_unread_parent(image: &S) -> Result<bool, MapError> {
+        let (footer, is_dynamic) = footer(image)?;
+        Ok(is_dynamic && footer.disk_type == TYPE_DIFFERENCING)
     }
 
     fn spelled(part: Part, name: &str, value: u64, _tables: Option<&GrainTables>) -> String {

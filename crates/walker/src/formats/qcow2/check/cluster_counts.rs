@@ -1,5 +1,5 @@
 //! The references to the clusters of an image: their sums, the counts on disk, and the comparison of both. The recount
-//! and the check of qcow2 images collect them, each by its own way through the tables.
+//! of the harness collects them. The check of qcow2 images keeps only the sums.
 
 use std::fmt;
 
@@ -206,11 +206,6 @@ impl ClusterCounts {
         }
         let role = Role::Header;
         self.on_disk.push(CountedRun { first, end, count, role });
-    }
-
-    /// Returns the count on disk of a cluster.
-    pub fn on_disk(&self, cluster: u64) -> u64 {
-        at(&self.on_disk, cluster).map_or(0, |counted| counted.count)
     }
 
     /// Returns the number of references to a cluster, after [`ClusterCounts::add_up`].

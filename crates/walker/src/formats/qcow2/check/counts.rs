@@ -6,9 +6,10 @@ use std::iter;
 use std::ops::{ControlFlow, Range};
 
 use crate::disk::offsets::HostOffset;
-use crate::disk::storage::{PIECE_BYTES, Storage};
+use crate::disk::storage::{PIECE_BYTES, Storage, read_array};
 use crate::formats::error::MapError;
-use crate::formats::qcow2::check::cluster_counts::{ClusterCounts, RefcountFault, Role};
+use crate::formats::qcow2::check::cluster_counts::Role;
+use crate::formats::qcow2::check::paged_counts::{Counted, Overlap};
 use crate::formats::qcow2::check::references::allocation;
 use crate::formats::qcow2::check::{ImageCheck, name};
 use crate::formats::qcow2::constants::MAX_FILE_BYTES;
@@ -93,69 +94,107 @@ impl<S: Storage + ?Sized> ImageCheck<'_, S> {
             self.unreadable.push(first..first + clusters);
             return Ok(());
         }
-        let storage = self.storage;
+        let (storage, kept) = (self.storage, self.kept_counts());
+        if first >= kept {
+            return Ok(());
+        }
         let _ = table.each_piece(storage, piece, |skipped, bytes| {
             let skipped = first + ((skipped * 8) >> order);
             entry::each_refcount_run(bytes, order, |entry, entries, count| {
-                self.clusters.count(skipped + entry, entries, count);
+                let first = (skipped + entry).min(kept);
+                self.clusters.count(first..(skipped + entry + entries).min(kept), count);
             });
             Ok::<_, MapError>(ControlFlow::Continue(()))
         })?;
         Ok(())
     }
 
+    /// Returns the cluster behind the last one whose count on disk is kept: no structure lies behind it.
+    fn kept_counts(&self) -> u64 {
+        self.geometry().cluster_size.clusters_for(self.references_end())
+    }
+
     /// Returns the count on disk of a cluster, or `None` if it cannot be read.
-    pub(super) fn refcount(&self, cluster: u64) -> Option<u64> {
+    ///
+    /// # Errors
+    /// A read fails.
+    pub(super) fn refcount(&mut self, cluster: u64) -> Result<Option<u64>, MapError> {
         let next = self.unreadable.partition_point(|clusters| clusters.end <= cluster);
-        let is_unreadable =
-            self.unreadable.get(next).is_some_and(|clusters| clusters.contains(&cluster));
-        (!is_unreadable).then(|| self.clusters.on_disk(cluster))
+        if self.unreadable.get(next).is_some_and(|clusters| clusters.contains(&cluster)) {
+            return Ok(None);
+        }
+        if cluster < self.kept_counts() {
+            return Ok(Some(self.clusters.at(cluster).on_disk));
+        }
+        self.refcount_on_disk(cluster).map(Some)
+    }
+
+    /// Reads the count of a cluster past the end of the file. Its block can be read.
+    fn refcount_on_disk(&self, cluster: u64) -> Result<u64, MapError> {
+        let (storage, geometry) = (self.storage, self.geometry());
+        let table = HostTable::refcounts(self.header);
+        let (index, entry) =
+            (cluster / geometry.refcounts_per_block(), cluster % geometry.refcounts_per_block());
+        if index >= table.length_bytes / table.entry_bytes {
+            return Ok(0);
+        }
+        let word =
+            u64::from_be_bytes(read_array(storage, table.start + index * table.entry_bytes)?);
+        let Some(block) = entry::refcount_block_offset(word) else { return Ok(0) };
+        let order = geometry.refcount_order;
+        // The eight bytes that hold the count.
+        let word = entry >> (6 - order);
+        let bytes = read_array::<8>(storage, block + word * 8)?;
+        let index = entry - (word << (6 - order));
+        Ok(entry::refcount_at(&bytes, order, index as usize).unwrap_or(0))
     }
 }
 
 impl<S: Storage + ?Sized> ImageCheck<'_, S> {
-    /// Adds the references up, and compares them with the counts on disk. Returns the cluster behind the last one that
-    /// has a reference or a count.
+    /// Compares the references with the counts on disk. Returns the cluster behind the last one that has a reference or
+    /// a count.
     ///
     /// # Errors
     /// The image is too large.
     pub(super) fn compare(&mut self, blocks: &[RefcountBlock]) -> Result<u64, MapError> {
-        self.clusters.add_up()?;
         // If the count is wrong, two structures in one cluster are no finding of their own.
+        let overlaps = self.clusters.take_overlaps();
         let mut faulty = self.blocks_with_other_structures(blocks);
         let max = self.geometry().max_refcount();
         // The first cluster holds the header.
         let mut end_cluster = 1;
-        for piece in self.clusters.occupied() {
-            let (first, end) = (piece.first, piece.end.min(self.end_cluster));
+        let clusters = std::mem::take(&mut self.clusters);
+        clusters.each_run(|run, Counted { references, on_disk }| {
+            let run = run.start..run.end.min(self.end_cluster);
             // A sum stays at the largest count that a block can store.
-            let references = piece.references.min(max);
-            let over = piece.references - references;
-            if over > 0 && first < end {
-                let times = over.saturating_mul(end - first);
-                self.findings.corruptions(times, format_args!(
-                    "clusters {first} to {end} have {over} references more than a refcount can count"
+            let (over, references) = (references.saturating_sub(max), references.min(max));
+            if over > 0 && !run.is_empty() {
+                let Range { start, end } = run;
+                self.findings.corruptions(over.saturating_mul(end - start), format_args!(
+                    "clusters {start} to {end} have {over} references more than a refcount can count"
                 ));
-                faulty.push(first..end);
+                keep_faulty(&mut faulty, run.clone(), &overlaps);
             }
-            for readable in without(first..end, &self.unreadable) {
+            for readable in without(run, &self.unreadable) {
                 end_cluster = end_cluster.max(readable.end);
-                if piece.on_disk != references {
+                if on_disk != references {
                     self.check_findings(readable.end - readable.start)?;
-                    faulty.push(readable.clone());
+                    keep_faulty(&mut faulty, readable.clone(), &overlaps);
                     for cluster in readable {
-                        self.findings.miscount(cluster, piece.on_disk, references);
+                        self.findings.miscount(cluster, on_disk, references);
                     }
                 }
             }
-        }
+            Ok::<_, MapError>(())
+        })?;
+        self.clusters = clusters;
         for clusters in &self.unreadable {
             let (start, end) = (clusters.start, clusters.end.min(self.end_cluster));
             if start < end {
                 self.findings.unreadable(start..end);
             }
         }
-        self.overlaps(faulty)?;
+        self.overlaps(&overlaps, faulty)?;
         Ok(end_cluster)
     }
 
@@ -163,7 +202,7 @@ impl<S: Storage + ?Sized> ImageCheck<'_, S> {
     /// blocks in the order of the table, and looks at the sum after each.
     fn blocks_with_other_structures(&mut self, blocks: &[RefcountBlock]) -> Vec<Range<u64>> {
         let max = self.geometry().max_refcount();
-        let mut sums = other_references(&self.clusters, blocks);
+        let mut sums = self.other_references(blocks);
         let mut faulty = Vec::new();
         for RefcountBlock { cluster, index, is_counted } in blocks {
             let Some(sum) = sums.get_mut(cluster) else { continue };
@@ -178,22 +217,34 @@ impl<S: Storage + ?Sized> ImageCheck<'_, S> {
         faulty
     }
 
+    /// Returns the numbers of references to the clusters of refcount blocks, without those from the refcount table.
+    fn other_references(&mut self, blocks: &[RefcountBlock]) -> BTreeMap<u64, u64> {
+        let mut sums = BTreeMap::new();
+        for RefcountBlock { cluster, is_counted, .. } in blocks {
+            let sum = sums.entry(*cluster).or_insert_with(|| self.clusters.at(*cluster).references);
+            *sum -= u64::from(*is_counted);
+        }
+        sums
+    }
+
     /// Reports clusters with two structures whose count is right. QEMU does not notice them.
-    fn overlaps(&mut self, mut faulty: Vec<Range<u64>>) -> Result<(), MapError> {
+    fn overlaps(
+        &mut self,
+        overlaps: &[Overlap],
+        mut faulty: Vec<Range<u64>>,
+    ) -> Result<(), MapError> {
         faulty.sort_unstable_by_key(|clusters| clusters.start);
         faulty.dedup_by(|next, last| {
             let is_joined = next.start <= last.end;
             last.end = if is_joined { last.end.max(next.end) } else { last.end };
             is_joined
         });
-        for report in self.clusters.reports() {
-            let RefcountFault::Overlap = report.finding else { continue };
-            let first = report.cluster.get();
-            // Clusters are those of a file of less than 2^63 bytes.
-            let end = first.saturating_add(report.clusters).min(self.end_cluster);
-            self.check_findings(end.saturating_sub(first))?;
-            for cluster in without(first..end, &faulty).flatten() {
-                let role = report.role.map_or("unreferenced", name);
+        for Overlap { cluster, role } in overlaps {
+            // A cluster past the end of the file has no finding.
+            let end = cluster.saturating_add(1).min(self.end_cluster);
+            for cluster in without(*cluster..end, &faulty).flatten() {
+                self.check_findings(1)?;
+                let role = name(*role);
                 self.findings.corruption(format_args!(
                     "cluster {cluster} is {role} and another structure too"
                 ));
@@ -203,14 +254,12 @@ impl<S: Storage + ?Sized> ImageCheck<'_, S> {
     }
 }
 
-/// Returns the numbers of references to the clusters of refcount blocks, without those from the refcount table.
-fn other_references(clusters: &ClusterCounts, blocks: &[RefcountBlock]) -> BTreeMap<u64, u64> {
-    let mut sums = BTreeMap::new();
-    for RefcountBlock { cluster, is_counted, .. } in blocks {
-        let sum = sums.entry(*cluster).or_insert_with(|| clusters.computed(*cluster));
-        *sum -= u64::from(*is_counted);
+/// Adds clusters with a finding to `faulty`, if one of them holds two structures.
+fn keep_faulty(faulty: &mut Vec<Range<u64>>, clusters: Range<u64>, overlaps: &[Overlap]) {
+    let next = overlaps.partition_point(|overlap| overlap.cluster < clusters.start);
+    if overlaps.get(next).is_some_and(|overlap| overlap.cluster < clusters.end) {
+        faulty.push(clusters);
     }
-    sums
 }
 
 /// Returns the parts of `range` outside of `gaps`, which are sorted and do not overlap.
@@ -256,14 +305,14 @@ impl<S: Storage + ?Sized> ImageCheck<'_, S> {
         copied: bool,
         piece: &mut [u8],
     ) -> Result<(), MapError> {
-        if !self.compare_copied("L2", l2, copied) {
+        if !self.compare_copied("L2", l2, copied)? {
             return Ok(());
         }
         let (storage, table) = (self.storage, HostTable::l2(self.geometry(), l2));
         let _ = table.each_entry(storage, piece, |TableEntry { word, .. }| {
             let entry = L2Entry(word);
             if let Some(host) = allocation(entry, self.geometry()) {
-                self.compare_copied("data", host, entry.copied());
+                self.compare_copied("data", host, entry.copied())?;
             }
             Ok::<_, MapError>(ControlFlow::Continue(()))
         })?;
@@ -272,17 +321,22 @@ impl<S: Storage + ?Sized> ImageCheck<'_, S> {
 
     /// Compares a flag with the count of its cluster. A cluster in a data file belongs to one guest cluster. Reports
     /// whether the count can be read.
-    fn compare_copied(&mut self, role: &str, host: HostOffset, copied: bool) -> bool {
+    fn compare_copied(
+        &mut self,
+        role: &str,
+        host: HostOffset,
+        copied: bool,
+    ) -> Result<bool, MapError> {
         let cluster = self.geometry().cluster_size.host_cluster(host);
         let in_data_file = role == "data" && self.geometry().data_file;
-        let count = if in_data_file { Some(1) } else { self.refcount(cluster.get()) };
-        let Some(count) = count else { return false };
+        let count = if in_data_file { Some(1) } else { self.refcount(cluster.get())? };
+        let Some(count) = count else { return Ok(false) };
         if copied != (count == 1) {
             let flag = if copied { "set" } else { "not set" };
             self.findings.corruption(format_args!(
                 "OFLAG_COPIED {role} cluster {cluster}: {flag}, refcount={count}"
             ));
         }
-        true
+        Ok(true)
     }
 }

@@ -5,11 +5,12 @@
 //! It counts the findings of QEMU, each as often as QEMU does. It reports two further faults: a cluster that holds two
 //! structures although its count is right, and a zero flag in version 2.
 //!
-//! The recount of the harness stops at the first damaged table instead. Both add references up with
-//! [`ClusterCounts`], and read tables with [`HostTable`]. Walks use neither.
+//! The recount of the harness stops at the first damaged table instead, and knows the clusters of each reference. Both
+//! read tables with [`HostTable`]. Walks do not.
 
 pub mod cluster_counts;
 mod counts;
+mod paged_counts;
 mod references;
 
 use std::fmt;
@@ -19,7 +20,8 @@ use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::error::MapError;
 use crate::formats::qcow2::bitmap::bitmap_list;
-use crate::formats::qcow2::check::cluster_counts::{ClusterCounts, Role};
+use crate::formats::qcow2::check::cluster_counts::Role;
+use crate::formats::qcow2::check::paged_counts::PagedCounts;
 use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::head::Head;
 use crate::formats::qcow2::header::Header;
@@ -38,15 +40,25 @@ pub struct CheckedQcow2 {
     pub total_clusters: u64,
 }
 
+/// The bounds of a check. An image that needs more is an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckBounds {
+    /// The largest number of references to clusters, and of findings. A structure of several clusters references each
+    /// of them, and a table counts each time that an entry names it.
+    pub references: u64,
+    /// The largest number of bytes in which the check keeps the references and the counts of clusters. It may keep
+    /// those of one table more.
+    pub kept_bytes: u64,
+}
+
 /// Checks the image in `storage`, and passes each finding to `report`: none before it has read the header and the
-/// bitmaps, as QEMU does at open. `bound` is the largest number of references, of runs of counts and of findings that
-/// it keeps or reports.
+/// bitmaps, as QEMU does at open.
 ///
 /// # Errors
-/// QEMU refuses the image, the check needs more than `bound`, or a read failed.
+/// QEMU refuses the image, the check needs more than `bounds`, or a read failed.
 pub fn check_qcow2<S: Storage + ?Sized>(
     storage: &S,
-    bound: usize,
+    bounds: CheckBounds,
     report: &mut dyn FnMut(&CheckFinding<'_>),
 ) -> Result<CheckedQcow2, MapError> {
     let head = Head::read_for_check(storage)?;
@@ -55,7 +67,7 @@ pub fn check_qcow2<S: Storage + ?Sized>(
         return Err(MapError::Missing("name of the external data file"));
     }
     bitmap_list(storage, header, head.bitmaps.as_ref())?;
-    let mut check = ImageCheck::new(storage, header, bound, report);
+    let mut check = ImageCheck::new(storage, header, bounds, report);
     check.reference(HostOffset::ZERO, check.cluster_bytes(), Role::Header);
     check.l1(HostTable::active_l1(header), true)?;
     check.snapshots()?;
@@ -93,7 +105,8 @@ struct ImageCheck<'s, S: Storage + ?Sized> {
     storage: &'s S,
     header: &'s Header,
     findings: Findings<'s>,
-    clusters: ClusterCounts,
+    clusters: PagedCounts,
+    bounds: CheckBounds,
     guest: GuestClusters,
     /// The end of the file in clusters. The file may end inside its last structure, which then adds a cluster.
     end_cluster: u64,
@@ -105,14 +118,15 @@ impl<'s, S: Storage + ?Sized> ImageCheck<'s, S> {
     fn new(
         storage: &'s S,
         header: &'s Header,
-        bound: usize,
+        bounds: CheckBounds,
         report: &'s mut dyn FnMut(&CheckFinding<'_>),
     ) -> Self {
         Self {
             storage,
             header,
             findings: Findings::new(report),
-            clusters: ClusterCounts::bounded(bound),
+            clusters: PagedCounts::default(),
+            bounds,
             guest: GuestClusters::default(),
             end_cluster: header.geometry.cluster_size.clusters_for(storage.length_bytes()),
             unreadable: Vec::new(),
@@ -141,9 +155,7 @@ impl<'s, S: Storage + ?Sized> ImageCheck<'s, S> {
         let Some(last) = length_bytes.checked_sub(1).map(|rest| at + rest) else {
             return true;
         };
-        let file_end = self.storage.length_bytes().next_multiple_of(FILE_SECTOR_BYTES);
-        let end = file_end.saturating_add(self.cluster_bytes() - 1);
-        if last.get() >= end {
+        if last.get() >= self.references_end() {
             let role = name(role);
             self.findings.corruption(format_args!(
                 "{role} of {length_bytes} bytes at host offset {at} lies past the end of the file"
@@ -154,21 +166,35 @@ impl<'s, S: Storage + ?Sized> ImageCheck<'s, S> {
         let first = cluster_size.host_cluster(at).get();
         let end = cluster_size.host_cluster(last).get() + 1;
         self.end_cluster = self.end_cluster.max(end);
-        self.clusters.reference(first, end, role, None);
+        self.clusters.reference(first..end, role);
         true
+    }
+
+    /// Returns the host offset behind the last byte that a structure may have: less than a cluster past the end of the
+    /// file.
+    fn references_end(&self) -> u64 {
+        let file_end = self.storage.length_bytes().next_multiple_of(FILE_SECTOR_BYTES);
+        file_end.saturating_add(self.cluster_bytes() - 1)
     }
 
     /// Checks the bounds of references and of findings. Callers check them after each table.
     fn check_bound(&self) -> Result<(), MapError> {
         self.check_findings(0)?;
-        self.clusters.check_bound()
+        let what = match &self.clusters {
+            clusters if clusters.total_references() > self.bounds.references => {
+                "too many references to clusters"
+            }
+            clusters if clusters.kept_bytes() > self.bounds.kept_bytes => "too many clusters",
+            _ => return Ok(()),
+        };
+        Err(MapError::TooLarge(what))
     }
 
     /// Checks that the bound allows `more` findings.
     fn check_findings(&self, more: u64) -> Result<(), MapError> {
         let FindingCounts { corruptions, leaks, .. } = self.findings.counts();
         let all = corruptions.saturating_add(leaks).saturating_add(more);
-        match all > self.clusters.bound() as u64 {
+        match all > self.bounds.references {
             true => Err(MapError::TooLarge("too many faults")),
             false => Ok(()),
         }

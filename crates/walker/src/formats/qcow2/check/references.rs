@@ -202,7 +202,7 @@ impl<S: Storage + ?Sized> ImageCheck<'_, S> {
         let (storage, cluster_size) = (self.storage, self.geometry().cluster_size);
         let BitmapsExtension { directory_bytes, directory_offset, .. } = *extension;
         self.reference(directory_offset, directory_bytes, Role::BitmapDirectory);
-        let (mut entries_left, mut piece) = (self.clusters.bound() as u64, vec![0; PIECE_BYTES]);
+        let (mut entries_left, mut piece) = (self.bounds.references, vec![0; PIECE_BYTES]);
         bitmap::each_entry(storage, extension, |index, _, entry| {
             let table = HostTable::bitmap(entry);
             self.reference(table.start, table.length_bytes, Role::BitmapTable);
