@@ -1,6 +1,6 @@
-//! The findings of `findings/`: each program still shows its fingerprint, and each known finding has a program. `regress`
-//! runs a program in a process of its own, and sets no known finding aside. `cargo xtask other-languages --rows` installs
-//! the implementations behind the line protocol, and runs the test of their programs.
+//! The findings of `findings/`: each program still shows its fingerprint, and each known finding has a program.
+//! `regress` runs a program in a process of its own, and sets no known finding aside. `cargo xtask other-languages
+//! --rows` installs the implementations behind the line protocol, and runs the test of their programs.
 
 #[path = "../../xtask/src/findings/data.rs"]
 mod data;

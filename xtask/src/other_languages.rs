@@ -14,7 +14,7 @@ const ALL: [(&str, [&str; 2]); 4] = [
     ("seven_zip", ["60", "200"]),
     ("qcow", ["5", "20"]),
 ];
-/// A hang costs ten seconds of CPU time, and half of the extended L2 images hang. A program of engines/findings/ shows one.
+/// A hang costs ten seconds of CPU time, and half of the extended L2 images hang. One of the programs shows it.
 const NO_HANGS: (&str, &str) = ("dissect_hypervisor", " 'no extended L2 entries'");
 
 /// Fuzz implementations behind the line protocol, and fail if one shows a new finding

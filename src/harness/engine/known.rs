@@ -47,8 +47,8 @@ pub struct KnownFindings(Arc<[KnownFinding]>);
 const EXPECTED_TABLES: &str =
     "expected [[finding]] with fingerprint and reason, and optionally link and recipes";
 
-/// A file of known findings. A file that describes the bugs of an implementation, such as those in `engines/findings/`, is
-/// one, too. It has more tables and fields, on which no known finding depends.
+/// A file of known findings. A file that describes the bugs of an implementation, such as those in
+/// `engines/findings/`, is one, too. It has more tables and fields, on which no known finding depends.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(dead_code, reason = "the pages about bugs show the other tables")]
