@@ -25,14 +25,18 @@ pub const FUEL_BASE: u64 = 4096;
 pub const MAX_RECOUNTED: usize = 1 << 26;
 /// The number of bytes in which the command `check` keeps the references and the counts of a qcow2 image's clusters.
 /// That is enough for 64 TiB of data in clusters of 64 KiB.
+#[cfg(feature = "cli")]
 pub const MAX_CHECK_KEPT_BYTES: u64 = 2 << 30;
 /// The number of references to clusters that the command `check` follows in any image, in a second. An image of 33 MiB
 /// can cause 2^35, because its entries can name one table again and again.
+#[cfg(feature = "cli")]
 pub const MIN_CHECKED_REFERENCES: u64 = 1 << 26;
 /// The number of references to clusters that the command `check` follows for each byte that the file stores. An entry
 /// has eight bytes, and only snapshots and compressed clusters cause more references than there are entries.
+#[cfg(feature = "cli")]
 pub const CHECKED_REFERENCES_PER_BYTE: u64 = 2;
 /// The largest number of references to clusters that the command `check` follows. They take some minutes.
+#[cfg(feature = "cli")]
 pub const MAX_CHECKED_REFERENCES: u64 = 1 << 34;
 /// The number of bytes from the start of a compressed cluster that the loop reads. Most shapes fill no more (see
 /// `content`), and zeros follow. Inflating a cluster of 2 MiB takes a millisecond.
