@@ -17,6 +17,7 @@ impl Engine for Fstool {
     // The crate refuses each of these by name.
     describe!(
         "fstool",
+        version: "0.5.2",
         no: [OddBackingSize],
         refuses: [
             Refcounts1, Refcounts2, Refcounts4, Refcounts8, Refcounts32, Refcounts64, ExtendedL2,

@@ -20,7 +20,7 @@ struct ImagoDisk(FormatAccess<File>);
 impl Engine for Imago {
     // The external data file is the only incompatible feature that the crate knows. Its cache is a map whose order is
     // random, and so is the order in which it writes the tables.
-    describe!("imago", no: [OddBackingSize], refuses: [ExtendedL2, Zstd, Dirty, Corrupt],
+    describe!("imago", version: "0.2.6", no: [OddBackingSize], refuses: [ExtendedL2, Zstd, Dirty, Corrupt],
         size: Near, known: include_str!("../findings/imago.toml"), writes: Parts);
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {

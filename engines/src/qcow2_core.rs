@@ -17,6 +17,7 @@ impl Engine for Qcow2Core {
     // The crate documents that it refuses each of these.
     describe!(
         "qcow2_core",
+        version: "0.3.4",
         refuses: [Clusters2M, ExtendedL2, Zstd, Qcow2Backing, RawBacking, DataFile, LargeL1],
         size: Near, known: include_str!("../findings/qcow2_core.toml"));
 

@@ -29,6 +29,7 @@ impl Engine for Qcow2Rs {
     // 4 bits. See BUGS.md.
     describe!(
         "qcow2_rs",
+        version: "0.1.6",
         no: [Clusters512, Clusters1K, Clusters2K, OddBackingSize],
         refuses: [ExtendedL2, Zstd, DataFile, Dirty, Corrupt, RawBacking],
         size: Near, known: include_str!("../findings/qcow2_rs.toml"), writes: Parts,

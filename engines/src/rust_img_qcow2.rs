@@ -16,7 +16,7 @@ struct RustImgQcow2Disk(Qcow2Reader);
 
 impl Engine for RustImgQcow2 {
     // The crate documents the first two. It opens every backing file as qcow2.
-    describe!("rust_img_qcow2", no: [OddBackingSize], refuses: [ExtendedL2, DataFile, RawBacking],
+    describe!("rust_img_qcow2", version: "0.6.1", no: [OddBackingSize], refuses: [ExtendedL2, DataFile, RawBacking],
         size: Near, known: include_str!("../findings/rust_img_qcow2.toml"));
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {

@@ -20,6 +20,7 @@ struct VhdCoreDisk(VhdReader);
 impl Engine for VhdCore {
     describe!(
         "vhd_core",
+        version: "0.1.4",
         yes: [Vpc],
         no: [Qcow2],
         size: Near, known: include_str!("../findings/vhd_core.toml"));

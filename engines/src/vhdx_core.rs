@@ -14,7 +14,7 @@ pub struct VhdxCore;
 struct VhdxCoreDisk(VhdxReader);
 
 impl Engine for VhdxCore {
-    describe!("vhdx_core", yes: [Vhdx], no: [Qcow2],
+    describe!("vhdx_core", version: "0.4.1", yes: [Vhdx], no: [Qcow2],
         known: include_str!("../findings/vhdx_core.toml"));
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {

@@ -17,6 +17,7 @@ impl Engine for VmdkCore {
     // The specification has no grains of less than 4 KiB, and the crate refuses them.
     describe!(
         "vmdk_core",
+        version: "0.8.4",
         yes: [Vmdk],
         no: [Qcow2, Clusters512, Clusters1K, Clusters2K],
         known: include_str!("../findings/vmdk_core.toml"));

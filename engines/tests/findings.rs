@@ -159,5 +159,11 @@ fn versions_are_those_under_test() {
         let is_pinned =
             |line: &str| line.starts_with(&**title) && line.contains(&format!("={version}"));
         assert!(manifests.lines().any(is_pinned), "{title} {version}");
+        // Reports name the version that the adapter states.
+        if let Ok(adapter) =
+            fs::read_to_string(here().join("src").join(&of.name).with_extension("rs"))
+        {
+            assert!(adapter.contains(&format!("version: \"{version}\"")), "{title} {version}");
+        }
     }
 }
