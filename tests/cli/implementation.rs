@@ -192,7 +192,7 @@ fn known_findings_that_cannot_be_used_are_refused() {
     let dir = Folder::of([("wrong.toml", wrong.as_bytes()), ("input", b"")]);
     fs::create_dir(dir.join("folder")).unwrap();
     for [verb, file, message] in rows(
-        "replay | wrong.toml | wrong.toml: line 8: missing field `reason`; expected [[finding]] with
+        "replay | wrong.toml | wrong.toml: line 9: missing field `reason`, expected why the finding is a bug
          replay | none.toml | none.toml: No such file
          replay | folder | folder: is a folder, expected a file of known findings; only 'triage' reads
          map | wrong.toml | --known: 'map' runs no inputs, expected a command that does",

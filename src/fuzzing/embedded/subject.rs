@@ -40,6 +40,7 @@ use crate::images::limits::Limits;
 ///             Err(failure) => RunReply::Found(Finding {
 ///                 fingerprint: failure.violation.fingerprint(),
 ///                 detail: failure.violation.detail,
+///                 guest: failure.violation.guest,
 ///             }),
 ///         }
 ///     }
