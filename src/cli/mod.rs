@@ -15,7 +15,7 @@ mod under_test;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::harness::against::qemu_io::CostlyComparisons;
 use crate::harness::cases::implementation::Implementation;
@@ -115,9 +115,11 @@ Commands that write output from a crash (minimize, report, regress, bundle) exit
 /// implementation, and `selftest` asks it about plain images. They start this executable again for work in other
 /// processes, so the call must be all that the executable does.
 pub fn main_with(implementation: impl Into<Implementation>) -> ExitCode {
-    let arguments = Arguments::parse();
+    let matches = command_line().get_matches();
+    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let verb = matches.subcommand_name().unwrap_or("");
     // If the engine fails, the command fails.
-    let outcome = failure::catch(|| run(implementation.into(), &arguments))
+    let outcome = failure::catch(|| run(implementation.into(), verb, &arguments))
         .unwrap_or_else(|line| Err(CommandError::Message(line)));
     let code = match &outcome {
         Ok(Exit::Nothing) | Err(CommandError::Pipe) => 0,
@@ -131,26 +133,46 @@ pub fn main_with(implementation: impl Into<Implementation>) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Runs the verb. `own` is the implementation of this executable.
-fn run(own: Implementation, Arguments { options, verb }: &Arguments) -> ExitResult {
-    // The verbs that run no inputs, with the option that each takes all the same.
-    let without_inputs = match verb {
-        Verb::Info(_) => Some(("info", "")),
-        Verb::Map(_) => Some(("map", "")),
-        Verb::Check(_) => Some(("check", "")),
-        Verb::Convert(_) => Some(("convert", "")),
-        Verb::Measure(_) => Some(("measure", "")),
-        Verb::Asm(_) => Some(("asm", "")),
-        // Programs are folded into the features that are left.
-        Verb::Disasm(_) => Some(("disasm", "--without")),
-        Verb::Export(_) => Some(("export", "--without")),
-        Verb::Differential(_) => Some(("differential", "--known")),
-        // The self-test reports each wrong answer, known or not.
-        Verb::Selftest(_) => Some(("selftest", "")),
-        Verb::NewEngine(_) => Some(("new-engine", "")),
-        _ => None,
-    };
-    if let Some((name, taken)) = without_inputs {
+/// The verbs that run no inputs, with the options about the implementation that each takes all the same.
+const WITHOUT_INPUTS: [(&str, &[&str]); 11] = [
+    ("info", &[]),
+    ("map", &[]),
+    ("check", &[]),
+    ("convert", &[]),
+    ("measure", &[]),
+    ("asm", &[]),
+    // Programs are folded into the features that are left.
+    ("disasm", &["engine_command", "engine_qemu_img", "without"]),
+    ("export", &["engine_command", "engine_qemu_img", "without"]),
+    ("differential", &["known"]),
+    // The self-test reports each wrong answer, known or not.
+    ("selftest", &["engine_command", "engine_qemu_img"]),
+    ("new-engine", &[]),
+];
+
+/// Returns the command line. If it asks for help, the help of a verb lacks the options that the verb refuses.
+fn command_line() -> Command {
+    let command = Arguments::command();
+    // To build all verbs takes time, and campaigns start this command thousands of times.
+    if !std::env::args_os().any(|word| ["-h", "--help", "help"].iter().any(|it| word == *it)) {
+        return command;
+    }
+    let mut command = command;
+    command.build();
+    WITHOUT_INPUTS.into_iter().fold(command, |command, (verb, taken)| {
+        command.mut_subcommand(verb, |verb| {
+            verb.mut_args(|option| {
+                let id = option.get_id().as_str();
+                let is_refused = UnderTestOptions::IDS.contains(&id) && !taken.contains(&id);
+                if is_refused { option.hide(true) } else { option }
+            })
+        })
+    })
+}
+
+/// Runs the verb with this name. `own` is the implementation of this executable.
+fn run(own: Implementation, name: &str, Arguments { options, verb }: &Arguments) -> ExitResult {
+    if let Some((name, taken)) = WITHOUT_INPUTS.iter().find(|(verb, _)| *verb == name) {
         options.reject(name, taken)?;
     }
     let costly = match verb {

@@ -69,17 +69,25 @@ enum ChosenImplementation {
 const QEMU_NAME: &str = "qemu";
 
 impl UnderTestOptions {
-    /// Rejects the options for the verb `name`, which runs no inputs, except for the option `taken`.
-    pub fn reject(&self, name: &str, taken: &str) -> Result<(), CommandError> {
-        let given = [
-            ("--known", !self.known.is_empty()),
-            ("--without", !self.without.is_empty()),
-            ("--against", self.against.is_some()),
-            ("--against-command", self.against_command.is_some()),
+    /// The names of the fields, by which the parser knows the options.
+    pub const IDS: [&str; 6] =
+        ["known", "without", "engine_command", "engine_qemu_img", "against", "against_command"];
+
+    /// Rejects the options for the verb `name`, which runs no inputs, except for the options `taken`.
+    pub fn reject(&self, name: &str, taken: &[&str]) -> Result<(), CommandError> {
+        let is_given = [
+            !self.known.is_empty(),
+            !self.without.is_empty(),
+            self.engine_command.is_some(),
+            self.engine_qemu_img.is_some(),
+            self.against.is_some(),
+            self.against_command.is_some(),
         ];
-        match given.into_iter().find(|(option, is_given)| *is_given && *option != taken) {
-            Some((option, _)) => Err(CommandError::Message(format!(
-                "{option}: '{name}' runs no inputs, expected a command that does"
+        let mut given = Self::IDS.into_iter().zip(is_given).filter(|(_, is_given)| *is_given);
+        match given.find(|(id, _)| !taken.contains(id)) {
+            Some((id, _)) => Err(CommandError::Message(format!(
+                "--{}: '{name}' runs no inputs, expected a command that does",
+                id.replace('_', "-")
             ))),
             None => Ok(()),
         }

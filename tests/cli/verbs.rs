@@ -51,6 +51,22 @@ fn every_verb_has_a_help_text_a_test_and_a_page() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
+/// The help of a verb has the options about the implementation that the verb takes, and no other.
+#[test]
+fn help_has_no_option_that_the_verb_refuses() {
+    let help = |verb: &str| Folder::new().run(&[verb, "--help"]).ok().out;
+    for (verb, taken) in [("replay", 6), ("map", 0), ("disasm", 3), ("differential", 1)] {
+        let help = help(verb);
+        let options =
+            ["--known", "--without", "--engine-command", "--engine-qemu-img", "--against "];
+        let options = options.into_iter().chain(["--against-command"]);
+        let shown: Vec<_> = options.filter(|it| help.contains(&format!("  {it}"))).collect();
+        assert_eq!(shown.len(), taken, "{verb}: {shown:?}");
+    }
+    let refused = Folder::new().run("map file --engine-command=cat").exits(2);
+    assert!(refused.line().starts_with("--engine-command: 'map' runs no inputs"), "{refused:?}");
+}
+
 #[test]
 fn a_verb_without_a_test_or_a_page_is_found() {
     let (test, page) = ("dir.run(\"asm text -o out\")", "`qcowfuzz asm text -o out`");

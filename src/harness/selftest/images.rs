@@ -91,7 +91,7 @@ const QCOW2_IMAGES: [PlainImage; 18] = [
     plain("size inside a sector", "size=2<<16+700", "write at=start+1 clusters=2"),
     // Preallocation allocates the cluster, and no guest writes to it. QEMU reads zeros past the end of the file.
     plain(
-        "file that ends inside a cluster",
+        "file ends in a cluster",
         "size=4<<16+0 blocks=first table=first",
         "reserve gap=8<<0\nwrite at=start+0 clusters=1\npreallocate at=start+1 clusters=1\n\
                      end_file end=content tail=0<<0",
