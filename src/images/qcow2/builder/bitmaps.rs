@@ -311,6 +311,7 @@ impl Builder {
 #[cfg(test)]
 mod tests {
     use crate::disk::clusters::ClusterSize;
+    use crate::disk::storage::Storage;
     use crate::formats::qcow2::geometry::{Compression, Geometry};
     use crate::images::limits::Limits;
     use crate::images::qcow2::ImagePlan;
@@ -346,6 +347,27 @@ mod tests {
 
     fn allocated(builder: &Builder) -> u64 {
         builder.placement.clusters.runs().iter().map(|run| run.end - run.first).sum()
+    }
+
+    /// A bitmap of two clusters, whose second cluster has five bits of the disk.
+    #[test]
+    fn bits_past_the_end_of_the_disk_stay_zero() {
+        let mut seen = 0;
+        for number in 1..=16 {
+            let mut builder = builder(Version::V3, (4096 + 5) * 512, 1000);
+            assert!(builder.bitmap(plain(9)));
+            assert!(builder.fill_bitmap(0, 0, 2, Fill::Bits, WriteNumber(number)));
+            let mut image = Image::default();
+            builder.write_bitmaps(&mut image);
+            let entries = &builder.bitmaps.live()[0].entries;
+            let Bits::Stamp(cluster, _) = entries[1].1 else { panic!("{entries:?}") };
+            let mut bits = [0; 512];
+            image.seal(1 << 20);
+            image.read_at(builder.host_offset(cluster), &mut bits).unwrap();
+            assert!(bits[0] < 1 << 5 && bits[1..].iter().all(|byte| *byte == 0), "{bits:x?}");
+            seen |= bits[0];
+        }
+        assert_eq!(seen, 0x1f);
     }
 
     /// The guest bytes of one table cluster: one bit for each sector, 4096 bits for each entry, 64 entries.
