@@ -243,6 +243,11 @@ impl FeatureSet {
         self.0 & other.0 != 0
     }
 
+    /// Reports whether all of `other` are among these features.
+    pub const fn has_all(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
     /// Returns the features, in the order of [`Feature::ALL`].
     pub fn iter(self) -> impl Iterator<Item = Feature> {
         Feature::ALL.into_iter().filter(move |feature| self.0 >> *feature as u32 & 1 != 0)

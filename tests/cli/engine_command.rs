@@ -86,6 +86,18 @@ fn wrong_answers_are_found_by_every_verb() {
 }
 
 #[test]
+fn a_finding_is_known_for_images_with_its_features() {
+    let dir = with_programs();
+    for (feature, code) in [("version 3", 0), ("version 2", 1)] {
+        let known = format!(
+            "[[finding]]\nfingerprint = '*: *'\nreason = 'A bug.'\nfeatures = ['{feature}']\n"
+        );
+        dir.write("known.toml", known);
+        run_with(&dir, "hole", "replay --brief --known known.toml zeros").exits(code);
+    }
+}
+
+#[test]
 fn ends_are_found_and_named() {
     for [fault, fingerprint] in rows(
         "abort | process: end, an answer → signal: 6 (SIGABRT)

@@ -82,6 +82,8 @@ pub(crate) struct Verdicts {
     met: Vec<MetFinding>,
     /// The commands of the recipe that the run carries out; none if the input is no recipe.
     commands: Vec<String>,
+    /// The features of the images that are judged.
+    features: FeatureSet,
     /// The words of the fingerprint that was set aside last: many answers in a row may have the same.
     last: Option<[&'static str; 4]>,
 }
@@ -95,6 +97,12 @@ impl Verdicts {
     pub(crate) fn begin_run(&mut self) {
         self.met.clear();
         self.commands.clear();
+        self.last = None;
+    }
+
+    /// Notes the features of the images that are judged next.
+    pub(crate) fn begin_case(&mut self, features: FeatureSet) {
+        self.features = features;
         self.last = None;
     }
 
@@ -135,7 +143,7 @@ impl Verdicts {
 
     /// Notes that the run met the finding with this fingerprint. Returns false if it is not known.
     pub(crate) fn note_known(&mut self, fingerprint: &str) -> bool {
-        let known = self.known.find_in(fingerprint, &self.commands);
+        let known = self.known.find_with(fingerprint, &self.commands, self.features);
         known.into_iter().for_each(|known| {
             MetFinding::add(&mut self.met, known, fingerprint);
         });

@@ -325,6 +325,7 @@ impl Judging {
         observer: &dyn Observer,
     ) -> OracleResult {
         self.judge.forget();
+        self.verdicts.begin_case(case.features);
         if definition.judges_structures
             && self.verdicts.judge(self.structures.check(case))?.is_none()
         {

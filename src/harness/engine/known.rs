@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use crate::base::error::Error;
+use crate::base::features::FeatureSet;
 
 /// A finding that is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -19,10 +20,20 @@ pub struct KnownFinding {
     /// The address of the report to the implementation, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<String>,
+    /// The finding is known only for images with all of these features.
+    #[serde(skip)]
+    pub features: FeatureSet,
     /// If there are any lists, the finding is known only in recipes: each text of one of the lists is a command of the
     /// recipe. `*` stands for any text.
     #[serde(skip)]
     pub recipes: Vec<Vec<String>>,
+}
+
+impl KnownFinding {
+    /// Reports whether two findings are about the same fingerprints of the same images.
+    fn is_same(&self, other: &Self) -> bool {
+        self.fingerprint == other.fingerprint && self.features == other.features
+    }
 }
 
 /// The most fingerprints that a [`MetFinding`] lists, and the most of a known finding in the summary of a campaign: an
@@ -45,7 +56,7 @@ pub struct KnownFindings(Arc<[KnownFinding]>);
 
 /// The form of a file of known findings, for error messages.
 const EXPECTED_TABLES: &str =
-    "expected [[finding]] with fingerprint and reason, and optionally link and recipes";
+    "expected [[finding]] with fingerprint and reason, and optionally link, features and recipes";
 
 /// A file of known findings. A file that describes the bugs of an implementation, such as those in
 /// `engines/findings/`, is one, too. It has more tables and fields, on which no known finding depends.
@@ -71,6 +82,8 @@ struct ListedFinding {
     reason: Option<Spanned<String>>,
     link: Option<String>,
     #[serde(default)]
+    features: Vec<Spanned<String>>,
+    #[serde(default)]
     recipes: Vec<Vec<String>>,
     /// The name of the finding. A finding with a name needs no reason, and several of them may have one fingerprint.
     name: Option<String>,
@@ -93,6 +106,12 @@ impl ListedFinding {
             let expected = "expected one line, such as 'model: kind, normal → zero-plain'";
             return Err((at, format!("found the fingerprint '{fingerprint}', {expected}")));
         }
+        let mut features = Vec::new();
+        for feature in self.features {
+            let at = feature.span();
+            features.push(feature.get_ref().parse().map_err(|what| (at, what))?);
+        }
+        let features = FeatureSet::of(&features);
         let expected = "expected why the finding is a bug, or why it is set aside";
         let reason = match (self.name, self.reason) {
             (_, Some(reason)) if reason.get_ref().trim().is_empty() => {
@@ -103,7 +122,7 @@ impl ListedFinding {
             (Some(name), None) => name,
             (Some(name), Some(reason)) => format!("{name}: {}", reason.get_ref()),
         };
-        Ok(KnownFinding { fingerprint, reason, link: self.link, recipes: self.recipes })
+        Ok(KnownFinding { fingerprint, reason, link: self.link, features, recipes: self.recipes })
     }
 }
 
@@ -144,7 +163,7 @@ impl KnownFindings {
             let fingerprint_at = listed.fingerprint.span();
             let is_named = listed.name.is_some();
             let finding = listed.into_known().map_err(|(at, what)| error_at(at, what))?;
-            let same = findings.iter_mut().find(|it| it.fingerprint == finding.fingerprint);
+            let same = findings.iter_mut().find(|it| it.is_same(&finding));
             match same {
                 Some(same) if is_named => {
                     same.reason = format!("{}; {}", same.reason, finding.reason)
@@ -166,7 +185,7 @@ impl KnownFindings {
     pub fn and(&self, others: &Self) -> Self {
         let mut all = self.0.to_vec();
         for other in others.iter().filter(|finding| !self.contains(&finding.fingerprint)) {
-            match all.iter_mut().find(|finding| finding.fingerprint == other.fingerprint) {
+            match all.iter_mut().find(|finding| finding.is_same(other)) {
                 Some(same) if other.recipes.is_empty() => same.recipes.clear(),
                 Some(same) => same.recipes.extend(other.recipes.iter().cloned()),
                 None => all.push(other.clone()),
@@ -188,11 +207,23 @@ impl KnownFindings {
     /// Returns the first known finding to which this fingerprint belongs in a recipe with these commands. An input that
     /// is no recipe has none.
     pub fn find_in(&self, fingerprint: &str, commands: &[String]) -> Option<&KnownFinding> {
+        self.find_with(fingerprint, commands, FeatureSet::EMPTY)
+    }
+
+    /// Returns the first known finding to which this fingerprint belongs in a recipe with these commands, for an image
+    /// with these features.
+    pub fn find_with(
+        &self,
+        fingerprint: &str,
+        commands: &[String],
+        features: FeatureSet,
+    ) -> Option<&KnownFinding> {
         let has = |text: &String| commands.iter().any(|command| is_of(command, text));
         let is_in = |finding: &KnownFinding| {
             let mut recipes = finding.recipes.iter();
-            finding.recipes.is_empty()
-                || !commands.is_empty() && recipes.any(|texts| texts.iter().all(has))
+            let is_in_recipe = finding.recipes.is_empty()
+                || !commands.is_empty() && recipes.any(|texts| texts.iter().all(has));
+            is_in_recipe && features.has_all(finding.features)
         };
         self.iter().find(|finding| is_of(fingerprint, &finding.fingerprint) && is_in(finding))
     }
@@ -243,6 +274,7 @@ pub(crate) fn is_of(fingerprint: &str, known: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::features::Feature;
 
     const ONE: &str =
         "# A comment.\n[[finding]]\nfingerprint = \"data: range, a → b\"\nreason = \"A bug.\"\n";
@@ -309,6 +341,23 @@ mod tests {
         ] {
             assert_eq!(is_of("data: range, a → b (c)", known), is_known, "{known}");
         }
+    }
+
+    #[test]
+    fn a_finding_of_a_feature_is_known_for_images_with_it_only() {
+        let text = format!("{ONE}features = [\"snapshots\", \"version 3\"]\n");
+        let known = KnownFindings::parse(&text).unwrap();
+        let is_known = |features: &[Feature]| {
+            known.find_with("data: range, a → b", &[], FeatureSet::of(features)).is_some()
+        };
+        assert!(is_known(&[Feature::Snapshots, Feature::Version3, Feature::DataFile]));
+        assert!(!is_known(&[Feature::Snapshots]) && !is_known(&[]));
+        assert!(!known.contains("data: range, a → b"));
+        // The same fingerprint with other features is another finding.
+        assert_eq!(KnownFindings::parse(&format!("{text}{ONE}")).unwrap().iter().count(), 2);
+        let wrong =
+            KnownFindings::parse(&text.replace("snapshots", "shots")).unwrap_err().to_string();
+        assert!(wrong.starts_with("line 5: expected a feature, found 'shots'"), "{wrong}");
     }
 
     #[test]
