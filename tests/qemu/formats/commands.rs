@@ -86,7 +86,7 @@ fn compare_check(path: &Path, format: ImageFormat, form: &str) -> Checked<String
     let is_same = ours.stdout == theirs.stdout && ours.status.code() == theirs.status.code();
     let fault = fault_at(&theirs);
     let said = String::from_utf8_lossy(&ours.stderr);
-    let is_same_fault = fault.is_none_or(|guest| said.contains(&format!("offset {guest}: ")));
+    let is_same_fault = fault.is_none_or(|guest| said.contains(&format!("offset {guest:#x}: ")));
     match ours.status.code() {
         Some(_) if is_same && is_same_fault && fault.is_some() => {
             Ok("checks that end at a fault".to_string())
