@@ -158,10 +158,7 @@ fn related_elements_are_marked() {
     assert_eq!(notes["rowOfRun"], true);
     let extent = &notes["overExtent"];
     assert_eq!(set(&extent["linked"]), ["op-0", "op-1"].map(String::from).into());
-    let says = format!(
-        "map_extents {}: guest 0x1000+0x1000 zero-allocated at 0x4000: by operations 0, 1.",
-        env!("CARGO_PKG_VERSION")
-    );
+    let says = "Implementation: guest 0x1000+0x1000 zero-allocated at 0x4000: by operations 0, 1.";
     assert_eq!(extent["says"], says);
     let entry = &notes["overEntry"];
     assert_eq!(set(&entry["chosen"]), ["entry-0-0".to_string()].into());

@@ -81,7 +81,7 @@ fn heading(report: &Report) -> Markup {
     html! {
         header {
             h1 .(style) { (report.judgement()) }
-            @if let Some(fingerprint) = &report.fingerprint { p { (fault::kind(fingerprint)) "." } }
+            @if let Some(fingerprint) = &report.fingerprint { p { "Fault: " (fault::kind(fingerprint)) "." } }
             @if let Some(detail) = detail { p.detail { (detail) } }
             dl {
                 dt { "Input" } dd { (input) }

@@ -96,7 +96,7 @@ fn actual(report: &Report) -> ReaderExtents<'_> {
         _ if extents.is_empty() => Some("no extents."),
         _ => None,
     };
-    let answer = ReaderExtents::new("actual", &report.implementation, extents, said);
+    let answer = ReaderExtents::new("actual", "Implementation", extents, said);
     match &report.evidence.walk_ended {
         Some(ended) if !report.evidence.is_mapped => {
             ReaderExtents { said: Some(format!("{ended}.")), ..answer }
