@@ -152,18 +152,18 @@ const WITHOUT_INPUTS: [(&str, &[&str]); 11] = [
 
 /// Returns the command line. If it asks for help, the help of a verb lacks the options that the verb refuses.
 fn command_line() -> Command {
-    let command = Arguments::command();
+    let mut command = Arguments::command();
     // To build all verbs takes time, and campaigns start this command thousands of times.
     if !std::env::args_os().any(|word| ["-h", "--help", "help"].iter().any(|it| word == *it)) {
         return command;
     }
-    let mut command = command;
     command.build();
+    let ids = UnderTestOptions::default().given().map(|(id, _)| id);
     WITHOUT_INPUTS.into_iter().fold(command, |command, (verb, taken)| {
         command.mut_subcommand(verb, |verb| {
             verb.mut_args(|option| {
                 let id = option.get_id().as_str();
-                let is_refused = UnderTestOptions::IDS.contains(&id) && !taken.contains(&id);
+                let is_refused = ids.contains(&id) && !taken.contains(&id);
                 if is_refused { option.hide(true) } else { option }
             })
         })
@@ -225,13 +225,9 @@ macro_rules! command {
         static ALLOCATOR: $crate::harness::PeakAlloc = $crate::harness::PeakAlloc;
 
         fn main() -> ::std::process::ExitCode {
-            let implementation: $crate::harness::cases::implementation::Implementation =
-                $implementation.into();
-            $crate::cli::main_with(implementation.written_as(
-                $crate::harness::cases::implementation::Expression::Engine(
-                    stringify!($implementation).into(),
-                ),
-            ))
+            use $crate::harness::cases::implementation::{Expression, Implementation};
+            let expression = Expression::Engine(stringify!($implementation).into());
+            $crate::cli::main_with(Implementation::from($implementation).written_as(expression))
         }
     };
 }

@@ -18,7 +18,7 @@ use crate::recipes::recipe::quoted;
 use super::output::CommandError;
 
 /// The options about the implementation under test.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub struct UnderTestOptions {
     /// Set the known findings in this TOML file aside, too; with 'triage', also a folder of regressions. Only
     /// 'differential' and the commands that run inputs take it: fuzz, triage, minimize, replay, report, regress, bundle
@@ -69,22 +69,22 @@ enum ChosenImplementation {
 const QEMU_NAME: &str = "qemu";
 
 impl UnderTestOptions {
-    /// The names of the fields, by which the parser knows the options.
-    pub const IDS: [&str; 6] =
-        ["known", "without", "engine_command", "engine_qemu_img", "against", "against_command"];
+    /// Returns the name of each field, by which the parser knows the option, and whether the user has set it.
+    pub fn given(&self) -> [(&'static str, bool); 6] {
+        [
+            ("known", !self.known.is_empty()),
+            ("without", !self.without.is_empty()),
+            ("engine_command", self.engine_command.is_some()),
+            ("engine_qemu_img", self.engine_qemu_img.is_some()),
+            ("against", self.against.is_some()),
+            ("against_command", self.against_command.is_some()),
+        ]
+    }
 
     /// Rejects the options for the verb `name`, which runs no inputs, except for the options `taken`.
     pub fn reject(&self, name: &str, taken: &[&str]) -> Result<(), CommandError> {
-        let is_given = [
-            !self.known.is_empty(),
-            !self.without.is_empty(),
-            self.engine_command.is_some(),
-            self.engine_qemu_img.is_some(),
-            self.against.is_some(),
-            self.against_command.is_some(),
-        ];
-        let mut given = Self::IDS.into_iter().zip(is_given).filter(|(_, is_given)| *is_given);
-        match given.find(|(id, _)| !taken.contains(id)) {
+        let mut given = self.given().into_iter();
+        match given.find(|(id, is_given)| *is_given && !taken.contains(id)) {
             Some((id, _)) => Err(CommandError::Message(format!(
                 "--{}: '{name}' runs no inputs, expected a command that does",
                 id.replace('_', "-")

@@ -59,7 +59,7 @@ impl ProcessEnd {
             Self::Signal(signal) => (&SIGNALS[..], signal, signal),
             Self::Timeout => return "none",
             Self::TooMuchOutput => return "too much output",
-            Self::WrongAnswer => return "outside of it",
+            Self::WrongAnswer => return "a wrong answer",
             Self::OutOfMemory => return "out of memory",
         };
         let name = usize::try_from(number).ok().and_then(|number| names.get(number));
@@ -102,7 +102,7 @@ impl ProcessEnd {
     pub(crate) fn finding(self) -> (&'static str, &'static str, (&'static str, &'static str)) {
         match self {
             Self::OutOfMemory => ("memory", "allocation", ("within the limit", "beyond")),
-            Self::WrongAnswer => ("process", "answer", ("within the protocol", self.name())),
+            Self::WrongAnswer => ("process", "answer", ("within the protocol", "outside of it")),
             _ => ("process", "end", ("an answer", self.name())),
         }
     }

@@ -126,20 +126,17 @@ fn confirm(
 ) -> io::Result<()> {
     let definition = target.definition();
     let input = quoted(&[input.display().to_string()]);
+    let replay = under_test.command_line("replay", target);
     if definition.expectation != Expectation::NotWalked
         && definition.inputs != Inputs::Recipes
         && under_test.against.is_none()
     {
-        let replay = under_test.command_line("replay", target);
         writeln!(out, "\nwhat QEMU answers: {replay} --against qemu {input}")?;
     }
-    match target.runs_programs() {
-        true => {
-            let dump = under_test.command_line("replay", target);
-            writeln!(out, "the image alone:   {dump} {input} --dump-image image")
-        }
-        false => Ok(()),
+    if target.runs_programs() {
+        writeln!(out, "the image alone:   {replay} {input} --dump-image image")?;
     }
+    Ok(())
 }
 
 /// Writes the last image of a run and the files that it names: as an engine has `left` them if one has written them.

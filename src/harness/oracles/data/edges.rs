@@ -12,7 +12,7 @@ use crate::harness::oracles::{
 use crate::images::content::fill::DeepCluster;
 use crate::images::content::{STAMP_BYTES, WriteContent, WriteNumber, stamp};
 
-use super::{GuestRead, ORACLE, admit_in, expect_of, kind, mismatch, too_deep};
+use super::{GuestRead, ORACLE, admit_in, expect_of, first_differing, kind, mismatch, too_deep};
 
 /// A short read at an edge.
 #[derive(Clone, Copy, Debug)]
@@ -184,7 +184,7 @@ fn check_seam(
     if actual == expected {
         return Ok(());
     }
-    let guest = first_differing(start, &expected, &actual);
+    let guest = differing_offset(start, &expected, &actual);
     violation_at(guest, ORACLE, "two layers", ("what was written", "other bytes"), || {
         from_offset(start, &expected, &actual)
     })
@@ -209,14 +209,13 @@ fn check_edge(read: &mut GuestRead, model: &Model, visible: &Visible, at: u64) -
     if actual == expected {
         return Ok(());
     }
-    let differing = first_differing(guest, &expected, &actual);
+    let differing = differing_offset(guest, &expected, &actual);
     mismatch(differing, &state, &actual, || from_offset(guest, &expected, &actual))
 }
 
-/// Returns the offset of the first byte that differs. The bytes begin at `start`.
-fn first_differing(start: GuestOffset, expected: &[u8], actual: &[u8]) -> GuestOffset {
-    let at = expected.iter().zip(actual).position(|(one, other)| one != other);
-    start + at.unwrap_or(0) as u64
+/// Returns the offset of the first byte that differs. The bytes begin at `start`, and are not equal.
+fn differing_offset(start: GuestOffset, expected: &[u8], actual: &[u8]) -> GuestOffset {
+    start + first_differing(expected, actual).unwrap_or(0) as u64
 }
 
 /// Returns the detail about bytes from `start` on.

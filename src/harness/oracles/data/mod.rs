@@ -126,12 +126,16 @@ fn check_part(
         return Ok(());
     }
     admit_in(part, part.start, expected, actual);
-    let differing = expected.iter().zip(actual).position(|(one, other)| one != other);
-    let Some(at) = differing else { return Ok(()) };
+    let Some(at) = first_differing(expected, actual) else { return Ok(()) };
     let guest = GuestOffset::new(part.start) + at as u64;
     mismatch(guest, &part.state(), &actual[at..], || {
         format!("expected {:#04x}, actual {:#04x}", expected[at], actual[at])
     })
+}
+
+/// Returns the index of the first byte that differs.
+fn first_differing(expected: &[u8], actual: &[u8]) -> Option<usize> {
+    expected.iter().zip(actual).position(|(one, other)| one != other)
 }
 
 /// Returns the parts of the disk in a range, each with its place in the range.
