@@ -18,6 +18,13 @@ macro_rules! features {
             /// All features, in the order of their bits in a set.
             pub const ALL: [Self; [$(Self::$name),+].len()] = [$(Self::$name),+];
 
+            /// Returns the word of the feature in [`describe!`](crate::harness::prelude::describe).
+            pub const fn word(self) -> &'static str {
+                match self {
+                    $(Self::$name => stringify!($name),)*
+                }
+            }
+
             /// Returns the name for a person.
             pub const fn name(self) -> &'static str {
                 match self {
@@ -126,12 +133,57 @@ macro_rules! with_formats {
                 #[doc = concat!("An image in the format ", $name, ".")]
                 $format = concat!($name, " images"),
             )*
+            /// An image of another format than qcow2 and raw below a qcow2 image.
+            OtherBacking = "a backing file of another format",
+            /// A fixed VHD image: the guest data, then a footer.
+            FixedVpc = "fixed vpc images",
+            /// A dynamic VHD image, which has a table of blocks.
+            DynamicVpc = "dynamic vpc images",
+            /// A fixed VHDX image, whose file has room for all blocks.
+            FixedVhdx = "fixed vhdx images",
+            /// A dynamic VHDX image.
+            DynamicVhdx = "dynamic vhdx images",
             /// A VMDK image whose parent is another one.
             Parents = "parents of vmdk images",
             /// A VMDK image that is only a descriptor: its data lie in other files.
             Extents = "vmdk images in several files",
+            /// A VMDK extent with tables (`KDMV`) that stores grains as they are.
+            SparseVmdk = "sparse vmdk extents",
+            /// A VMDK extent with tables that stores all grains compressed, as streamOptimized images do.
+            CompressedVmdk = "compressed vmdk extents",
+            /// A VMDK extent as ESX writes it (`COWD`).
+            CowdVmdk = "COWD vmdk extents",
+            /// A VMDK extent as ESX writes it since 2016.
+            SeSparseVmdk = "seSparse vmdk extents",
+            /// A VMDK extent without a table.
+            FlatVmdk = "flat vmdk extents",
+            /// A VMDK extent whose tables can state that a grain is zeros.
+            ZeroGrains = "zero vmdk grains",
+            /// Grains of 4 KiB or less. The specification demands more; QEMU reads them.
+            SmallGrains = "vmdk grains of 4 KiB or less",
+            /// Tables of fewer entries than 512. The specification demands 512; QEMU reads them.
+            ShortTables = "vmdk tables of fewer than 512 entries",
+            /// A static VDI image, which stores all blocks.
+            StaticVdi = "static vdi images",
+            /// A dynamic VDI image.
+            DynamicVdi = "dynamic vdi images",
+            /// A disk of less than a sector.
+            EmptyDisk = "empty disks",
+            /// A disk, of any layer, of more than 2 GiB.
+            Above2G = "disks above 2 GiB",
+            /// A disk, of any layer, of more than 4 GiB.
+            Above4G = "disks above 4 GiB",
+            /// A disk, of any layer, of more than 2,040 GiB, the largest VHD disk.
+            Above2040G = "disks above 2040 GiB",
+            /// A disk, of any layer, of more than 64 TiB, the largest VHDX disk.
+            Above64T = "disks above 64 TiB",
+            /// The header names the backing file with a name of 0 bytes: there is none.
+            EmptyBackingName = "an empty backing name",
             /// A raw backing file with holes. QEMU reports them as zeros with an offset.
             RawHoles = "holes of a raw backing file",
+            /// QEMU's own limits, which no specification states, such as 32 MiB of an L1 table. An engine with this feature
+            /// refuses the damaged images that QEMU refuses for them.
+            QemuLimits = "limits of QEMU",
             /// A power cut, or a kill of the process, while the engine has the image open for writing. An engine
             /// without this feature promises nothing about the file afterwards.
             Cuts = "power cuts",
@@ -162,7 +214,18 @@ macro_rules! images_of {
 
 for_each_format!(images_of);
 
+/// The unit of the sizes of disks.
+const SECTOR_BYTES: u64 = 512;
+
 impl Feature {
+    /// The features of large disks, and the size in bytes of the largest disk without each.
+    pub(crate) const LARGE_DISKS: [(Self, u64); 4] = [
+        (Self::Above2G, 2 << 30),
+        (Self::Above4G, 4 << 30),
+        (Self::Above2040G, 2040 << 30),
+        (Self::Above64T, 64 << 40),
+    ];
+
     /// Returns the feature of qcow2 clusters of this size: for larger ones, which qcow2 does not have, that of the
     /// largest.
     pub(crate) const fn clusters(size: ClusterSize) -> Self {
@@ -171,6 +234,16 @@ impl Feature {
             true => Self::Clusters2M,
             false => Self::ALL[index],
         }
+    }
+
+    /// Returns the features of disks of `size_bytes`.
+    pub(crate) fn of_disk(size_bytes: u64) -> FeatureSet {
+        let mut features = FeatureSet::EMPTY;
+        features.add_if(size_bytes < SECTOR_BYTES, Self::EmptyDisk);
+        for (feature, largest) in Self::LARGE_DISKS {
+            features.add_if(size_bytes > largest, feature);
+        }
+        features
     }
 
     /// Returns the feature of refcounts of `1 << order` bits; `order` is 0 to 6.
@@ -193,9 +266,9 @@ impl FromStr for Feature {
 
 /// A set of features.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FeatureSet(u64);
+pub struct FeatureSet(u128);
 
-const _: () = assert!(Feature::ALL.len() <= 64, "a set is a word");
+const _: () = assert!(Feature::ALL.len() <= u128::BITS as usize, "each feature has a bit");
 
 impl FeatureSet {
     /// No features.
@@ -235,7 +308,7 @@ impl FeatureSet {
 
     /// Adds a feature if `there` is true.
     pub fn add_if(&mut self, there: bool, feature: Feature) {
-        self.0 |= u64::from(there) << feature as u32;
+        self.0 |= u128::from(there) << feature as u32;
     }
 
     /// Reports whether the sets have a feature in common.

@@ -7,6 +7,7 @@
 use crate::base::features::{Feature, FeatureSet};
 use crate::disk::clusters::ClusterSize;
 use crate::formats::qcow2::geometry::Version;
+use crate::images::format::list::drawer;
 use crate::images::qcow2::{HeaderFlags, HeaderLength, Leaving, MAX_SIZE_BYTES};
 
 use super::operand::{
@@ -16,7 +17,7 @@ use super::operand::{
 use super::{Operation, Program, Prologue};
 
 /// The flags of a header that each feature needs.
-const HEADER_FLAGS: [(Feature, HeaderFlags); 7] = [
+const HEADER_FLAGS: [(Feature, HeaderFlags); 8] = [
     (Feature::UnnamedFormat, HeaderFlags::NO_FORMAT),
     (Feature::Dirty, HeaderFlags::DIRTY.with(HeaderFlags::OUT_OF_DATE)),
     (Feature::OutOfDateRefcounts, HeaderFlags::OUT_OF_DATE),
@@ -24,7 +25,11 @@ const HEADER_FLAGS: [(Feature, HeaderFlags); 7] = [
     (Feature::Corrupt, HeaderFlags::CORRUPT),
     (Feature::UnknownBits, HeaderFlags::COMPATIBLE_BITS),
     (Feature::UnknownBits, HeaderFlags::AUTOCLEAR_BITS),
+    (Feature::EmptyBackingName, HeaderFlags::EMPTY_NAME),
 ];
+
+/// The size of the smallest disk that is not empty.
+const SECTOR_BYTES: u64 = 512;
 
 /// Half of the largest L1 table without the feature [`Feature::LargeL1`], in entries. Spare entries take the other
 /// half.
@@ -68,7 +73,7 @@ fn fold_observed(
     let mut folding = Folding::new(program, lacking);
     let mut changed = folding.fold_prologue(&mut program.prologue);
     let overlays = folding.overlays(program.prologue.base);
-    let mut size_bytes = program.prologue.size.bytes(u64::MAX);
+    folding.size_bytes = program.prologue.size.bytes(u64::MAX);
     let mut laid = 0;
     program.operations.retain_mut(|operation| {
         let before = *operation;
@@ -78,9 +83,10 @@ fn fold_observed(
         folding.fold_operation(operation);
         let stays = match operation {
             Operation::Overlay { size, .. }
-                if laid < overlays && folding.may_lie_below(size_bytes) =>
+                if laid < overlays && folding.may_lie_below(folding.size_bytes) =>
             {
-                (laid, size_bytes) = (laid + 1, size.bytes(size_bytes));
+                laid += 1;
+                folding.size_bytes = size.bytes(folding.size_bytes);
                 folding.is_raw = false;
                 true
             }
@@ -88,10 +94,10 @@ fn fold_observed(
             Operation::OverlayInFormat { .. } if folding.lacks(Feature::Parents) => false,
             Operation::OverlayInFormat { size, .. } => {
                 // It has no effect on an image in another format.
-                size_bytes = size_bytes.max(size.bytes(size_bytes));
+                folding.size_bytes = folding.size_bytes.max(size.bytes(folding.size_bytes));
                 true
             }
-            Operation::Resize { size } => folding.keeps_resize(*size, &mut size_bytes),
+            Operation::Resize { size } => folding.keeps_resize(*size),
             _ => folding.keeps(operation),
         };
         if !stays || *operation != before {
@@ -108,6 +114,12 @@ struct Folding {
     lacking: FeatureSet,
     /// The smallest clusters of an image of the program.
     smallest: ClusterBits,
+    /// The format of the lowest image.
+    base: Base,
+    /// The size of a block of the current image, if it has the format of the base.
+    block: ClusterSize,
+    /// At least the size of the disk, which limits may cut.
+    size_bytes: u64,
     /// The image is the raw base of a chain.
     is_raw: bool,
     /// The number of overlays that the program may still lay on the image.
@@ -131,25 +143,35 @@ impl Folding {
         let mut folding = Self {
             lacking,
             smallest: first,
+            base,
+            block: ClusterSize::SMALLEST,
+            size_bytes: 0,
             is_raw: false,
             overlays_above: overlays.clone().count(),
             spare_entries: HALF_OF_SMALL_L1_ENTRIES,
         };
         folding.is_raw = base.is_raw() && !folding.lacks(Feature::RawBacking);
-        let folded = overlays.chain([first]).map(|bits| folding.cluster_bits(bits));
+        folding.base = folding.base(base);
+        let above = overlays.map(|bits| folding.cluster_bits(bits));
+        let folded = above.chain([folding.base_bits(first)]);
         folding.smallest = folded.min_by_key(|bits| bits.get()).unwrap_or(first);
         folding
     }
 
     /// Returns true if that changed the prologue.
-    fn fold_prologue(&self, prologue: &mut Prologue) -> bool {
+    fn fold_prologue(&mut self, prologue: &mut Prologue) -> bool {
         let before = *prologue;
-        prologue.base = self.base(prologue.base);
-        if prologue.base.is_qcow2() {
-            prologue.form = ImageForm::default();
+        prologue.base = self.base;
+        let Prologue { version, cluster_bits, refcount_order, features, data_in, form, .. } =
+            prologue;
+        self.fold_image(version, refcount_order, features, data_in);
+        match self.base.is_qcow2() {
+            true => {
+                *cluster_bits = self.cluster_bits(*cluster_bits);
+                *form = ImageForm::default();
+            }
+            false => self.fold_other(cluster_bits, form),
         }
-        let Prologue { version, cluster_bits, refcount_order, features, data_in, .. } = prologue;
-        self.fold_image(version, cluster_bits, refcount_order, features, data_in);
         prologue.size = self.size(prologue.size);
         *prologue != before
     }
@@ -172,22 +194,38 @@ impl Folding {
     fn fold_image(
         &self,
         version: &mut Version,
-        cluster_bits: &mut ClusterBits,
         refcount_order: &mut RefcountOrder,
         features: &mut ImageFeatures,
         data_in: &mut DataIn,
     ) {
         *version = self.version(*version);
-        *cluster_bits = self.cluster_bits(*cluster_bits);
         *refcount_order = self.refcount_order(*refcount_order);
         *features = self.features(*features);
         *data_in = self.data_in(*data_in);
+    }
+
+    /// Folds the operands of an image in the format of the base.
+    fn fold_other(&mut self, cluster_bits: &mut ClusterBits, form: &mut ImageForm) {
+        let drawer = drawer(self.base.format());
+        *cluster_bits = self.base_bits(*cluster_bits);
+        self.block = drawer.block_size(u32::from(cluster_bits.get()));
+        form.0 = drawer.fold_form(form.0, self.block, self.lacking);
+    }
+
+    /// Returns log2 of the clusters of an image in the format of the base.
+    fn base_bits(&self, bits: ClusterBits) -> ClusterBits {
+        let (least, most) = drawer(self.base.format()).fold_cluster_bits(self.lacking);
+        let is_in_range = |bits: &u8| (least..=most).contains(bits);
+        let known = nearest(bits, |bits| is_in_range(bits) && self.knows_clusters(*bits));
+        // A claim about clusters may leave nothing of the range.
+        nearest(known, is_in_range)
     }
 
     /// Returns the number of overlays that a program may lay.
     fn overlays(&self, base: Base) -> usize {
         match base {
             _ if self.lacks(Feature::Qcow2) => 0,
+            Base::Other(..) if self.lacks(Feature::OtherBacking) => 0,
             _ if !self.lacks(Feature::Qcow2Backing) => usize::MAX,
             Base::Qcow2 => 0,
             // The first overlay lies on a base of another format. Only a second one would lie on a qcow2 image.
@@ -216,8 +254,16 @@ impl Folding {
                 data_in,
                 size,
             } => {
-                self.fold_image(version, cluster_bits, refcount_order, features, data_in);
+                *cluster_bits = self.cluster_bits(*cluster_bits);
+                self.fold_image(version, refcount_order, features, data_in);
                 *size = self.relative(*size);
+            }
+            Operation::OverlayInFormat { cluster_bits, form, size } => {
+                self.fold_other(cluster_bits, form);
+                *size = self.relative(*size);
+            }
+            Operation::Extent { kind, .. } => {
+                *kind = drawer(self.base.format()).fold_extent(*kind, self.block, self.lacking);
             }
             Operation::Resize { size } => *size = self.size(*size),
             Operation::DeleteBitmap { leaving, .. }
@@ -262,14 +308,13 @@ impl Folding {
         }
     }
 
-    /// Reports whether a resize stays. A disk that shrinks keeps its L1 table. `size_bytes` is at least the size of the
-    /// disk, which limits may cut.
-    fn keeps_resize(&self, size: Size, size_bytes: &mut u64) -> bool {
+    /// Reports whether a resize stays. A disk that shrinks keeps its L1 table.
+    fn keeps_resize(&mut self, size: Size) -> bool {
         let new = size.bytes(u64::MAX);
-        if self.lacks(Feature::SpareL1) && new < *size_bytes {
+        if self.lacks(Feature::SpareL1) && new < self.size_bytes {
             return false;
         }
-        *size_bytes = new;
+        self.size_bytes = new;
         true
     }
 
@@ -284,11 +329,12 @@ impl Folding {
     }
 
     fn cluster_bits(&self, bits: ClusterBits) -> ClusterBits {
-        let is_known = |bits: &u8| {
-            let size = ClusterSize::from_bits(u32::from(*bits));
-            size.is_some_and(|size| !self.lacks(Feature::clusters(size)))
-        };
-        nearest(bits, is_known)
+        nearest(bits, |bits| self.knows_clusters(*bits))
+    }
+
+    fn knows_clusters(&self, bits: u8) -> bool {
+        let size = ClusterSize::from_bits(u32::from(bits));
+        size.is_some_and(|size| !self.lacks(Feature::clusters(size)))
     }
 
     fn refcount_order(&self, order: RefcountOrder) -> RefcountOrder {
@@ -324,25 +370,33 @@ impl Folding {
         lacking.fold(flags, |flags, (_, lacking)| flags.without(lacking))
     }
 
-    /// Returns the size divided by powers of two until the L1 table of no image has more than half a MiB, in whole
-    /// sectors if backing files need that.
+    /// Returns the size divided by powers of two until the disk is small enough, in whole sectors if backing files need
+    /// that.
     fn size(&self, mut size: Size) -> Size {
         let whole = |size: Size| match self.makes_whole() && !self.is_raw {
             true => size.whole_sectors(),
             false => size,
         };
         size = whole(size);
-        if !self.lacks(Feature::LargeL1) {
-            return size;
+        let largest = self.largest_disk_bytes();
+        while size.bytes(MAX_SIZE_BYTES) > largest {
+            size = size.scaled(-1).unwrap_or_default();
         }
+        size = whole(size);
+        match self.lacks(Feature::EmptyDisk) && size.bytes(MAX_SIZE_BYTES) < SECTOR_BYTES {
+            true => Size::of_bytes(SECTOR_BYTES).unwrap_or_default(),
+            false => size,
+        }
+    }
+
+    /// Returns the size of the largest disk. Without large L1 tables, that of no image has more than half a MiB.
+    fn largest_disk_bytes(&self) -> u64 {
         // An extended L2 table maps half as much.
         let span_bits = 2 * u32::from(self.smallest.get()) - 4;
-        let largest = HALF_OF_SMALL_L1_ENTRIES << span_bits;
-        while size.bytes(MAX_SIZE_BYTES) > largest {
-            let Some(smaller) = size.scaled(-1) else { return Size::default() };
-            size = smaller;
-        }
-        whole(size)
+        let of_l1 = (Feature::LargeL1, HALF_OF_SMALL_L1_ENTRIES << span_bits);
+        let all = Feature::LARGE_DISKS.into_iter().chain([of_l1]);
+        let lacking = all.filter(|(feature, _)| self.lacks(*feature));
+        lacking.map(|(_, largest)| largest).min().unwrap_or(u64::MAX)
     }
 
     /// Reports whether the image becomes a backing file, so that its size must have whole sectors.
@@ -361,7 +415,12 @@ impl Folding {
             size = size.whole_sectors();
         }
         match size {
-            Relative::More(..) if self.lacks(Feature::LargeL1) => Relative::Same,
+            Relative::More(..) if size.bytes(self.size_bytes) > self.largest_disk_bytes() => {
+                Relative::Same
+            }
+            Relative::Less(..) | Relative::Part(_) if self.lacks(Feature::EmptyDisk) => {
+                Relative::Same
+            }
             size => size,
         }
     }

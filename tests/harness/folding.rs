@@ -19,6 +19,10 @@ fn random_program(entropy: &mut Entropy) -> Vec<u8> {
     // The encoding of this version.
     bytes[0] = 0;
     let mut program = Program::decode(&bytes);
+    // Images in several files have the most features, and few random programs are about them.
+    if entropy.one_in(4) {
+        program.prologue.base = Base::of(ImageFormat::Vmdk);
+    }
     match program.prologue.base {
         base if base == Base::of(ImageFormat::Vmdk) => vary_extents(&mut program, entropy),
         // Only an overlay makes a raw file of the image, and few random programs have one.
@@ -53,7 +57,8 @@ fn run(pipeline: &mut Pipeline, input: &[u8], claims: &Claims) -> (FeatureSet, u
 #[test]
 fn folded_programs_lack_the_feature() {
     let mut pipeline = Pipeline::default();
-    for feature in Feature::ALL {
+    // No valid image has to do with the limits of QEMU.
+    for feature in Feature::ALL.into_iter().filter(|feature| *feature != Feature::QemuLimits) {
         let claims = Claims::ALL.no(&[feature]);
         let lacking = FeatureSet::of(&[feature]);
         let mut entropy = Entropy::new(feature as u64);
@@ -79,7 +84,8 @@ fn a_folded_program_builds_the_same_under_any_claims() {
         let input = random_program(&mut entropy);
         let (features, files, folded) = run(&mut pipeline, &input, &claims);
         changed += u32::from(folded != input);
-        assert_eq!(run(&mut pipeline, &folded, &claims), (features, files, folded.clone()));
+        let again = run(&mut pipeline, &folded, &claims);
+        assert_eq!(again, (features, files, folded.clone()), "{}", Program::decode(&folded));
         assert_eq!(run(&mut pipeline, &folded, &Claims::ALL), (features, files, folded));
     }
     assert!(changed > 400, "{changed} of 500 programs changed");

@@ -38,12 +38,17 @@ impl Claims {
     /// All features are claimed, and images of all formats.
     pub const ALL: Self = Self { no: FeatureSet::EMPTY, refuse_or_be_right: FeatureSet::EMPTY };
     /// All features of qcow2 images are claimed, and no image of another format, except raw backing files. An engine
-    /// that knows other formats may know parents and images in several files, too: these are features of their own. So
-    /// are the holes of raw files, for which a reader must ask the storage.
+    /// that knows other formats may know them below qcow2 images, parents and images in several files, too: these are
+    /// features of their own. So are the holes of raw files, for which a reader must ask the storage, and all that QEMU
+    /// reads or refuses without a specification.
     pub const QCOW2: Self = Self::ALL.without(FeatureSet::of_other_formats()).no(&[
+        Feature::OtherBacking,
         Feature::Parents,
         Feature::Extents,
+        Feature::SmallGrains,
+        Feature::ShortTables,
         Feature::RawHoles,
+        Feature::QemuLimits,
     ]);
 
     /// Returns these claims, except that the engine does not know `features`.
@@ -67,6 +72,11 @@ impl Claims {
     /// Reports whether the engine may get images of a format.
     pub fn knows(&self, format: ImageFormat) -> bool {
         !self.no.meets(FeatureSet::of(&[Feature::images_of(format)]))
+    }
+
+    /// Reports whether the engine claims to refuse the images that QEMU refuses for its own limits.
+    pub(crate) fn judges_limits(&self) -> bool {
+        self.about(FeatureSet::of(&[Feature::QemuLimits])) == Claim::Yes
     }
 
     /// Returns these claims, except that the engine refuses images with `features` or reads them correctly.

@@ -17,7 +17,7 @@ use crate::formats::qcow2::constants::OFFSET_MASK;
 use crate::images::files::image::Image;
 use crate::images::files::{Images, LayerFile, LayerFiles};
 use crate::images::format::layer_anatomy::LayerAnatomy;
-use crate::images::format::list::drawer;
+use crate::images::format::list::{broken_at_open, drawer, is_judged};
 use crate::images::qcow2::EntryRules;
 
 use super::attacks::{Attack, Spot, Transform};
@@ -348,8 +348,8 @@ impl Refusal {
 
 impl Damage {
     /// Puts the places of `images` at which readers must refuse into `into`. `images` are the damaged ones. A layer is
-    /// judged only if the layers above it still name it.
-    pub(crate) fn refusals(&self, images: &Images, into: &mut Vec<Refusal>) {
+    /// judged only if the layers above it still name it. Limits of QEMU count only if `with_limits` is true.
+    pub(crate) fn refusals(&self, images: &Images, with_limits: bool, into: &mut Vec<Refusal>) {
         into.clear();
         // Bytes that change during reads have no single meaning.
         if self.is_trapped() || self.touched().is_empty() {
@@ -361,14 +361,14 @@ impl Damage {
             // QEMU does not probe a parent that must have the format of its child.
             let is_probed =
                 above.replace(format).is_some_and(|above| !above.facts().has_own_parents);
-            match drawer(format).broken_at_open(image) {
+            match broken_at_open(format, image, with_limits) {
                 Some(rule) if is_probed && !drawer(format).has_signature(image, rule) => return,
                 Some(rule) => {
                     return into.push(Refusal { depth, guest: EVERYTHING, rule, is_mapped: false });
                 }
                 None => {}
             }
-            if let Some(rule) = self.broken_extent(depth, files) {
+            if let Some(rule) = self.broken_extent(depth, files, with_limits) {
                 return into.push(Refusal { depth, guest: EVERYTHING, rule, is_mapped: false });
             }
             let mut all = self.changed().iter().filter(|changed| changed.depth == depth);
@@ -393,14 +393,19 @@ impl Damage {
     }
 
     /// Returns a rule that a file beside the image of the layer at `depth` breaks. A damaged image may not name it.
-    fn broken_extent(&self, depth: usize, files: &LayerFiles) -> Option<BrokenRule> {
+    fn broken_extent(
+        &self,
+        depth: usize,
+        files: &LayerFiles,
+        with_limits: bool,
+    ) -> Option<BrokenRule> {
         let place = (depth, LayerFile::Image);
-        match self.changed().iter().any(|changed| (changed.depth, changed.file) == place) {
-            true => None,
-            false => {
-                files.extents.all().iter().find_map(|file| drawer(files.format).broken_extent(file))
-            }
+        if self.changed().iter().any(|changed| (changed.depth, changed.file) == place) {
+            return None;
         }
+        let mut all = files.extents.all().iter();
+        let broken = all.find_map(|file| drawer(files.format).broken_extent(file));
+        broken.filter(|rule| is_judged(files.format, rule, with_limits))
     }
 
     /// Adds the changed entries of a qcow2 image that QEMU does not use.

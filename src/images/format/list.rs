@@ -9,6 +9,8 @@
 
 use crate::disk::image_format::{ImageFormat, for_each_format};
 use crate::images;
+use crate::images::damage::rules::BrokenRule;
+use crate::images::files::image::Image;
 
 use super::ImageDrawer;
 
@@ -26,6 +28,16 @@ macro_rules! drawers {
 }
 
 for_each_format!(drawers);
+
+/// Returns the first rule about whole images that an image breaks. Limits of QEMU count only if `with_limits` is true.
+pub fn broken_at_open(format: ImageFormat, image: &Image, with_limits: bool) -> Option<BrokenRule> {
+    drawer(format).broken_at_open(image).filter(|rule| is_judged(format, rule, with_limits))
+}
+
+/// Reports whether a rule counts, which a limit of QEMU does only if `with_limits` is true.
+pub fn is_judged(format: ImageFormat, rule: BrokenRule, with_limits: bool) -> bool {
+    with_limits || !drawer(format).qemu_limits().contains(&rule)
+}
 
 /// Corrects the checksums of all structures of an image that lie where readers look for them. Leaves files of formats
 /// without checksums as they are. Without this, nearly every change of a header with a checksum ends at the checksum,

@@ -8,6 +8,7 @@ pub mod looks;
 
 use std::ops::Range;
 
+use crate::base::features::{Feature, FeatureSet};
 use crate::base::reasons::FormatMessages;
 use crate::disk::clusters::{ClusterSize, GuestCluster};
 use crate::disk::observer::Observer;
@@ -117,6 +118,34 @@ pub trait ImageDrawer: Sync {
         0
     }
 
+    /// Returns the features of an image beside those of its format as a whole. Those of qcow2 images depend on more than
+    /// the plan: [`Builder::features`].
+    fn features(&self, plan: &ImagePlan) -> FeatureSet {
+        let _ = plan;
+        FeatureSet::EMPTY
+    }
+
+    /// Returns the variety nearest to `form` whose images with blocks of this size have none of the features `lacking`;
+    /// `form` itself if there is none.
+    fn fold_form(&self, form: u16, block: ClusterSize, lacking: FeatureSet) -> u16 {
+        let _ = (block, lacking);
+        form
+    }
+
+    /// Returns the kind nearest to `kind` of a file beside an image with blocks of this size that has none of the
+    /// features `lacking`; `kind` itself if there is none.
+    fn fold_extent(&self, kind: ExtentForm, block: ClusterSize, lacking: FeatureSet) -> ExtentForm {
+        let _ = (block, lacking);
+        kind
+    }
+
+    /// Returns log2 of the smallest and of the largest qcow2 cluster for whose block there is an image with none of the
+    /// features `lacking`.
+    fn fold_cluster_bits(&self, lacking: FeatureSet) -> (u8, u8) {
+        let _ = lacking;
+        (0, u8::MAX)
+    }
+
     /// Writes the files of a layer.
     fn build(
         &self,
@@ -158,6 +187,11 @@ pub trait ImageDrawer: Sync {
 
     /// Returns the names of the rules about whole images.
     fn open_rules(&self) -> Vec<BrokenRule>;
+
+    /// Returns the names of those rules about whole images that are limits of QEMU. No specification states them.
+    fn qemu_limits(&self) -> &'static [BrokenRule] {
+        &[]
+    }
 
     /// Returns the names of the rules about entries.
     fn entry_rules(&self) -> &'static [BrokenRule];
@@ -290,6 +324,14 @@ pub trait ImageDrawer: Sync {
     fn misread_blocks(&self) -> Option<Range<HostOffset>> {
         None
     }
+}
+
+/// Returns `form` with its bit number `bit` changed if the images that it selects have a feature of `lacking`, and those
+/// of the other value have none. The features are those of 0 and of 1.
+pub fn fold_bit(form: u16, bit: u32, [of_0, of_1]: [Feature; 2], lacking: FeatureSet) -> u16 {
+    let lacks = |feature| lacking.meets(FeatureSet::of(&[feature]));
+    let (own, other) = if form >> bit & 1 == 0 { (of_0, of_1) } else { (of_1, of_0) };
+    if lacks(own) && !lacks(other) { form ^ 1 << bit } else { form }
 }
 
 /// Writes numbers into fields of a structure, in the byte order of its format.

@@ -93,6 +93,10 @@ impl ImageDrawer for Drawer {
         &rules::ENTRY_RULES
     }
 
+    fn qemu_limits(&self) -> &'static [BrokenRule] {
+        rules::LIMITS
+    }
+
     fn broken_at_open(&self, image: &Image) -> Option<BrokenRule> {
         rules::broken_at_open(image)
     }
@@ -202,6 +206,10 @@ impl Builder {
             (backing(ImageFormat::Qcow2), Feature::Qcow2Backing),
             (backing(ImageFormat::Raw), Feature::RawBacking),
             (plan.backing.is_some() && !plan.names_backing_format(), Feature::UnnamedFormat),
+            (
+                plan.backing.is_none() && plan.has(HeaderFlags::EMPTY_NAME),
+                Feature::EmptyBackingName,
+            ),
             (geometry.data_file, Feature::DataFile),
             (plan.has_raw_data_file(), Feature::RawDataFile),
             (!self.snapshots.is_empty(), Feature::Snapshots),

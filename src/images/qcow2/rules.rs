@@ -42,7 +42,8 @@ const JUDGED_SNAPSHOTS: u64 = 65_536;
 const HEADER_RULES: &[OpenRule] = &[
     rule(MAGIC_RULE, |it| it.number(header::MAGIC) != u64::from(MAGIC)),
     rule(VERSION_RULE, |it| !matches!(it.version(), 2 | 3)),
-    rule("cluster_bits", |it| !(9..=21).contains(&it.number(header::CLUSTER_BITS))),
+    rule("cluster_bits", |it| it.number(header::CLUSTER_BITS) < 9),
+    rule(CLUSTER_LIMIT, |it| it.number(header::CLUSTER_BITS) > 21),
     rule("header_length", |it| {
         it.is_v3() && !(104..=it.cluster_bytes()).contains(&it.header_end())
     }),
@@ -58,17 +59,17 @@ const HEADER_RULES: &[OpenRule] = &[
     rule("LUKS encryption", |it| it.number(header::CRYPT_METHOD) == 2),
     rule("refcount_table_clusters 0", |it| it.number(header::REFCOUNT_TABLE_CLUSTERS) == 0),
     // QCOW_MAX_REFTABLE_SIZE
-    rule("refcount table above 8 MiB", |it| it.refcount_table_bytes() > 8 << 20),
+    rule(REFCOUNT_TABLE_LIMIT, |it| it.refcount_table_bytes() > 8 << 20),
     rule("refcount_table_offset", |it| {
         it.is_misplaced(it.number(header::REFCOUNT_TABLE_OFFSET), it.refcount_table_bytes())
     }),
     // QCOW_MAX_SNAPSHOTS
-    rule("nb_snapshots", |it| it.snapshots() > 65_536),
+    rule(SNAPSHOT_LIMIT, |it| it.snapshots() > 65_536),
     rule("snapshots_offset", |it| {
         it.is_misplaced(it.snapshots_offset(), it.snapshots() * SNAPSHOT_FIXED_BYTES as u64)
     }),
     // QCOW_MAX_L1_SIZE
-    rule("l1_size above 32 MiB", |it| it.l1_entries() * 8 > 32 << 20),
+    rule(L1_LIMIT, |it| it.l1_entries() * 8 > 32 << 20),
     rule("l1_table_offset", |it| {
         it.is_misplaced(it.number(header::L1_TABLE_OFFSET), it.l1_entries() * 8)
     }),
@@ -106,17 +107,38 @@ const BITMAPS_RESERVED: BrokenRule = "bitmaps extension's reserved field";
 const BITMAPS_COUNT: BrokenRule = "nb_bitmaps";
 const DIRECTORY_OFFSET: BrokenRule = "bitmap_directory_offset";
 const DIRECTORY_SIZE: BrokenRule = "bitmap_directory_size";
-const EXTENSION_RULES: [BrokenRule; 8] = [
+const EXTENSION_RULES: [BrokenRule; 10] = [
     EXTENSION_LENGTH,
     BACKING_FORMAT_LENGTH,
     CRYPTO_EXTENSION,
     BITMAPS_LENGTH,
     BITMAPS_RESERVED,
     BITMAPS_COUNT,
+    BITMAPS_LIMIT,
     DIRECTORY_OFFSET,
     DIRECTORY_SIZE,
+    DIRECTORY_LIMIT,
 ];
 const SNAPSHOT_RULE: BrokenRule = "snapshot's extra data above 1024 bytes";
+
+const CLUSTER_LIMIT: BrokenRule = "cluster_bits above 21";
+const REFCOUNT_TABLE_LIMIT: BrokenRule = "refcount table above 8 MiB";
+const SNAPSHOT_LIMIT: BrokenRule = "nb_snapshots";
+const L1_LIMIT: BrokenRule = "l1_size above 32 MiB";
+const BITMAPS_LIMIT: BrokenRule = "nb_bitmaps above 65535";
+const DIRECTORY_LIMIT: BrokenRule = "bitmap directory above 64 MiB";
+
+/// The rules that are limits of QEMU (`block/qcow2.h`, `block/qcow2-bitmap.c`): the specification states none of them, or
+/// calls them so.
+pub const LIMITS: &[BrokenRule] = &[
+    CLUSTER_LIMIT,
+    REFCOUNT_TABLE_LIMIT,
+    SNAPSHOT_LIMIT,
+    L1_LIMIT,
+    BITMAPS_LIMIT,
+    DIRECTORY_LIMIT,
+    SNAPSHOT_RULE,
+];
 
 /// The first bytes of an image, and the image.
 pub(super) struct FirstBytes<'i> {
@@ -263,11 +285,15 @@ impl<'i> FirstBytes<'i> {
             None
         } else if number(bitmaps_extension::RESERVED) != 0 {
             Some(BITMAPS_RESERVED)
-        } else if !(1..=65_535).contains(&number(bitmaps_extension::NB_BITMAPS)) {
+        } else if number(bitmaps_extension::NB_BITMAPS) == 0 {
             Some(BITMAPS_COUNT)
-        } else if !(1..=65_535 * 1024).contains(&directory_bytes) {
-            // QCOW2_MAX_BITMAP_DIRECTORY_SIZE
+        } else if number(bitmaps_extension::NB_BITMAPS) > 65_535 {
+            Some(BITMAPS_LIMIT)
+        } else if directory_bytes == 0 {
             Some(DIRECTORY_SIZE)
+        } else if directory_bytes > 65_535 * 1024 {
+            // QCOW2_MAX_BITMAP_DIRECTORY_SIZE
+            Some(DIRECTORY_LIMIT)
         } else if !directory.is_multiple_of(self.cluster_bytes())
             || directory.saturating_add(directory_bytes) > i64::MAX as u64
         {

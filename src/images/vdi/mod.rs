@@ -6,6 +6,7 @@ pub(in crate::images) mod facts;
 
 use std::sync::LazyLock;
 
+use crate::base::features::{Feature, FeatureSet};
 use crate::base::reasons::FormatMessages;
 use crate::disk::clusters::ClusterSize;
 use crate::disk::image_format::ImageFormat;
@@ -24,13 +25,20 @@ use super::damage::{FieldChange, Transform};
 use super::files::LayerFiles;
 use super::files::image::Image;
 use super::format::file_plan::{BlockPlaces, FilePlan, TableReach};
-use super::format::{BuildBuffers, CreateOption, ImageDrawer, NewLayer, PlainForm, put_fields};
+use super::format::{
+    BuildBuffers, CreateOption, ImageDrawer, NewLayer, PlainForm, fold_bit, put_fields,
+};
 use super::qcow2::tables::ClusterMapping;
-use super::qcow2::{BLOCK_ENTRY_BYTES, Builder, MappedCluster, report_structures, write_table};
+use super::qcow2::{
+    BLOCK_ENTRY_BYTES, Builder, ImagePlan, MappedCluster, report_structures, write_table,
+};
 
 /// The block map of a static image: block 0, block 1 and so on.
 static ALL_BLOCKS: LazyLock<Vec<u8>> =
     LazyLock::new(|| (0..MAX_MAP_ENTRIES as u32).flat_map(u32::to_le_bytes).collect());
+
+/// The features of a dynamic and of a static image.
+const KINDS: [Feature; 2] = [Feature::DynamicVdi, Feature::StaticVdi];
 
 /// The drawer of the format.
 pub struct Drawer;
@@ -42,6 +50,16 @@ impl ImageDrawer for Drawer {
 
     fn plan(&self, form: u16, reach: TableReach, _block: ClusterSize) -> FilePlan {
         VdiForm::new(form, reach).plan()
+    }
+
+    fn features(&self, plan: &ImagePlan) -> FeatureSet {
+        FeatureSet::of(&[
+            KINDS[usize::from(VdiForm::new(plan.file.form, plan.file.reach).is_static())]
+        ])
+    }
+
+    fn fold_form(&self, form: u16, _block: ClusterSize, lacking: FeatureSet) -> u16 {
+        fold_bit(form, VdiForm::STATIC_BIT, KINDS, lacking)
     }
 
     fn build(
@@ -87,6 +105,10 @@ impl ImageDrawer for Drawer {
 
     fn entry_rules(&self) -> &'static [BrokenRule] {
         &[]
+    }
+
+    fn qemu_limits(&self) -> &'static [BrokenRule] {
+        LIMITS
     }
 
     fn broken_at_open(&self, image: &Image) -> Option<BrokenRule> {
@@ -191,6 +213,9 @@ pub struct VdiForm {
 }
 
 impl VdiForm {
+    /// The bit of static images.
+    const STATIC_BIT: u32 = 0;
+
     /// Returns the variety that the bits of `form` select, with tables of this reach.
     pub const fn new(form: u16, reach: TableReach) -> Self {
         Self { bits: form, reach }
@@ -202,7 +227,7 @@ impl VdiForm {
 
     /// Reports whether the image is static: it stores all blocks, in the order of the disk.
     pub const fn is_static(self) -> bool {
-        self.bits(0, 1) != 0
+        self.bits(Self::STATIC_BIT, 1) != 0
     }
 
     /// Returns the host offset of the block map.
@@ -326,7 +351,7 @@ const MAX_BYTES: u64 = MAX_VDI_BLOCKS as u64 * VDI_BLOCK_BYTES;
 /// The rules about images, in the order of QEMU's checks (`block/vdi.c`, `vdi_open`). QEMU accepts any entry of the
 /// block map.
 const RULES: &[VdiRule] = &[
-    ("VDI size above 512 TiB", |number| number(header::DISK_SIZE) > MAX_BYTES),
+    (SIZE_LIMIT, |number| number(header::DISK_SIZE) > MAX_BYTES),
     (SIGNATURE, |number| number(header::SIGNATURE) != u64::from(VDI_SIGNATURE)),
     ("VDI version", |number| number(header::VERSION) != u64::from(VDI_VERSION)),
     ("VDI offset of the block map", |number| {
@@ -336,7 +361,7 @@ const RULES: &[VdiRule] = &[
         !number(header::OFFSET_DATA).is_multiple_of(VDI_SECTOR_BYTES)
     }),
     ("VDI sector size", |number| number(header::SECTOR_SIZE) != VDI_SECTOR_BYTES),
-    ("VDI block size", |number| number(header::BLOCK_SIZE) != VDI_BLOCK_BYTES),
+    (BLOCK_SIZE, |number| number(header::BLOCK_SIZE) != VDI_BLOCK_BYTES),
     ("VDI block map below the size", |number| {
         number(header::DISK_SIZE) > number(header::BLOCKS_IN_IMAGE) * VDI_BLOCK_BYTES
     }),
@@ -344,10 +369,16 @@ const RULES: &[VdiRule] = &[
     ("VDI parent", |number| {
         number(header::UUID_PARENT) != 0 || number(header::UUID_PARENT_END) != 0
     }),
-    ("VDI number of blocks", |number| number(header::BLOCKS_IN_IMAGE) > u64::from(MAX_VDI_BLOCKS)),
+    (BLOCKS_LIMIT, |number| number(header::BLOCKS_IN_IMAGE) > u64::from(MAX_VDI_BLOCKS)),
 ];
 
 const SIGNATURE: BrokenRule = "VDI signature";
+const SIZE_LIMIT: BrokenRule = "VDI size above 512 TiB";
+const BLOCK_SIZE: BrokenRule = "VDI block size";
+const BLOCKS_LIMIT: BrokenRule = "VDI number of blocks";
+
+/// The rules that are limits of QEMU (`block/vdi.c`): VirtualBox has blocks of other sizes, too.
+const LIMITS: &[BrokenRule] = &[SIZE_LIMIT, BLOCK_SIZE, BLOCKS_LIMIT];
 
 /// Returns the names of the rules.
 fn open_rules() -> impl Iterator<Item = BrokenRule> {

@@ -109,6 +109,9 @@ pub fn block_size(cluster_bits: u32) -> ClusterSize {
 }
 
 impl VhdxForm {
+    /// The bit of fixed disks.
+    pub const FIXED_BIT: u32 = 13;
+
     /// Returns the variety that the bits of `form` select, with tables of this reach.
     pub const fn new(form: u16, reach: TableReach) -> Self {
         Self { bits: form, reach }
@@ -202,7 +205,7 @@ impl VhdxForm {
 
     /// Reports whether the disk is fixed: the file never becomes shorter.
     pub const fn is_fixed(self) -> bool {
-        self.has(13)
+        self.has(Self::FIXED_BIT)
     }
 
     /// Returns the state of a block that the builder left unallocated, from the index of its entry. All of these states

@@ -8,6 +8,7 @@ mod specification;
 
 use std::ops::Range;
 
+use crate::base::features::{Feature, FeatureSet};
 use crate::base::reasons::FormatMessages;
 use crate::disk::clusters::ClusterSize;
 use crate::disk::observer::{Event, Observer};
@@ -25,11 +26,14 @@ use super::damage::{FieldChange, Transform};
 use super::files::LayerFiles;
 use super::files::image::Image;
 use super::format::file_plan::{BlockPlaces, FilePlan, TableReach};
-use super::format::{BuildBuffers, CreateOption, ImageDrawer, NewLayer, PlainForm};
+use super::format::{BuildBuffers, CreateOption, ImageDrawer, NewLayer, PlainForm, fold_bit};
 use super::qcow2::tables::ClusterMapping;
-use super::qcow2::{Builder, MappedCluster, report_structures};
+use super::qcow2::{Builder, ImagePlan, MappedCluster, report_structures};
 use encoding::{FILE_IDENTIFIER, HeaderPlan, MetadataPlan, OLD_LOG_ID};
 use form::{EntryState, OtherHeader, RegionOffsets, SPARE_FILE_BYTES, VhdxForm};
+
+/// The features of a dynamic and of a fixed image.
+const KINDS: [Feature; 2] = [Feature::DynamicVhdx, Feature::FixedVhdx];
 
 /// The drawer of the format.
 pub struct Drawer;
@@ -41,6 +45,14 @@ impl ImageDrawer for Drawer {
 
     fn plan(&self, form: u16, reach: TableReach, block: ClusterSize) -> FilePlan {
         VhdxForm::new(form, reach).plan(block)
+    }
+
+    fn features(&self, plan: &ImagePlan) -> FeatureSet {
+        FeatureSet::of(&[KINDS[usize::from(VhdxForm::of(&plan.file).is_fixed())]])
+    }
+
+    fn fold_form(&self, form: u16, _block: ClusterSize, lacking: FeatureSet) -> u16 {
+        fold_bit(form, VhdxForm::FIXED_BIT, KINDS, lacking)
     }
 
     fn build(

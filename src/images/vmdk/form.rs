@@ -47,7 +47,7 @@ pub enum GrainStorage {
 const SMALL: Most = Most { grains: 1 << 14, directory_entries: 1 << 12 };
 const LARGE: Most = Most { grains: 1 << 24, directory_entries: 1 << 17 };
 /// The largest grain that is stored compressed. Readers inflate a whole grain to read any byte of it.
-const MAX_COMPRESSED_BITS: u32 = 16;
+pub const MAX_COMPRESSED_BITS: u32 = 16;
 /// The sectors before the tables or the grains: the header, and as many for the descriptor as QEMU reserves.
 const HEAD_SECTORS: u64 = 1 + DESCRIPTOR_SECTORS;
 /// The sectors of a descriptor.
@@ -59,12 +59,20 @@ pub const ENTRY_BYTES: u64 = 4;
 
 /// The numbers of entries in a table. In the first two forms, the directory names all tables that the disk needs, as
 /// in the images that QEMU writes. In the others it names only tables with an entry.
+const TABLE_SIZE_BITS: u32 = 3;
 const TABLE_ENTRIES: [u64; 8] = [512, 511, 512, 511, 16, 3, 1, 64];
 /// The number of forms whose directory names all tables.
 const WITH_ALL_TABLES: u64 = 2;
+/// The bit of zero grains.
+const ZERO_GRAINS_BIT: u32 = 10;
+/// Log2 of the largest grain that is smaller than the specification demands.
+pub const MAX_SMALL_GRAIN_BITS: u32 = 12;
 /// The bits that select the kind. The highest one selects compressed grains.
 const KIND_AT: u32 = 3;
 const KIND_BITS: u32 = 3;
+/// The bits of plain kinds: with grains as they are, and with compressed ones behind markers.
+const PLAIN_KIND: u16 = 0;
+const COMPRESSED_KIND: u16 = 4;
 /// The bits of the kind [`Kind::Cowd`].
 const COWD_KIND: u16 = 3;
 
@@ -95,6 +103,41 @@ impl VmdkForm {
 
     const fn bits(self, first: u32, count: u32) -> u64 {
         (self.bits >> first & ((1 << count) - 1)) as u64
+    }
+
+    /// Returns the bits that select the variety.
+    pub const fn number(self) -> u16 {
+        self.bits
+    }
+
+    /// Returns this variety, and then those that differ from it in the kind of the extent alone: with grains as they
+    /// are, with compressed grains, and of ESX.
+    pub fn of_kinds(self) -> impl Iterator<Item = Self> {
+        let others = [PLAIN_KIND, COMPRESSED_KIND, COWD_KIND];
+        std::iter::once(self).chain(others.into_iter().map(move |kind| self.with_kind(kind)))
+    }
+
+    /// Returns this variety without zero grains.
+    pub const fn without_zero_grains(self) -> Self {
+        Self { bits: self.bits & !(1 << ZERO_GRAINS_BIT), ..self }
+    }
+
+    /// Returns this variety with tables of 512 entries, as the specification demands, whatever the kind of the extent.
+    pub const fn with_whole_tables(self) -> Self {
+        match self.with_kind(PLAIN_KIND).has_short_tables() {
+            true => Self { bits: self.bits & !((1 << TABLE_SIZE_BITS) - 1), ..self },
+            false => self,
+        }
+    }
+
+    /// Reports whether a table has fewer entries than the specification demands.
+    pub const fn has_short_tables(self) -> bool {
+        self.table_entries() < TABLE_ENTRIES[0]
+    }
+
+    const fn with_kind(self, kind: u16) -> Self {
+        let others = self.bits & !(((1 << KIND_BITS) - 1) << KIND_AT);
+        Self { bits: others | kind << KIND_AT, ..self }
     }
 
     /// Returns the layout.
@@ -128,7 +171,7 @@ impl VmdkForm {
     /// Returns the number of entries in a table.
     pub const fn table_entries(self) -> u64 {
         match self.kind() {
-            Kind::Sparse { .. } => TABLE_ENTRIES[self.bits(0, 3) as usize],
+            Kind::Sparse { .. } => TABLE_ENTRIES[self.bits(0, TABLE_SIZE_BITS) as usize],
             Kind::Cowd => ESX_TABLE_ENTRIES as u64,
         }
     }
@@ -137,7 +180,7 @@ impl VmdkForm {
     /// named if each would cost a marker.
     pub const fn has_all_tables(self) -> bool {
         let are_many = matches!(self.reach, TableReach::Large) && self.table_marker_bytes() > 0;
-        self.bits(0, 3) < WITH_ALL_TABLES && !are_many
+        self.bits(0, TABLE_SIZE_BITS) < WITH_ALL_TABLES && !are_many
     }
 
     /// Reports whether there is a second directory, with tables of its own.
@@ -158,7 +201,7 @@ impl VmdkForm {
 
     /// Reports whether an entry can stand for a grain of zeros.
     pub const fn has_zero_grains(self) -> bool {
-        matches!(self.kind(), Kind::Sparse { .. }) && self.bits(10, 1) != 0
+        matches!(self.kind(), Kind::Sparse { .. }) && self.bits(ZERO_GRAINS_BIT, 1) != 0
     }
 
     /// Returns the number of the disk's adapter.
@@ -223,20 +266,23 @@ impl VmdkForm {
     /// Returns the variety of an extent beside a descriptor. It has no footer: readers look for one at the end of the
     /// descriptor.
     pub const fn of_extent(self, extent: ExtentForm) -> Self {
-        let plain = self.bits & !(((1 << KIND_BITS) - 1) << KIND_AT);
-        let kind = match extent {
-            ExtentForm::Cowd => COWD_KIND << KIND_AT,
-            _ => 0,
-        };
-        Self { bits: plain | kind, ..self }
+        match extent {
+            ExtentForm::Cowd => self.with_kind(COWD_KIND),
+            _ => self.with_kind(PLAIN_KIND),
+        }
     }
 
-    /// Returns the plan of an image in one file. Images with large grains store them as they are.
-    pub fn plan(self, grain: ClusterSize) -> FilePlan {
-        let form = match grain.bits() > MAX_COMPRESSED_BITS && self.is_compressed() {
+    /// Returns the variety of images with grains of this size: large grains are never compressed.
+    pub const fn with_grains_of(self, grain: ClusterSize) -> Self {
+        match grain.bits() > MAX_COMPRESSED_BITS && self.is_compressed() {
             true => Self { bits: self.bits & !(1 << (KIND_AT + KIND_BITS - 1)), ..self },
             false => self,
-        };
+        }
+    }
+
+    /// Returns the plan of an image in one file.
+    pub fn plan(self, grain: ClusterSize) -> FilePlan {
+        let form = self.with_grains_of(grain);
         FilePlan {
             format: ImageFormat::Vmdk,
             form: form.bits,

@@ -4,6 +4,7 @@
 mod descriptor;
 mod encoding;
 pub(in crate::images) mod facts;
+mod features;
 mod form;
 mod grain_tables;
 mod grains;
@@ -16,6 +17,7 @@ use form::VmdkForm;
 
 use smallvec::SmallVec;
 
+use crate::base::features::FeatureSet;
 use crate::base::file_parts::MAX_EXTENT_FILES;
 use crate::base::reasons::FormatMessages;
 use crate::disk::clusters::ClusterSize;
@@ -53,6 +55,22 @@ impl ImageDrawer for Drawer {
         VmdkForm::new(form, reach).plan(block)
     }
 
+    fn features(&self, plan: &ImagePlan) -> FeatureSet {
+        features::of(plan)
+    }
+
+    fn fold_form(&self, form: u16, block: ClusterSize, lacking: FeatureSet) -> u16 {
+        features::fold_form(form, block, lacking)
+    }
+
+    fn fold_extent(&self, kind: ExtentForm, block: ClusterSize, lacking: FeatureSet) -> ExtentForm {
+        features::fold_extent(kind, block, lacking)
+    }
+
+    fn fold_cluster_bits(&self, lacking: FeatureSet) -> (u8, u8) {
+        features::fold_cluster_bits(lacking)
+    }
+
     fn build(
         &self,
         layer: NewLayer<'_>,
@@ -65,9 +83,7 @@ impl ImageDrawer for Drawer {
     }
 
     fn has_zeros(&self, file: &FilePlan) -> bool {
-        let is_cowd = |extent: &ExtentPlan| extent.form == ExtentForm::Cowd;
-        let has_cowd = file.extents.all().iter().any(is_cowd);
-        VmdkForm::of(file).has_zero_grains() && !has_cowd
+        has_zero_grains(file)
     }
 
     fn keeps_place_of_zeros(&self) -> bool {
@@ -89,6 +105,10 @@ impl ImageDrawer for Drawer {
 
     fn entry_rules(&self) -> &'static [BrokenRule] {
         rules::VMDK_ENTRY_RULES
+    }
+
+    fn qemu_limits(&self) -> &'static [BrokenRule] {
+        rules::LIMITS
     }
 
     fn broken_at_open(&self, image: &Image) -> Option<BrokenRule> {
@@ -174,6 +194,13 @@ impl ImageDrawer for Drawer {
     }
 }
 
+/// Reports whether the tables of an image can state that a grain is zeros.
+fn has_zero_grains(file: &FilePlan) -> bool {
+    let is_cowd = |extent: &ExtentPlan| extent.form == ExtentForm::Cowd;
+    let has_cowd = file.extents.all().iter().any(is_cowd);
+    VmdkForm::of(file).has_zero_grains() && !has_cowd
+}
+
 /// Draws options of `qemu-img create`. Few of them go together.
 fn draw_create_options(disk: NewDisk, below: DrawBelow<'_>) -> DrawnOptions {
     const OVERLAYS: &[&str] = &["monolithicSparse", "twoGbMaxExtentSparse"];
@@ -209,10 +236,7 @@ fn draw_create_options(disk: NewDisk, below: DrawBelow<'_>) -> DrawnOptions {
 /// number of files.
 fn plan_with_extent(plan: &ImagePlan, wanted: ExtentPlan) -> Option<FilePlan> {
     let grain = plan.geometry.cluster_size;
-    let form = match wanted.form {
-        ExtentForm::SeSparse if !sesparse::has_grains_for(grain) => ExtentForm::Sparse,
-        form => form,
-    };
+    let form = sesparse::kind_with_grains_of(wanted.form, grain);
     let extents = plan.file.extents.with(ExtentPlan { form, ..wanted })?;
     Some(VmdkForm::of(&plan.file).plan_of_extents(grain, extents))
 }

@@ -64,6 +64,10 @@ rules! {
     }
 }
 
+/// The rules that are limits of QEMU (`block/vmdk.c`, `vmdk_add_extent`, `vmdk_open_se_sparse`).
+pub(super) const LIMITS: &[BrokenRule] =
+    &[VMDK_GRAIN_SIZE, VMDK_DIRECTORY_SIZE, SE_SPARSE_DIRECTORY_SIZE];
+
 /// The number of bytes of a text in which the type of a disk is searched.
 const JUDGED_TEXT_BYTES: usize = 1 << 14;
 

@@ -12,6 +12,7 @@ use crate::formats::vmdk::constants::{
     SECTOR_BYTES, const_header, volatile_header,
 };
 use crate::images::files::image::Image;
+use crate::images::format::file_plan::ExtentForm;
 use crate::images::qcow2::tables::ClusterMapping;
 use crate::images::qcow2::{Builder, MappedCluster};
 
@@ -34,8 +35,17 @@ const UNMAPPED: u64 = 1 << 60;
 const ZERO: u64 = 2 << 60;
 const STORED: u64 = 3 << 60;
 
+/// Returns the kind of a file that gets a `kind` and clusters of this size: a sparse extent in place of an seSparse one
+/// whose grains no cluster of this size consists of.
+pub(super) fn kind_with_grains_of(kind: ExtentForm, cluster: ClusterSize) -> ExtentForm {
+    match kind {
+        ExtentForm::SeSparse if !has_grains_for(cluster) => ExtentForm::Sparse,
+        kind => kind,
+    }
+}
+
 /// Reports whether clusters of this size consist of grains.
-pub(super) fn has_grains_for(cluster: ClusterSize) -> bool {
+fn has_grains_for(cluster: ClusterSize) -> bool {
     (GRAIN_BITS..=LARGEST_CLUSTER_BITS).contains(&cluster.bits())
 }
 

@@ -5,6 +5,7 @@ mod encoding;
 pub(in crate::images) mod facts;
 mod rules;
 
+use crate::base::features::{Feature, FeatureSet};
 use crate::base::reasons::FormatMessages;
 use crate::disk::clusters::{ClusterSize, GuestCluster};
 use crate::disk::image_format::ImageFormat;
@@ -22,11 +23,14 @@ use super::damage::{FieldChange, Transform};
 use super::files::LayerFiles;
 use super::files::image::Image;
 use super::format::file_plan::{BlockPlaces, FilePlan, TableReach};
-use super::format::{BuildBuffers, CreateOption, ImageDrawer, NewLayer, PlainForm};
+use super::format::{BuildBuffers, CreateOption, ImageDrawer, NewLayer, PlainForm, fold_bit};
 use super::qcow2::{
-    BLOCK_ENTRY_BYTES, Builder, MappedCluster, ONES, report_structures, write_table,
+    BLOCK_ENTRY_BYTES, Builder, ImagePlan, MappedCluster, ONES, report_structures, write_table,
 };
 use encoding::{FooterFields, bitmap_bytes};
+
+/// The features of a dynamic and of a fixed image.
+const KINDS: [Feature; 2] = [Feature::DynamicVpc, Feature::FixedVpc];
 
 /// The drawer of the format.
 pub struct Drawer;
@@ -38,6 +42,14 @@ impl ImageDrawer for Drawer {
 
     fn large_disk_cluster_bits(&self) -> u8 {
         17
+    }
+
+    fn features(&self, plan: &ImagePlan) -> FeatureSet {
+        FeatureSet::of(&[KINDS[usize::from(VpcForm::of(&plan.file).is_fixed())]])
+    }
+
+    fn fold_form(&self, form: u16, _block: ClusterSize, lacking: FeatureSet) -> u16 {
+        fold_bit(form, VpcForm::FIXED_BIT, KINDS, lacking)
     }
 
     fn build(
@@ -83,6 +95,10 @@ impl ImageDrawer for Drawer {
 
     fn entry_rules(&self) -> &'static [BrokenRule] {
         rules::VPC_ENTRY_RULES
+    }
+
+    fn qemu_limits(&self) -> &'static [BrokenRule] {
+        rules::LIMITS
     }
 
     fn broken_at_open(&self, image: &Image) -> Option<BrokenRule> {
@@ -279,6 +295,9 @@ impl VpcForm {
     /// The image that QEMU writes.
     pub const PLAIN: Self = Self::new(0, TableReach::Small);
 
+    /// The bit of fixed disks.
+    const FIXED_BIT: u32 = 3;
+
     /// Returns the variety that the bits of `form` select, with tables of this reach.
     pub const fn new(form: u16, reach: TableReach) -> Self {
         Self { bits: form, reach }
@@ -305,7 +324,7 @@ impl VpcForm {
 
     /// Reports whether the disk is fixed: its data, then a footer.
     pub const fn is_fixed(self) -> bool {
-        self.bits(3, 1) != 0
+        self.bits(Self::FIXED_BIT, 1) != 0
     }
 
     /// Reports whether a dynamic disk has a footer at its end, too.

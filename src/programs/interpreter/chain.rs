@@ -35,9 +35,15 @@ impl Vm {
             .map(|(builder, journal)| match journal.format {
                 ImageFormat::Qcow2 => builder.features(),
                 ImageFormat::Raw => FeatureSet::EMPTY,
-                format => FeatureSet::of(&[Feature::images_of(format)]),
+                format => FeatureSet::of(&[Feature::images_of(format)])
+                    .with(drawer(format).features(builder.plan())),
             })
             .fold(FeatureSet::EMPTY, FeatureSet::with);
+        let sizes = self.builders().map(|builder| builder.plan().size_bytes);
+        features = sizes.map(Feature::of_disk).fold(features, FeatureSet::with);
+        let is_mixed = features.meets(FeatureSet::of(&[Feature::Qcow2]))
+            && features.meets(FeatureSet::of_other_formats());
+        features.add_if(is_mixed, Feature::OtherBacking);
         let has_holes = self.journals().any(|journal| journal.has_holes);
         features.add_if(has_holes, Feature::RawHoles);
         features.add_if(self.requests().iter().any(WriteRequest::is_cut), Feature::Cuts);
@@ -50,8 +56,6 @@ impl Vm {
         let has_own_parents = self.journals().filter(|it| it.format.facts().has_own_parents);
         // All of them lie below all qcow2 images.
         features.add_if(has_own_parents.count() > 1, Feature::Parents);
-        let has_extents = |builder: &Builder| !builder.plan().file.extents.all().is_empty();
-        features.add_if(self.builders().any(has_extents), Feature::Extents);
         let any_is_odd = below.any(|(builder, _)| is_odd(builder));
         features.add_if(any_is_odd, Feature::OddBackingSize);
         features

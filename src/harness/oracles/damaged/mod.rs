@@ -48,7 +48,7 @@ pub(crate) fn check(
     let table_bytes = case.images.written_bytes();
     let fuel = Fuel::of_chain(table_bytes, chain.layers().len());
     whole.clear();
-    case.damage.refusals(case.images, refusals);
+    case.damage.refusals(case.images, engine.facts().claims.judges_limits(), refusals);
     if !refusals.is_empty() || case.damage.is_unsteady() {
         engine.prepare(&chain, |plan| {
             plan.extend([EngineQuestion::Open, EngineQuestion::Map(Window::ALL)])

@@ -23,7 +23,7 @@ use crate::harness::oracles::observed;
 use crate::harness::oracles::{OracleResult, unexpected_error};
 use crate::images::content::entropy::Entropy;
 use crate::images::damage::BrokenRule;
-use crate::images::format::list::drawer;
+use crate::images::format::list::broken_at_open;
 use crate::programs::Question;
 
 use super::parts::{self, RefusedWalks, Untouched};
@@ -103,7 +103,8 @@ impl RawJudge {
             untouched: None,
             may_split_grains: files::may_split_grains(files),
         };
-        match drawer(files.format).broken_at_open(&files.image) {
+        let with_limits = engine.facts().claims.judges_limits();
+        match broken_at_open(files.format, &files.image, with_limits) {
             Some(rule) => answers.judge_refused(engine, run, &chain, rule),
             None => answers.judge(engine, run, &measured),
         }

@@ -1,0 +1,84 @@
+//! The features of VMDK images, and the nearest variety without some of them.
+
+use crate::base::features::{Feature, FeatureSet};
+use crate::disk::clusters::ClusterSize;
+use crate::images::format::file_plan::{ExtentForm, TableReach};
+use crate::images::qcow2::ImagePlan;
+
+use super::form::{GrainStorage, Kind, MAX_COMPRESSED_BITS, MAX_SMALL_GRAIN_BITS, VmdkForm};
+use super::has_zero_grains;
+use super::sesparse::kind_with_grains_of;
+
+/// Returns the features of an image.
+pub(super) fn of(plan: &ImagePlan) -> FeatureSet {
+    let form = VmdkForm::of(&plan.file);
+    let extents = plan.file.extents.all();
+    let mut features = match extents {
+        [] => FeatureSet::of(&[of_kind(form.kind())]),
+        extents => extents
+            .iter()
+            .map(|extent| FeatureSet::of(&[of_extent(extent.form)]))
+            .fold(FeatureSet::of(&[Feature::Extents]), FeatureSet::with),
+    };
+    let has_hosted =
+        features.meets(FeatureSet::of(&[Feature::SparseVmdk, Feature::CompressedVmdk]));
+    let has_small = plan.geometry.cluster_size.bits() <= MAX_SMALL_GRAIN_BITS;
+    features.add_if(has_hosted && has_small, Feature::SmallGrains);
+    features.add_if(has_hosted && form.has_short_tables(), Feature::ShortTables);
+    features.add_if(has_zero_grains(&plan.file), Feature::ZeroGrains);
+    features
+}
+
+/// Returns the feature of an extent in the file of the image itself.
+fn of_kind(kind: Kind) -> Feature {
+    match kind {
+        Kind::Sparse { storage: GrainStorage::Plain, .. } => Feature::SparseVmdk,
+        Kind::Sparse { .. } => Feature::CompressedVmdk,
+        Kind::Cowd => Feature::CowdVmdk,
+    }
+}
+
+/// Returns the feature of an extent in a file beside the image.
+const fn of_extent(kind: ExtentForm) -> Feature {
+    match kind {
+        ExtentForm::Flat | ExtentForm::Vmfs => Feature::FlatVmdk,
+        ExtentForm::Sparse => Feature::SparseVmdk,
+        ExtentForm::Cowd => Feature::CowdVmdk,
+        ExtentForm::SeSparse => Feature::SeSparseVmdk,
+    }
+}
+
+/// Returns the nearest variety. The kind of the extent is the same if it may be; else it is the first of the kinds that
+/// may be.
+pub(super) fn fold_form(form: u16, grain: ClusterSize, lacking: FeatureSet) -> u16 {
+    let mut form = VmdkForm::new(form, TableReach::Small);
+    let is_known = |form: &VmdkForm| {
+        !lacking.meets(FeatureSet::of(&[of_kind(form.with_grains_of(grain).kind())]))
+    };
+    form = form.of_kinds().find(is_known).unwrap_or(form);
+    if lacking.meets(FeatureSet::of(&[Feature::ZeroGrains])) {
+        form = form.without_zero_grains();
+    }
+    if lacking.meets(FeatureSet::of(&[Feature::ShortTables])) {
+        form = form.with_whole_tables();
+    }
+    form.number()
+}
+
+/// Returns the nearest kind of an extent.
+pub(super) fn fold_extent(kind: ExtentForm, grain: ClusterSize, lacking: FeatureSet) -> ExtentForm {
+    use ExtentForm::{Cowd, Flat, SeSparse, Sparse};
+    let is_known = |kind: &ExtentForm| {
+        let kind = kind_with_grains_of(*kind, grain);
+        !lacking.meets(FeatureSet::of(&[of_extent(kind)]))
+    };
+    [kind, Sparse, Flat, Cowd, SeSparse].into_iter().find(is_known).unwrap_or(kind)
+}
+
+/// Returns log2 of the smallest and of the largest grain. Larger ones than those are never compressed.
+pub(super) fn fold_cluster_bits(lacking: FeatureSet) -> (u8, u8) {
+    let lacks_small = lacking.meets(FeatureSet::of(&[Feature::SmallGrains]));
+    let lacks_plain = lacking.has_all(FeatureSet::of(&[Feature::SparseVmdk, Feature::CowdVmdk]));
+    let least = if lacks_small { MAX_SMALL_GRAIN_BITS as u8 + 1 } else { 0 };
+    (least, if lacks_plain { MAX_COMPRESSED_BITS as u8 } else { u8::MAX })
+}
