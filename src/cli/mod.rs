@@ -201,7 +201,9 @@ fn run(own: Implementation, name: &str, Arguments { options, verb }: &Arguments)
         Verb::Regress(arguments) => evidence::regress(under_test, arguments),
         Verb::Bundle(arguments) => evidence::bundle_input(under_test, arguments),
         Verb::Corpus(arguments) => corpus::run(implementation, arguments),
-        Verb::Selftest(arguments) => selftest::run(implementation, arguments),
+        Verb::Selftest(arguments) => {
+            selftest::run(implementation, options.has_command(), arguments)
+        }
         Verb::NewEngine(arguments) => new_engine::run(arguments),
         Verb::Disasm(arguments) => programs::disasm(implementation, arguments),
         Verb::Asm(arguments) => programs::asm(arguments),

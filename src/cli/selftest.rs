@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use crate::base::features::FeatureSet;
 use crate::findings::PanicNotes;
 use crate::harness::cases::implementation::{Implementation, no_observer};
 use crate::harness::selftest::{SelfTest, SelfTestAnswer, SelfTestRow, self_test};
@@ -28,30 +29,40 @@ pub struct Arguments {
     programs: bool,
 }
 
-/// Runs the self-test.
-pub fn run(implementation: &Implementation, arguments: &Arguments) -> ExitResult {
+/// Runs the self-test. A command claims features in its first lines.
+pub fn run(implementation: &Implementation, is_command: bool, arguments: &Arguments) -> ExitResult {
     let _silence = PanicNotes::take_over();
     let test = self_test(&|| implementation.engine(&no_observer()));
-    print(&(), false, |(), out| lines(&test, arguments.programs, out))?;
+    print(&(), false, |(), out| lines(&test, arguments.programs, is_command, out))?;
     Ok(if test.passed() { Exit::Nothing } else { Exit::Violation })
 }
 
-fn lines(test: &SelfTest, programs: bool, out: &mut impl Write) -> io::Result<()> {
+fn lines(
+    test: &SelfTest,
+    programs: bool,
+    is_command: bool,
+    out: &mut impl Write,
+) -> io::Result<()> {
     let mut names: Vec<_> = test.rows.iter().map(|row| row.image).collect();
     names.dedup();
     for name in names {
         let rows: Vec<_> = test.rows.iter().filter(|row| row.image == name).collect();
-        of_image(name, &rows, out)?;
+        of_image(name, (test, &rows), out)?;
         if programs {
             let text = rows[0].program_text();
             text.lines().try_for_each(|line| writeln!(out, "    {line}"))?;
         }
     }
-    summary(test, out)
+    summary(test, out)?;
+    claims(test.refused(), is_command, out)
 }
 
 /// Prints the answers about an image: a line for all right ones, and lines for each wrong one.
-fn of_image(name: &str, rows: &[&SelfTestRow], out: &mut impl Write) -> io::Result<()> {
+fn of_image(
+    name: &str,
+    (test, rows): (&SelfTest, &[&SelfTestRow]),
+    out: &mut impl Write,
+) -> io::Result<()> {
     let questions = |answer: &SelfTestAnswer| -> Vec<&str> {
         let given = rows.iter().filter(|row| row.answer == *answer);
         given.map(|row| row.question.name()).collect()
@@ -73,11 +84,16 @@ fn of_image(name: &str, rows: &[&SelfTestRow], out: &mut impl Write) -> io::Resu
             SelfTestAnswer::Skipped(reason) => {
                 line(out, row.question.name(), &format!("skipped: {reason}"))?;
             }
-            SelfTestAnswer::Wrong { mistake, violation } => {
-                let cause = mistake.map(|mistake| mistake.to_string());
-                let cause = cause.unwrap_or_else(|| {
-                    "no known mistake of an adapter: probably a bug of the implementation".into()
-                });
+            SelfTestAnswer::Wrong { mistake, violation, .. } => {
+                let refused = test.refused_in(row);
+                let cause = match mistake {
+                    Some(mistake) => mistake.to_string(),
+                    None if refused != FeatureSet::EMPTY => {
+                        format!("an error: no support for {refused}, or a bug")
+                    }
+                    None => "no known mistake of an adapter: probably a bug of the implementation"
+                        .into(),
+                };
                 line(out, row.question.name(), &format!("WRONG: {cause}"))?;
                 violation.lines().try_for_each(|detail| writeln!(out, "{:62}{detail}", ""))?;
             }
@@ -101,4 +117,17 @@ fn summary(test: &SelfTest, out: &mut impl Write) -> io::Result<()> {
         )?;
     }
     Ok(())
+}
+
+/// Prints the claims that fit the features that the implementation refuses.
+fn claims(refused: FeatureSet, is_command: bool, out: &mut impl Write) -> io::Result<()> {
+    if refused == FeatureSet::EMPTY {
+        return Ok(());
+    }
+    writeln!(out, "if the implementation does not support these features, claim it:")?;
+    if is_command {
+        return refused.iter().try_for_each(|it| writeln!(out, "    refuse {}", it.name()));
+    }
+    let words: Vec<_> = refused.iter().map(|feature| feature.word()).collect();
+    writeln!(out, "    refuses: [{}],", words.join(", "))
 }

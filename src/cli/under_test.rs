@@ -81,6 +81,11 @@ impl UnderTestOptions {
         ]
     }
 
+    /// Reports whether the implementation under test is a command.
+    pub fn has_command(&self) -> bool {
+        self.engine_command.is_some()
+    }
+
     /// Rejects the options for the verb `name`, which runs no inputs, except for the options `taken`.
     pub fn reject(&self, name: &str, taken: &[&str]) -> Result<(), CommandError> {
         let mut given = self.given().into_iter();

@@ -1,5 +1,6 @@
 //! The self-test passes for our walker, and names the mistake of each adapter in which one is planted.
 
+use qcowfuzz::base::features::FeatureSet;
 use qcowfuzz::harness::selftest::{
     AccessOrder, SelfTest, SelfTestAnswer, SelfTestQuestion, self_test,
 };
@@ -27,6 +28,7 @@ enum Planted {
     HostOfCluster,
     HoleAbove,
     WrongBytes,
+    OnlyZeros,
     Panics,
     RefusesZstd,
     RefusesZstdAsClaimed,
@@ -139,8 +141,10 @@ impl OpenDisk for AdapterDisk<'_> {
         }
         let length = if is(HalfUntouched) { into.len() / 2 } else { into.len() };
         self.disk.read(guest, &mut into[..length])?;
-        if is(WrongBytes) {
-            into[0] ^= 1;
+        match self.planted {
+            WrongBytes => into[0] ^= 1,
+            OnlyZeros => into.fill(0),
+            _ => {}
         }
         Ok(())
     }
@@ -184,7 +188,7 @@ fn test(planted: Planted) -> SelfTest {
 /// Returns a line for each wrong answer: the image, the question, the mistake or the first line of the violation.
 fn wrong(test: &SelfTest) -> Vec<String> {
     let line = |row: &qcowfuzz::harness::selftest::SelfTestRow| {
-        let SelfTestAnswer::Wrong { mistake, violation } = &row.answer else { unreachable!() };
+        let SelfTestAnswer::Wrong { mistake, violation, .. } = &row.answer else { unreachable!() };
         let what = mistake.map(|it| it.to_string());
         let what = what.unwrap_or_else(|| violation.lines().next().unwrap().to_string());
         format!("{}, {}: {what}", row.image, row.question)
@@ -209,7 +213,7 @@ fn our_walker_passes() {
         let right =
             |row: &&qcowfuzz::harness::selftest::SelfTestRow| row.answer == SelfTestAnswer::Right;
         let (rows, right) = (test.rows.len(), test.rows.iter().filter(right).count());
-        assert_eq!((rows, right), (25 * 5 + 1, rows));
+        assert_eq!((rows, right), (45 * 5 + 1, rows));
     }
 }
 
@@ -241,7 +245,10 @@ fn mistakes_about_data_are_named() {
     finds(Untouched, "one cluster, data: the buffer was left as the harness filled it");
     finds(HalfUntouched, "one cluster, data: the buffer was left as the harness filled it");
     let lines = finds(NoBacking, "qcow2 backing file, data: the backing file was never attached");
-    assert!(lines.iter().all(|line| line.contains(" backing file, ")), "{lines:#?}");
+    let has_layers = |line: &String| {
+        [" backing file, ", " on a ", " parent, "].iter().any(|it| line.contains(it))
+    };
+    assert!(lines.iter().all(has_layers), "{lines:#?}");
     for planted in [NoDataFile, DataFromImage] {
         let lines = finds(planted, "data file, data: the data file was never attached");
         assert!(lines.iter().all(|line| line.starts_with("data file, ")), "{lines:#?}");
@@ -262,11 +269,23 @@ fn other_wrong_answers_are_violations() {
     let lines =
         finds(WrongBytes, "one cluster, data: data: normal, what was written → other bytes");
     assert!(lines.iter().all(|line| !line.contains("never attached")), "{lines:#?}");
+    // Images in one file are read wrong, too.
+    let lines = finds(OnlyZeros, "qcow2 backing file, data: data: normal");
+    assert!(lines.iter().all(|line| !line.contains("never attached")), "{lines:#?}");
     finds(Panics, "one cluster, data: a panic: planted");
     finds(WrongSnapshot, "snapshot, snapshot: snapshots: ");
     let refused =
         "zstd, size: open: image, an answer → a feature is unsupported (zstd is not supported)";
     assert_eq!(finds(RefusesZstd, refused), [refused]);
+}
+
+#[test]
+fn a_refused_feature_becomes_a_claim() {
+    let refused = |planted| test(planted).refused();
+    assert_eq!(refused(RefusesZstd), FeatureSet::of(&[Feature::Zstd]));
+    for planted in [Nothing, RefusesZstdAsClaimed, WrongBytes, Panics, WholeReads] {
+        assert_eq!(refused(planted), FeatureSet::EMPTY, "{planted:?}");
+    }
 }
 
 #[test]

@@ -120,6 +120,13 @@ pub enum AdapterMistake {
     HostOfCluster,
 }
 
+impl AdapterMistake {
+    /// Reports whether the mistake is about other files than the image.
+    pub(super) fn is_about_layers(&self) -> bool {
+        matches!(self, Self::BackingNotAttached | Self::DataFileNotAttached)
+    }
+}
+
 /// Prints the answers, and the mistake that causes them.
 impl fmt::Display for AdapterMistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

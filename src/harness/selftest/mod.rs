@@ -47,6 +47,8 @@ pub struct SelfTest {
 pub struct SelfTestRow {
     /// The name of the image.
     pub image: &'static str,
+    /// The features of the image.
+    pub features: FeatureSet,
     /// The question.
     pub question: SelfTestQuestion,
     /// The answer.
@@ -66,6 +68,8 @@ pub enum SelfTestAnswer {
     Wrong {
         /// The mistake of an adapter that causes such answers. Without one, the implementation probably has a bug.
         mistake: Option<AdapterMistake>,
+        /// The engine refused the image, or said that it does not support it.
+        is_refusal: bool,
         /// The expected answer and the actual one, in the words of the oracle.
         violation: String,
     },
@@ -85,11 +89,33 @@ impl SelfTest {
         self.rows.iter().filter(|row| matches!(row.answer, SelfTestAnswer::Wrong { .. }))
     }
 
+    /// Returns the features that the engine seems to refuse in the image of `row`: it refuses the image, and it answers
+    /// about other images that have all other features.
+    pub fn refused_in(&self, row: &SelfTestRow) -> FeatureSet {
+        let is_refusal =
+            matches!(row.answer, SelfTestAnswer::Wrong { mistake: None, is_refusal: true, .. });
+        let is_wrong = |image| self.wrong().any(|row| row.image == image);
+        let right = self.rows.iter().filter(|row| row.answer == SelfTestAnswer::Right);
+        let supported = right
+            .filter(|row| !is_wrong(row.image))
+            .fold(FeatureSet::EMPTY, |all, row| all.with(row.features));
+        match is_refusal && supported != FeatureSet::EMPTY {
+            true => row.features.without(supported),
+            false => FeatureSet::EMPTY,
+        }
+    }
+
+    /// Returns all features that the engine seems to refuse.
+    pub fn refused(&self) -> FeatureSet {
+        self.rows.iter().fold(FeatureSet::EMPTY, |all, row| all.with(self.refused_in(row)))
+    }
+
     /// Reports whether the engine answered at least one question about data or statuses.
     pub fn has_answers(&self) -> bool {
         let asks_more = |row: &&SelfTestRow| {
-            // A size and a snapshot that opens are judged without answers.
+            // A size, a snapshot that opens and an empty disk are judged without answers.
             !matches!(row.question, SelfTestQuestion::Size | SelfTestQuestion::Snapshot)
+                && !row.features.meets(FeatureSet::of(&[Feature::EmptyDisk]))
         };
         let is_answered = |row: &SelfTestRow| {
             matches!(row.answer, SelfTestAnswer::Right | SelfTestAnswer::Wrong { .. })
@@ -109,6 +135,7 @@ impl SelfTest {
 /// so that no question suffers from a panic before it.
 pub fn self_test(create: &dyn Fn() -> Box<dyn Engine>) -> SelfTest {
     let mut test = SelfTest::default();
+    let mut wrong_before = Vec::new();
     for image in plain_images() {
         let program = match assemble(&image.text()) {
             Ok(program) => program.encode(),
@@ -118,7 +145,7 @@ pub fn self_test(create: &dyn Fn() -> Box<dyn Engine>) -> SelfTest {
         let facts = create().facts();
         let features = features(&program);
         let mut add = |question, answer| {
-            test.rows.push(SelfTestRow { image: image.name, question, answer });
+            test.rows.push(SelfTestRow { image: image.name, features, question, answer });
         };
         let claims = facts.claims;
         if claims.about(features) == Claim::No {
@@ -136,7 +163,13 @@ pub fn self_test(create: &dyn Fn() -> Box<dyn Engine>) -> SelfTest {
         for question in SelfTestQuestion::EACH.into_iter().chain(snapshot) {
             let asked =
                 Asked { question, program: &program, features, facts: &facts, known: &wrong_size };
-            let (answer, found) = asked.ask(create);
+            let (mut answer, found) = asked.ask(create);
+            if let SelfTestAnswer::Wrong { mistake, .. } = &mut answer
+                && wrong_before.contains(&question)
+            {
+                // The images before this one are in one file.
+                mistake.take_if(|mistake| mistake.is_about_layers());
+            }
             let is_open = found.as_ref().is_none_or(|found| found.oracle != "open");
             if let Some(found) = found
                 && question == SelfTestQuestion::Size
@@ -150,6 +183,9 @@ pub fn self_test(create: &dyn Fn() -> Box<dyn Engine>) -> SelfTest {
                 }]);
             }
             let is_skipped = matches!(answer, SelfTestAnswer::Skipped(_));
+            if matches!(answer, SelfTestAnswer::Wrong { .. }) {
+                wrong_before.push(question);
+            }
             add(question, answer);
             if is_skipped || !is_open {
                 break;
@@ -201,7 +237,8 @@ impl Asked<'_> {
                 let text = panic.downcast_ref::<String>().map(String::as_str);
                 let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
                 let violation = format!("a panic: {}", text.unwrap_or("without a message"));
-                return (SelfTestAnswer::Wrong { mistake: None, violation }, None);
+                let answer = SelfTestAnswer::Wrong { mistake: None, is_refusal: false, violation };
+                return (answer, None);
             }
         };
         if found.error_kind().is_some() && claim == Claim::RefuseOrBeRight {
@@ -214,8 +251,10 @@ impl Asked<'_> {
             failure::pass_on(&*panic);
             None
         });
+        let is_refusal =
+            found.oracle == "open" || found.error_kind() == Some(ErrorKind::Unsupported);
         let violation = found.to_string();
-        (SelfTestAnswer::Wrong { mistake, violation }, Some(*found))
+        (SelfTestAnswer::Wrong { mistake, is_refusal, violation }, Some(*found))
     }
 
     /// Has the oracles judge the answers to one kind of question.

@@ -96,8 +96,15 @@ impl PlainForm {
     pub const fn of_two_blocks(name: &'static str, operands: &'static str, form: u16) -> Self {
         Self { name, operands, form, operations: TWO_BLOCKS }
     }
+
+    /// Creates an image of a large disk whose program writes [`TWO_ENDS`].
+    pub const fn of_two_ends(name: &'static str, operands: &'static str, form: u16) -> Self {
+        Self { name, operands, form, operations: TWO_ENDS }
+    }
 }
 
+/// Operations that write a block near the beginning and one near the end of a large disk.
+const TWO_ENDS: &str = "write at=start+1 clusters=1\nwrite at=end-9 clusters=1";
 /// Operations that write two blocks in reverse order, and leave holes.
 const TWO_BLOCKS: &str = "write at=start+6 clusters=1\nwrite at=start+1 clusters=1";
 
@@ -243,6 +250,11 @@ pub trait ImageDrawer: Sync {
     /// Returns the length in bytes of a block of an image that qemu-img creates without other options.
     fn created_block_bytes(&self) -> u64 {
         64 << 10
+    }
+
+    /// Returns the name of the qcow2 image of the self-test that lies on the first of [`Self::plain_forms`].
+    fn name_below(&self) -> &'static str {
+        ""
     }
 
     /// Returns the plain images of the self-test.

@@ -138,10 +138,15 @@ impl ImageDrawer for Drawer {
         VDI_BLOCK_BYTES
     }
 
+    fn name_below(&self) -> &'static str {
+        "qcow2 on a VDI disk"
+    }
+
     fn plain_forms(&self) -> &'static [PlainForm] {
         const FORMS: &[PlainForm] = &[
             PlainForm::of_two_blocks("dynamic VDI disk", "size=8<<20+0", 0),
             PlainForm::of_two_blocks("static VDI disk", "size=8<<20+0", 1),
+            PlainForm::of_two_ends("VDI disk of 5 GiB", "size=5<<30+0", 0),
         ];
         FORMS
     }

@@ -119,9 +119,16 @@ impl ImageDrawer for Drawer {
         ]
     }
 
+    fn name_below(&self) -> &'static str {
+        "qcow2 on a VHDX disk"
+    }
+
     fn plain_forms(&self) -> &'static [PlainForm] {
-        const FORMS: &[PlainForm] =
-            &[PlainForm::of_two_blocks("VHDX disk", "cluster_bits=9 size=8<<20+0", 0)];
+        const FORMS: &[PlainForm] = &[
+            PlainForm::of_two_blocks("dynamic VHDX disk", "cluster_bits=9 size=8<<20+0", 0),
+            PlainForm::of_two_blocks("fixed VHDX disk", "cluster_bits=9 size=8<<20+0", 1 << 13),
+            PlainForm::of_two_ends("VHDX disk of 5 GiB", "cluster_bits=9 size=5<<30+0", 0),
+        ];
         FORMS
     }
 

@@ -135,18 +135,45 @@ impl ImageDrawer for Drawer {
         rule != rules::VMDK_MAGIC
     }
 
+    fn name_below(&self) -> &'static str {
+        "qcow2 on a VMDK disk"
+    }
+
     fn plain_forms(&self) -> &'static [PlainForm] {
         const OPERANDS: &str = "size=8<<16+0";
         const COMPRESSED: &str =
             "compress at=start+6 clusters=1 shape=half skew=packed\nwrite at=start+1 clusters=1";
+        const ZEROS: &str = "write at=start+1 clusters=3\nzero at=start+2 clusters=1 keep=no";
+        const CHILD: &str = "write at=start+1 clusters=2\n\
+             overlay_vmdk cluster_bits=16 form=0 size=same\nwrite at=start+2 clusters=1";
+        /// Two extents of this kind.
+        macro_rules! extents {
+            ($kind:literal) => {
+                concat!(
+                    "extent kind=",
+                    $kind,
+                    " length=2<<0 lead=0\n",
+                    "extent kind=",
+                    $kind,
+                    " length=6<<0 lead=0\n",
+                    "write at=start+6 clusters=1\nwrite at=start+1 clusters=1"
+                )
+            };
+        }
+        const fn plain(name: &'static str, form: u16, operations: &'static str) -> PlainForm {
+            PlainForm { name, operands: OPERANDS, form, operations }
+        }
         const FORMS: &[PlainForm] = &[
             PlainForm::of_two_blocks("VMDK disk", OPERANDS, 0),
-            PlainForm {
-                name: "compressed VMDK disk",
-                operands: OPERANDS,
-                form: 544,
-                operations: COMPRESSED,
-            },
+            plain("compressed VMDK disk", 544, COMPRESSED),
+            plain("VMDK disk with zeros", 1 << 10, ZEROS),
+            PlainForm::of_two_blocks("VMDK disk of ESX", OPERANDS, 3 << 3),
+            plain("sparse VMDK extents", 0, extents!("sparse")),
+            plain("flat VMDK extents", 0, extents!("flat")),
+            plain("VMDK extents of ESX", 0, extents!("vmfs_sparse")),
+            plain("seSparse VMDK extents", 0, extents!("se_sparse")),
+            plain("VMDK disk with a parent", 0, CHILD),
+            PlainForm::of_two_ends("VMDK disk of 5 GiB", "cluster_bits=19 size=5<<30+0", 0),
         ];
         FORMS
     }

@@ -133,10 +133,15 @@ impl ImageDrawer for Drawer {
         2 << 20
     }
 
+    fn name_below(&self) -> &'static str {
+        "qcow2 on a VHD disk"
+    }
+
     fn plain_forms(&self) -> &'static [PlainForm] {
         const FORMS: &[PlainForm] = &[
             PlainForm::of_two_blocks("dynamic VHD disk", "size=8<<16+0", 0),
             PlainForm::of_two_blocks("fixed VHD disk", "size=8<<16+0", 8),
+            PlainForm::of_two_ends("VHD disk of 5 GiB", "cluster_bits=21 size=5<<30+0", 0),
         ];
         FORMS
     }
