@@ -253,7 +253,8 @@ pub enum Request<'b> {
         /// The number of bytes: whole clusters, or all up to the end of the disk.
         length_bytes: u64,
     },
-    /// Gives the disk another size. New bytes read as zeros, also if the layers below have other bytes there.
+    /// Gives the disk another size. New bytes read as zeros, also if the layers below have other bytes there. If
+    /// the disk shrinks inside a cluster and grows again, the end of that cluster may have any bytes.
     Resize {
         /// The new size in bytes: whole sectors of 512 bytes.
         size_bytes: u64,

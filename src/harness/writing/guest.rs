@@ -183,12 +183,10 @@ impl GuestDisk {
         done.is_ok() && length == PROOF_BYTES && written == actual
     }
 
-    /// Gives the disk another size. Bytes that come back later are zeros.
+    /// Gives the disk another size.
     fn resize(&mut self, size_bytes: u64) {
-        let before = self.now.size_bytes;
-        let (small, large) = (size_bytes.min(before), size_bytes.max(before));
-        self.now.change(small..large, GuestChange::Zeroed);
-        (self.now.size_bytes, self.has_first_size) = (size_bytes, false);
+        self.now.resize(size_bytes, self.cluster_bytes);
+        self.has_first_size = false;
         self.sizes.push(size_bytes);
     }
 

@@ -24,7 +24,8 @@ pub(super) enum GuestChange {
         /// The guest offset of their first byte.
         first: u64,
     },
-    /// A request for this range has failed with a known error. The range may have any bytes, but must be readable.
+    /// The range may have any bytes, but must be readable: a request for it has failed with a known error, or nothing
+    /// says what they are.
     Unknown,
 }
 
@@ -37,6 +38,8 @@ pub(super) struct DiskState {
     pub(super) changes: RangeMap<GuestChange>,
     /// The ranges that have changed since the last flush.
     pub(super) unsettled: RangeMap<()>,
+    /// The bytes behind the end of the disk that a shrinking disk has left in its last cluster.
+    cut_off: Range<u64>,
 }
 
 impl DiskState {
@@ -63,6 +66,26 @@ impl DiskState {
             at = end;
         }
         self.unsettled.insert(range, ());
+    }
+
+    /// Gives the disk another size. Bytes that come back later are zeros, except for those of the last cluster: the
+    /// writer need not clear them when the disk shrinks, and QEMU does not (`block/qcow2.c`, `qcow2_co_truncate`,
+    /// discards whole clusters). No specification says what a guest reads there when the disk grows again.
+    pub(super) fn resize(&mut self, size_bytes: u64, cluster_bytes: u64) {
+        let before = self.size_bytes;
+        self.size_bytes = size_bytes;
+        self.change(size_bytes.min(before)..size_bytes.max(before), GuestChange::Zeroed);
+        if size_bytes < before {
+            let of_cluster = size_bytes.checked_next_multiple_of(cluster_bytes);
+            let end = before.max(self.cut_off.end).min(of_cluster.unwrap_or(u64::MAX));
+            self.cut_off = size_bytes..end;
+        } else {
+            let shown = self.cut_off.start..self.cut_off.end.min(size_bytes);
+            if !shown.is_empty() {
+                self.change(shown, GuestChange::Unknown);
+            }
+            self.cut_off.start = size_bytes;
+        }
     }
 
     /// Notes a change.
@@ -215,5 +238,37 @@ impl SavedDisks {
 
     fn states_of<'s>(&'s self, table: &'s [usize]) -> impl Iterator<Item = &'s DiskState> {
         table.iter().map(|index| &self.saved[*index].state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the bytes that may be anything after the disk had these sizes, and the bytes that must be zeros.
+    fn unknown(sizes: &[u64]) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
+        const CLUSTER_BYTES: u64 = 4096;
+        let mut state = DiskState { size_bytes: sizes[0], ..DiskState::default() };
+        sizes[1..].iter().for_each(|size| state.resize(*size, CLUSTER_BYTES));
+        let of = |wanted| {
+            let there = state
+                .changes
+                .iter()
+                .filter(|(range, change)| *change == &wanted && range.start < state.size_bytes);
+            there.map(|(range, _)| range.start..range.end.min(state.size_bytes)).collect()
+        };
+        (of(GuestChange::Unknown), of(GuestChange::Zeroed))
+    }
+
+    #[test]
+    fn a_disk_that_grows_again_may_show_the_end_of_its_last_cluster() {
+        assert_eq!(unknown(&[8192, 1024, 8192]), (vec![1024..4096], vec![4096..8192]));
+        assert_eq!(unknown(&[8192, 1024, 2048, 8192]).0, [1024..2048, 2048..4096]);
+        assert_eq!(unknown(&[8192, 2048, 1024, 8192]).0, [1024..4096]);
+        // The old end lies in the same cluster.
+        assert_eq!(unknown(&[3072, 1024, 8192]), (vec![1024..3072], vec![3072..8192]));
+        // Nothing is cut off.
+        assert_eq!(unknown(&[8192, 4096, 8192]), (vec![], vec![4096..8192]));
+        assert_eq!(unknown(&[1024, 8192]), (vec![], vec![1024..8192]));
     }
 }
