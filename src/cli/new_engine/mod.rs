@@ -221,7 +221,7 @@ mod tests {
             assert_eq!(count(target), fs::read_dir(texts).unwrap().count() + more);
         }
         // OSS-Fuzz's check wants ten.
-        assert_eq!(count(TargetKind::RawImage), 13);
+        assert_eq!(count(TargetKind::RawImage), 16);
         let names: BTreeSet<_> = all.iter().map(|it| (it.0, &it.1)).collect();
         assert_eq!(names.len(), all.len());
     }

@@ -76,8 +76,9 @@ impl DiskState {
         self.size_bytes = size_bytes;
         self.change(size_bytes.min(before)..size_bytes.max(before), GuestChange::Zeroed);
         if size_bytes < before {
-            let of_cluster = size_bytes.checked_next_multiple_of(cluster_bytes);
-            let end = before.max(self.cut_off.end).min(of_cluster.unwrap_or(u64::MAX));
+            // A disk ends before 2^63.
+            let of_cluster = size_bytes.next_multiple_of(cluster_bytes);
+            let end = before.max(self.cut_off.end).min(of_cluster);
             self.cut_off = size_bytes..end;
         } else {
             let shown = self.cut_off.start..self.cut_off.end.min(size_bytes);

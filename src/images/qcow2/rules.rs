@@ -130,7 +130,7 @@ const DIRECTORY_LIMIT: BrokenRule = "bitmap directory above 64 MiB";
 
 /// The rules that are limits of QEMU (`block/qcow2.h`, `block/qcow2-bitmap.c`): the specification states none of them, or
 /// calls them so.
-pub const LIMITS: &[BrokenRule] = &[
+pub const QCOW2_LIMITS: &[BrokenRule] = &[
     CLUSTER_LIMIT,
     REFCOUNT_TABLE_LIMIT,
     SNAPSHOT_LIMIT,

@@ -38,7 +38,7 @@ static ALL_BLOCKS: LazyLock<Vec<u8>> =
     LazyLock::new(|| (0..MAX_MAP_ENTRIES as u32).flat_map(u32::to_le_bytes).collect());
 
 /// The features of a dynamic and of a static image.
-const KINDS: [Feature; 2] = [Feature::DynamicVdi, Feature::StaticVdi];
+const VDI_KINDS: [Feature; 2] = [Feature::DynamicVdi, Feature::StaticVdi];
 
 /// The drawer of the format.
 pub struct Drawer;
@@ -54,12 +54,12 @@ impl ImageDrawer for Drawer {
 
     fn features(&self, plan: &ImagePlan) -> FeatureSet {
         FeatureSet::of(&[
-            KINDS[usize::from(VdiForm::new(plan.file.form, plan.file.reach).is_static())]
+            VDI_KINDS[usize::from(VdiForm::new(plan.file.form, plan.file.reach).is_static())]
         ])
     }
 
     fn fold_form(&self, form: u16, _block: ClusterSize, lacking: FeatureSet) -> u16 {
-        fold_bit(form, VdiForm::STATIC_BIT, KINDS, lacking)
+        fold_bit(form, VdiForm::STATIC_BIT, VDI_KINDS, lacking)
     }
 
     fn build(
@@ -108,7 +108,7 @@ impl ImageDrawer for Drawer {
     }
 
     fn qemu_limits(&self) -> &'static [BrokenRule] {
-        LIMITS
+        VDI_LIMITS
     }
 
     fn broken_at_open(&self, image: &Image) -> Option<BrokenRule> {
@@ -383,7 +383,7 @@ const BLOCK_SIZE: BrokenRule = "VDI block size";
 const BLOCKS_LIMIT: BrokenRule = "VDI number of blocks";
 
 /// The rules that are limits of QEMU (`block/vdi.c`): VirtualBox has blocks of other sizes, too.
-const LIMITS: &[BrokenRule] = &[SIZE_LIMIT, BLOCK_SIZE, BLOCKS_LIMIT];
+const VDI_LIMITS: &[BrokenRule] = &[SIZE_LIMIT, BLOCK_SIZE, BLOCKS_LIMIT];
 
 /// Returns the names of the rules.
 fn open_rules() -> impl Iterator<Item = BrokenRule> {

@@ -33,7 +33,7 @@ use encoding::{FILE_IDENTIFIER, HeaderPlan, MetadataPlan, OLD_LOG_ID};
 use form::{EntryState, OtherHeader, RegionOffsets, SPARE_FILE_BYTES, VhdxForm};
 
 /// The features of a dynamic and of a fixed image.
-const KINDS: [Feature; 2] = [Feature::DynamicVhdx, Feature::FixedVhdx];
+const VHDX_KINDS: [Feature; 2] = [Feature::DynamicVhdx, Feature::FixedVhdx];
 
 /// The drawer of the format.
 pub struct Drawer;
@@ -48,11 +48,11 @@ impl ImageDrawer for Drawer {
     }
 
     fn features(&self, plan: &ImagePlan) -> FeatureSet {
-        FeatureSet::of(&[KINDS[usize::from(VhdxForm::of(&plan.file).is_fixed())]])
+        FeatureSet::of(&[VHDX_KINDS[usize::from(VhdxForm::of(&plan.file).is_fixed())]])
     }
 
     fn fold_form(&self, form: u16, _block: ClusterSize, lacking: FeatureSet) -> u16 {
-        fold_bit(form, VhdxForm::FIXED_BIT, KINDS, lacking)
+        fold_bit(form, VhdxForm::FIXED_BIT, VHDX_KINDS, lacking)
     }
 
     fn build(

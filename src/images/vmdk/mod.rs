@@ -108,7 +108,7 @@ impl ImageDrawer for Drawer {
     }
 
     fn qemu_limits(&self) -> &'static [BrokenRule] {
-        rules::LIMITS
+        rules::VMDK_LIMITS
     }
 
     fn broken_at_open(&self, image: &Image) -> Option<BrokenRule> {

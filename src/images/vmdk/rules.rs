@@ -65,7 +65,7 @@ rules! {
 }
 
 /// The rules that are limits of QEMU (`block/vmdk.c`, `vmdk_add_extent`, `vmdk_open_se_sparse`).
-pub(super) const LIMITS: &[BrokenRule] =
+pub(super) const VMDK_LIMITS: &[BrokenRule] =
     &[VMDK_GRAIN_SIZE, VMDK_DIRECTORY_SIZE, SE_SPARSE_DIRECTORY_SIZE];
 
 /// The number of bytes of a text in which the type of a disk is searched.

@@ -30,7 +30,7 @@ use super::qcow2::{
 use encoding::{FooterFields, bitmap_bytes};
 
 /// The features of a dynamic and of a fixed image.
-const KINDS: [Feature; 2] = [Feature::DynamicVpc, Feature::FixedVpc];
+const VPC_KINDS: [Feature; 2] = [Feature::DynamicVpc, Feature::FixedVpc];
 
 /// The drawer of the format.
 pub struct Drawer;
@@ -45,11 +45,11 @@ impl ImageDrawer for Drawer {
     }
 
     fn features(&self, plan: &ImagePlan) -> FeatureSet {
-        FeatureSet::of(&[KINDS[usize::from(VpcForm::of(&plan.file).is_fixed())]])
+        FeatureSet::of(&[VPC_KINDS[usize::from(VpcForm::of(&plan.file).is_fixed())]])
     }
 
     fn fold_form(&self, form: u16, _block: ClusterSize, lacking: FeatureSet) -> u16 {
-        fold_bit(form, VpcForm::FIXED_BIT, KINDS, lacking)
+        fold_bit(form, VpcForm::FIXED_BIT, VPC_KINDS, lacking)
     }
 
     fn build(
@@ -98,7 +98,7 @@ impl ImageDrawer for Drawer {
     }
 
     fn qemu_limits(&self) -> &'static [BrokenRule] {
-        rules::LIMITS
+        rules::VPC_LIMITS
     }
 
     fn broken_at_open(&self, image: &Image) -> Option<BrokenRule> {

@@ -36,7 +36,7 @@ rules! {
 
 /// The rules that are limits of QEMU (`block/vpc.c`: `VHD_MAX_SECTORS`, `VPC_MAX_TABLE_ENTRIES`): the size field has 64
 /// bits, and the number of entries 32.
-pub(super) const LIMITS: &[BrokenRule] = &[VPC_LARGE, VPC_LONG_TABLE];
+pub(super) const VPC_LIMITS: &[BrokenRule] = &[VPC_LARGE, VPC_LONG_TABLE];
 
 /// The number of entries that are judged. Programs make fewer.
 const VPC_JUDGED_ENTRIES: u64 = 1 << 15;
