@@ -180,6 +180,9 @@ fn admit_in(visible: &Visible, start: u64, expected: &mut [u8], actual: &[u8]) {
     let end = start.saturating_add(expected.len() as u64);
     for at in (start / cell * cell..end).step_by(cell as usize) {
         for edge in [at, at + cell - STAMP_BYTES as u64] {
+            if !is_inner(visible, edge) {
+                continue;
+            }
             for content in [stamp(GuestOffset::new(edge), write), [0; STAMP_BYTES]] {
                 if cut(actual, start, edge).is_some_and(|(cut, part)| cut == &content[part]) {
                     overlay(expected, start, edge, &content);
@@ -187,6 +190,15 @@ fn admit_in(visible: &Visible, start: u64, expected: &mut [u8], actual: &[u8]) {
             }
         }
     }
+}
+
+/// Reports whether the edge of a subcluster, at which a stamp would begin, is no edge of its piece in a cluster: those
+/// have stamps in every image.
+fn is_inner(visible: &Visible, edge: u64) -> bool {
+    let Visible { piece, piece_end, cluster_size, .. } = *visible;
+    let past = edge + STAMP_BYTES as u64;
+    let is_outer = |at: u64| at & cluster_size.mask() == 0;
+    !is_outer(edge) && !is_outer(past) && edge != piece.start && past != piece_end
 }
 
 /// Returns the bytes of `content` (which begins at `start`) that a stamp at `at` covers, and the part of the stamp

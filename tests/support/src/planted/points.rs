@@ -158,6 +158,11 @@ pub const CASES: &[Case] = &[
         &["data: normal, what was written → other bytes", "data: normal, "],
     ),
     read(
+        "the edges of clusters with subclusters read as zeros",
+        zeros_at_edges,
+        &["data: normal, what was written → zeros", "data: normal, "],
+    ),
+    read(
         "the bytes of a cluster behind its first 64 KiB read as zeros",
         zeros_in_depth,
         &["data: normal, what was written → zeros", "data: normal, "],
@@ -216,6 +221,19 @@ pub fn zeros_inside(
     zeros_where(disk, guest, into, |at| {
         [at, at + EDGE_BYTES].iter().all(|at| at & mask >= EDGE_BYTES)
     })
+}
+
+/// Reads zeros at the edges of clusters of data that have subclusters, where inner stamps leave room for zeros.
+fn zeros_at_edges(
+    disk: &mut dyn OpenDisk,
+    facts: &Facts,
+    guest: GuestOffset,
+    into: &mut [u8],
+) -> Walked {
+    let size = facts.geometry.cluster_size;
+    let has_subclusters = facts.geometry.cell_bytes() < size.bytes();
+    let inside = EDGE_BYTES..size.bytes() - EDGE_BYTES;
+    zeros_where(disk, guest, into, |at| has_subclusters && !inside.contains(&(at & size.mask())))
 }
 
 /// Reads zeros behind the first 64 KiB of clusters of data, except in their last sector.
