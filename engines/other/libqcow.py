@@ -1,33 +1,13 @@
 """libqcow (PyPI: libqcow-python) behind the line protocol."""
-import functools
-
+import libyal
 import lines
 import pyqcow
 
 
-def with_cause_first(function):
-    """Removes the binding's own sentence from errors: the next sentence names the cause, which fingerprints keep."""
-
-    @functools.wraps(function)
-    def called(*arguments):
-        try:
-            return function(*arguments)
-        except OSError as error:
-            raise OSError(str(error).partition(". ")[2] or error) from error
-
-    return called
-
-
-@with_cause_first
-def open_image(paths):
-    images = [pyqcow.file() for _ in paths]
-    for image, path, below in reversed(list(zip(images, paths, images[1:] + [None]))):
-        image.open(path)
-        if below:
-            image.set_parent(below)
-    return images[0].get_media_size(), with_cause_first(
-        lambda start, length: images[0].read_buffer_at_offset(length, start)
-    )
+def open_file(path):
+    image = pyqcow.file()
+    image.open(path)
+    return image
 
 
 # It knows no bit of the incompatible features.
@@ -37,4 +17,4 @@ lines.serve("libqcow", [
     "refuse extended L2 entries", "refuse compression type zstd",
     "refuse the dirty bit", "refuse refcounts out of date", "refuse the corrupt bit",
     "size near",
-], open_image)
+], libyal.opener(open_file))
