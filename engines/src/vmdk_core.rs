@@ -14,12 +14,11 @@ pub struct VmdkCore;
 struct VmdkCoreDisk(VmdkReader<ChainStream>);
 
 impl Engine for VmdkCore {
-    // The specification has no grains of less than 4 KiB, and the crate refuses them.
     describe!(
         "vmdk_core",
         version: "0.8.4",
         yes: [Vmdk],
-        no: [Qcow2, Clusters512, Clusters1K, Clusters2K],
+        no: [Qcow2],
         known: include_str!("../findings/vmdk_core.toml"));
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {

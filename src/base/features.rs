@@ -139,6 +139,10 @@ macro_rules! with_formats {
             FixedVpc = "fixed vpc images",
             /// A dynamic VHD image, which has a table of blocks.
             DynamicVpc = "dynamic vpc images",
+            /// A dynamic VHD image that has only the copy of the footer at its beginning.
+            LostFooter = "vpc images without the footer at the end",
+            /// VHD blocks of less than 4 KiB. The specification has a sector for the bitmap of each; QEMU reads none.
+            SmallVpcBlocks = "vpc blocks below 4 KiB",
             /// A fixed VHDX image, whose file has room for all blocks.
             FixedVhdx = "fixed vhdx images",
             /// A dynamic VHDX image.
@@ -151,6 +155,17 @@ macro_rules! with_formats {
             SparseVmdk = "sparse vmdk extents",
             /// A VMDK extent with tables that stores all grains compressed, as streamOptimized images do.
             CompressedVmdk = "compressed vmdk extents",
+            /// Compressed grains without markers: the specification has a flag for each. No known program writes them.
+            UnmarkedGrains = "compressed vmdk grains without markers",
+            /// A second header at the end of an extent whose grains are not compressed. The specification describes it
+            /// for compressed grains; QEMU reads it.
+            PlainFooter = "footers of vmdk extents without compression",
+            /// An extent of ESX that no descriptor names. QEMU reads it.
+            LoneCowd = "COWD vmdk images without a descriptor",
+            /// A descriptor that names extents of different kinds.
+            MixedExtents = "vmdk extents of different kinds",
+            /// A VMDK image that is larger or smaller than its parent. QEMU creates and reads such images.
+            OtherParentSize = "parents of vmdk images of another size",
             /// A VMDK extent as ESX writes it (`COWD`).
             CowdVmdk = "COWD vmdk extents",
             /// A VMDK extent as ESX writes it since 2016.
@@ -169,6 +184,8 @@ macro_rules! with_formats {
             DynamicVdi = "dynamic vdi images",
             /// A disk of less than a sector.
             EmptyDisk = "empty disks",
+            /// A disk of less than a sector, in a format other than qcow2 and raw.
+            EmptyOther = "empty disks of other formats",
             /// A disk, of any layer, of more than 2 GiB.
             Above2G = "disks above 2 GiB",
             /// A disk, of any layer, of more than 4 GiB.
@@ -236,10 +253,12 @@ impl Feature {
         }
     }
 
-    /// Returns the features of disks of `size_bytes`.
-    pub(crate) fn of_disk(size_bytes: u64) -> FeatureSet {
+    /// Returns the features of images with disks of `size_bytes`.
+    pub(crate) fn of_disk(format: ImageFormat, size_bytes: u64) -> FeatureSet {
         let mut features = FeatureSet::EMPTY;
+        let is_other = !matches!(format, ImageFormat::Qcow2 | ImageFormat::Raw);
         features.add_if(size_bytes < SECTOR_BYTES, Self::EmptyDisk);
+        features.add_if(size_bytes < SECTOR_BYTES && is_other, Self::EmptyOther);
         for (feature, largest) in Self::LARGE_DISKS {
             features.add_if(size_bytes > largest, feature);
         }

@@ -7,6 +7,7 @@
 use crate::base::features::{Feature, FeatureSet};
 use crate::disk::clusters::ClusterSize;
 use crate::formats::qcow2::geometry::Version;
+use crate::images::format::file_plan::ExtentForm;
 use crate::images::format::list::drawer;
 use crate::images::qcow2::{HeaderFlags, HeaderLength, Leaving, MAX_SIZE_BYTES};
 
@@ -27,6 +28,9 @@ const HEADER_FLAGS: [(Feature, HeaderFlags); 8] = [
     (Feature::UnknownBits, HeaderFlags::AUTOCLEAR_BITS),
     (Feature::EmptyBackingName, HeaderFlags::EMPTY_NAME),
 ];
+
+/// The number of blocks for which the tables of all children have room.
+const BLOCKS_OF_CHILD: u64 = 1 << 12;
 
 /// The size of the smallest disk that is not empty.
 const SECTOR_BYTES: u64 = 512;
@@ -116,6 +120,12 @@ struct Folding {
     smallest: ClusterBits,
     /// The format of the lowest image.
     base: Base,
+    /// The size of the largest disk that every child in the format of the base can have; `u64::MAX` if there is none.
+    child_bytes: u64,
+    /// The image has a parent in the same format.
+    has_parent: bool,
+    /// The kind of the first file beside the current image.
+    extent_kind: Option<ExtentForm>,
     /// The size of a block of the current image, if it has the format of the base.
     block: ClusterSize,
     /// At least the size of the disk, which limits may cut.
@@ -144,6 +154,9 @@ impl Folding {
             lacking,
             smallest: first,
             base,
+            child_bytes: u64::MAX,
+            has_parent: false,
+            extent_kind: None,
             block: ClusterSize::SMALLEST,
             size_bytes: 0,
             is_raw: false,
@@ -155,6 +168,7 @@ impl Folding {
         let above = overlays.map(|bits| folding.cluster_bits(bits));
         let folded = above.chain([folding.base_bits(first)]);
         folding.smallest = folded.min_by_key(|bits| bits.get()).unwrap_or(first);
+        folding.child_bytes = folding.child_bytes(program);
         folding
     }
 
@@ -167,7 +181,7 @@ impl Folding {
         self.fold_image(version, refcount_order, features, data_in);
         match self.base.is_qcow2() {
             true => {
-                *cluster_bits = self.cluster_bits(*cluster_bits);
+                *cluster_bits = self.base_bits(*cluster_bits);
                 *form = ImageForm::default();
             }
             false => self.fold_other(cluster_bits, form),
@@ -215,10 +229,10 @@ impl Folding {
     /// Returns log2 of the clusters of an image in the format of the base.
     fn base_bits(&self, bits: ClusterBits) -> ClusterBits {
         let (least, most) = drawer(self.base.format()).fold_cluster_bits(self.lacking);
-        let is_in_range = |bits: &u8| (least..=most).contains(bits);
-        let known = nearest(bits, |bits| is_in_range(bits) && self.knows_clusters(*bits));
-        // A claim about clusters may leave nothing of the range.
-        nearest(known, is_in_range)
+        match self.base.is_qcow2() {
+            true => self.cluster_bits(bits),
+            false => nearest(bits, |bits| (least..=most).contains(bits)),
+        }
     }
 
     /// Returns the number of overlays that a program may lay.
@@ -260,10 +274,20 @@ impl Folding {
             }
             Operation::OverlayInFormat { cluster_bits, form, size } => {
                 self.fold_other(cluster_bits, form);
-                *size = self.relative(*size);
+                *size = match self.lacks(Feature::OtherParentSize) {
+                    true => Relative::Same,
+                    false => self.relative(*size),
+                };
+                self.has_parent = self.base.format().facts().has_own_parents;
+                self.extent_kind = None;
             }
             Operation::Extent { kind, .. } => {
-                *kind = drawer(self.base.format()).fold_extent(*kind, self.block, self.lacking);
+                let drawer = drawer(self.base.format());
+                *kind = drawer.fold_extent(*kind, self.block, self.lacking);
+                let first = *self.extent_kind.get_or_insert(*kind);
+                if self.lacks(Feature::MixedExtents) {
+                    *kind = first;
+                }
             }
             Operation::Resize { size } => *size = self.size(*size),
             Operation::DeleteBitmap { leaving, .. }
@@ -311,6 +335,9 @@ impl Folding {
     /// Reports whether a resize stays. A disk that shrinks keeps its L1 table.
     fn keeps_resize(&mut self, size: Size) -> bool {
         let new = size.bytes(u64::MAX);
+        if self.has_parent && self.lacks(Feature::OtherParentSize) {
+            return false;
+        }
         if self.lacks(Feature::SpareL1) && new < self.size_bytes {
             return false;
         }
@@ -329,12 +356,11 @@ impl Folding {
     }
 
     fn cluster_bits(&self, bits: ClusterBits) -> ClusterBits {
-        nearest(bits, |bits| self.knows_clusters(*bits))
-    }
-
-    fn knows_clusters(&self, bits: u8) -> bool {
-        let size = ClusterSize::from_bits(u32::from(bits));
-        size.is_some_and(|size| !self.lacks(Feature::clusters(size)))
+        let is_known = |bits: &u8| {
+            let size = ClusterSize::from_bits(u32::from(*bits));
+            size.is_some_and(|size| !self.lacks(Feature::clusters(size)))
+        };
+        nearest(bits, is_known)
     }
 
     fn refcount_order(&self, order: RefcountOrder) -> RefcountOrder {
@@ -383,10 +409,28 @@ impl Folding {
             size = size.scaled(-1).unwrap_or_default();
         }
         size = whole(size);
-        match self.lacks(Feature::EmptyDisk) && size.bytes(MAX_SIZE_BYTES) < SECTOR_BYTES {
+        match self.lacks_empty() && size.bytes(MAX_SIZE_BYTES) < SECTOR_BYTES {
             true => Size::of_bytes(SECTOR_BYTES).unwrap_or_default(),
             false => size,
         }
+    }
+
+    /// Returns the size of the largest disk for which the tables of each child in the format of the base have room, and
+    /// those of the base.
+    fn child_bytes(&self, program: &Program) -> u64 {
+        let children = program.operations.iter().filter_map(|operation| match operation {
+            Operation::OverlayInFormat { cluster_bits, .. } => Some(*cluster_bits),
+            _ => None,
+        });
+        let bits = children.map(|bits| self.base_bits(bits).get()).min();
+        let bits = bits.map(|bits| bits.min(self.base_bits(program.prologue.cluster_bits).get()));
+        bits.map_or(u64::MAX, |bits| BLOCKS_OF_CHILD << bits)
+    }
+
+    /// Reports whether no disk may be empty.
+    fn lacks_empty(&self) -> bool {
+        let is_other = !self.base.is_qcow2();
+        self.lacks(Feature::EmptyDisk) || is_other && self.lacks(Feature::EmptyOther)
     }
 
     /// Returns the size of the largest disk. Without large L1 tables, that of no image has more than half a MiB.
@@ -395,7 +439,8 @@ impl Folding {
         let span_bits = 2 * u32::from(self.smallest.get()) - 4;
         let of_l1 = (Feature::LargeL1, HALF_OF_SMALL_L1_ENTRIES << span_bits);
         let all = Feature::LARGE_DISKS.into_iter().chain([of_l1]);
-        let lacking = all.filter(|(feature, _)| self.lacks(*feature));
+        let of_children = (Feature::OtherParentSize, self.child_bytes);
+        let lacking = all.chain([of_children]).filter(|(feature, _)| self.lacks(*feature));
         lacking.map(|(_, largest)| largest).min().unwrap_or(u64::MAX)
     }
 
@@ -418,9 +463,7 @@ impl Folding {
             Relative::More(..) if size.bytes(self.size_bytes) > self.largest_disk_bytes() => {
                 Relative::Same
             }
-            Relative::Less(..) | Relative::Part(_) if self.lacks(Feature::EmptyDisk) => {
-                Relative::Same
-            }
+            Relative::Less(..) | Relative::Part(_) if self.lacks_empty() => Relative::Same,
             size => size,
         }
     }

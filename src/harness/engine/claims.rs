@@ -43,8 +43,14 @@ impl Claims {
     /// reads or refuses without a specification.
     pub const QCOW2: Self = Self::ALL.without(FeatureSet::of_other_formats()).no(&[
         Feature::OtherBacking,
+        Feature::EmptyOther,
+        Feature::SmallVpcBlocks,
         Feature::Parents,
+        Feature::OtherParentSize,
         Feature::Extents,
+        Feature::MixedExtents,
+        Feature::LoneCowd,
+        Feature::PlainFooter,
         Feature::SmallGrains,
         Feature::ShortTables,
         Feature::RawHoles,

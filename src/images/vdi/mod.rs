@@ -146,6 +146,7 @@ impl ImageDrawer for Drawer {
         const FORMS: &[PlainForm] = &[
             PlainForm::of_two_blocks("dynamic VDI disk", "size=8<<20+0", 0),
             PlainForm::of_two_blocks("static VDI disk", "size=8<<20+0", 1),
+            PlainForm::of_two_blocks("VDI size inside a sector", "size=8<<20+700", 0),
             PlainForm::of_two_ends("VDI disk of 5 GiB", "size=5<<30+0", 0),
         ];
         FORMS

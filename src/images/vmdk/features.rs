@@ -14,12 +14,14 @@ pub(super) fn of(plan: &ImagePlan) -> FeatureSet {
     let form = VmdkForm::of(&plan.file);
     let extents = plan.file.extents.all();
     let mut features = match extents {
-        [] => FeatureSet::of(&[of_kind(form.kind())]),
+        [] => of_kind(form.kind()),
         extents => extents
             .iter()
             .map(|extent| FeatureSet::of(&[of_extent(extent.form)]))
             .fold(FeatureSet::of(&[Feature::Extents]), FeatureSet::with),
     };
+    let is_mixed = extents.windows(2).any(|pair| pair[0].form != pair[1].form);
+    features.add_if(is_mixed, Feature::MixedExtents);
     let has_hosted =
         features.meets(FeatureSet::of(&[Feature::SparseVmdk, Feature::CompressedVmdk]));
     let has_small = plan.geometry.cluster_size.bits() <= MAX_SMALL_GRAIN_BITS;
@@ -29,13 +31,20 @@ pub(super) fn of(plan: &ImagePlan) -> FeatureSet {
     features
 }
 
-/// Returns the feature of an extent in the file of the image itself.
-fn of_kind(kind: Kind) -> Feature {
-    match kind {
-        Kind::Sparse { storage: GrainStorage::Plain, .. } => Feature::SparseVmdk,
-        Kind::Sparse { .. } => Feature::CompressedVmdk,
-        Kind::Cowd => Feature::CowdVmdk,
-    }
+/// Returns the features of an extent in the file of the image itself.
+fn of_kind(kind: Kind) -> FeatureSet {
+    use GrainStorage::{Compressed, Marked, Plain};
+    FeatureSet::of(match kind {
+        Kind::Sparse { storage: Plain, has_footer: false } => &[Feature::SparseVmdk],
+        Kind::Sparse { storage: Plain, has_footer: true } => {
+            &[Feature::SparseVmdk, Feature::PlainFooter]
+        }
+        Kind::Sparse { storage: Marked, .. } => &[Feature::CompressedVmdk],
+        Kind::Sparse { storage: Compressed, .. } => {
+            &[Feature::CompressedVmdk, Feature::UnmarkedGrains]
+        }
+        Kind::Cowd => &[Feature::CowdVmdk, Feature::LoneCowd],
+    })
 }
 
 /// Returns the feature of an extent in a file beside the image.
@@ -52,9 +61,7 @@ const fn of_extent(kind: ExtentForm) -> Feature {
 /// may be.
 pub(super) fn fold_form(form: u16, grain: ClusterSize, lacking: FeatureSet) -> u16 {
     let mut form = VmdkForm::new(form, TableReach::Small);
-    let is_known = |form: &VmdkForm| {
-        !lacking.meets(FeatureSet::of(&[of_kind(form.with_grains_of(grain).kind())]))
-    };
+    let is_known = |form: &VmdkForm| !lacking.meets(of_kind(form.with_grains_of(grain).kind()));
     form = form.of_kinds().find(is_known).unwrap_or(form);
     if lacking.meets(FeatureSet::of(&[Feature::ZeroGrains])) {
         form = form.without_zero_grains();
@@ -78,7 +85,8 @@ pub(super) fn fold_extent(kind: ExtentForm, grain: ClusterSize, lacking: Feature
 /// Returns log2 of the smallest and of the largest grain. Larger ones than those are never compressed.
 pub(super) fn fold_cluster_bits(lacking: FeatureSet) -> (u8, u8) {
     let lacks_small = lacking.meets(FeatureSet::of(&[Feature::SmallGrains]));
-    let lacks_plain = lacking.has_all(FeatureSet::of(&[Feature::SparseVmdk, Feature::CowdVmdk]));
+    let lacks_lone = lacking.meets(FeatureSet::of(&[Feature::CowdVmdk, Feature::LoneCowd]));
+    let lacks_plain = lacks_lone && lacking.meets(FeatureSet::of(&[Feature::SparseVmdk]));
     let least = if lacks_small { MAX_SMALL_GRAIN_BITS as u8 + 1 } else { 0 };
     (least, if lacks_plain { MAX_COMPRESSED_BITS as u8 } else { u8::MAX })
 }

@@ -73,6 +73,9 @@ const KIND_BITS: u32 = 3;
 /// The bits of plain kinds: with grains as they are, and with compressed ones behind markers.
 const PLAIN_KIND: u16 = 0;
 const COMPRESSED_KIND: u16 = 4;
+/// The bit that tells compressed grains without markers from those with markers, and grains with a footer from those
+/// without.
+const WITHOUT_MARKERS_BIT: u16 = 2;
 /// The bits of the kind [`Kind::Cowd`].
 const COWD_KIND: u16 = 3;
 
@@ -110,10 +113,10 @@ impl VmdkForm {
         self.bits
     }
 
-    /// Returns this variety, and then those that differ from it in the kind of the extent alone: with grains as they
-    /// are, with compressed grains, and of ESX.
+    /// Returns this variety, and then those that differ from it in the kind of the extent alone, the nearest first.
     pub fn of_kinds(self) -> impl Iterator<Item = Self> {
-        let others = [PLAIN_KIND, COMPRESSED_KIND, COWD_KIND];
+        let plainer = (self.bits(KIND_AT, KIND_BITS) as u16) & !WITHOUT_MARKERS_BIT;
+        let others = [plainer, PLAIN_KIND, COMPRESSED_KIND, COWD_KIND];
         std::iter::once(self).chain(others.into_iter().map(move |kind| self.with_kind(kind)))
     }
 

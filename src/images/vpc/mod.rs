@@ -32,6 +32,9 @@ use encoding::{FooterFields, bitmap_bytes};
 /// The features of a dynamic and of a fixed image.
 const VPC_KINDS: [Feature; 2] = [Feature::DynamicVpc, Feature::FixedVpc];
 
+/// Log2 of the smallest block whose bitmap has a sector in QEMU (`block/vpc.c`, `vpc_open`).
+const MIN_BITMAP_BLOCK_BITS: u32 = 12;
+
 /// The drawer of the format.
 pub struct Drawer;
 
@@ -45,11 +48,28 @@ impl ImageDrawer for Drawer {
     }
 
     fn features(&self, plan: &ImagePlan) -> FeatureSet {
-        FeatureSet::of(&[VPC_KINDS[usize::from(VpcForm::of(&plan.file).is_fixed())]])
+        let form = VpcForm::of(&plan.file);
+        let mut features = FeatureSet::of(&[VPC_KINDS[usize::from(form.is_fixed())]]);
+        let is_lost = !form.is_fixed() && !form.has_footer_at_end();
+        features.add_if(is_lost, Feature::LostFooter);
+        let is_small = plan.geometry.cluster_size.bits() < MIN_BITMAP_BLOCK_BITS;
+        features.add_if(is_small && !form.is_fixed(), Feature::SmallVpcBlocks);
+        features
     }
 
     fn fold_form(&self, form: u16, _block: ClusterSize, lacking: FeatureSet) -> u16 {
-        fold_bit(form, VpcForm::FIXED_BIT, VPC_KINDS, lacking)
+        let form = fold_bit(form, VpcForm::FIXED_BIT, VPC_KINDS, lacking);
+        match lacking.meets(FeatureSet::of(&[Feature::LostFooter])) {
+            true => form & !(1 << VpcForm::LOST_FOOTER_BIT),
+            false => form,
+        }
+    }
+
+    fn fold_cluster_bits(&self, lacking: FeatureSet) -> (u8, u8) {
+        match lacking.meets(FeatureSet::of(&[Feature::SmallVpcBlocks])) {
+            true => (MIN_BITMAP_BLOCK_BITS as u8, u8::MAX),
+            false => (0, u8::MAX),
+        }
     }
 
     fn build(
@@ -141,6 +161,7 @@ impl ImageDrawer for Drawer {
         const FORMS: &[PlainForm] = &[
             PlainForm::of_two_blocks("dynamic VHD disk", "size=8<<16+0", 0),
             PlainForm::of_two_blocks("fixed VHD disk", "size=8<<16+0", 8),
+            PlainForm::of_two_blocks("VHD size inside a sector", "size=8<<16+700", 0),
             PlainForm::of_two_ends("VHD disk of 5 GiB", "cluster_bits=21 size=5<<30+0", 0),
         ];
         FORMS
@@ -302,6 +323,8 @@ impl VpcForm {
 
     /// The bit of fixed disks.
     const FIXED_BIT: u32 = 3;
+    /// The bit of dynamic disks without a footer at the end.
+    const LOST_FOOTER_BIT: u32 = 4;
 
     /// Returns the variety that the bits of `form` select, with tables of this reach.
     pub const fn new(form: u16, reach: TableReach) -> Self {
@@ -334,7 +357,7 @@ impl VpcForm {
 
     /// Reports whether a dynamic disk has a footer at its end, too.
     pub const fn has_footer_at_end(self) -> bool {
-        self.bits(4, 1) == 0
+        self.bits(Self::LOST_FOOTER_BIT, 1) == 0
     }
 
     /// Returns the offset of the dynamic header.

@@ -39,8 +39,10 @@ impl Vm {
                     .with(drawer(format).features(builder.plan())),
             })
             .fold(FeatureSet::EMPTY, FeatureSet::with);
-        let sizes = self.builders().map(|builder| builder.plan().size_bytes);
-        features = sizes.map(Feature::of_disk).fold(features, FeatureSet::with);
+        let of_disks = self
+            .layers()
+            .map(|(builder, journal)| Feature::of_disk(journal.format, builder.plan().size_bytes));
+        features = of_disks.fold(features, FeatureSet::with);
         let is_mixed = features.meets(FeatureSet::of(&[Feature::Qcow2]))
             && features.meets(FeatureSet::of_other_formats());
         features.add_if(is_mixed, Feature::OtherBacking);
@@ -53,9 +55,17 @@ impl Vm {
         };
         let mut below =
             self.layers().skip(1).filter(|(_, journal)| journal.format == ImageFormat::Qcow2);
-        let has_own_parents = self.journals().filter(|it| it.format.facts().has_own_parents);
         // All of them lie below all qcow2 images.
-        features.add_if(has_own_parents.count() > 1, Feature::Parents);
+        let own = self.layers().filter(|(_, journal)| journal.format.facts().has_own_parents);
+        let mut sizes = own.map(|(builder, _)| builder.plan().size_bytes);
+        let size = sizes.next();
+        let (mut has_parents, mut has_other_size) = (false, false);
+        for parent in sizes {
+            has_parents = true;
+            has_other_size |= Some(parent) != size;
+        }
+        features.add_if(has_parents, Feature::Parents);
+        features.add_if(has_other_size, Feature::OtherParentSize);
         let any_is_odd = below.any(|(builder, _)| is_odd(builder));
         features.add_if(any_is_odd, Feature::OddBackingSize);
         features
