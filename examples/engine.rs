@@ -46,7 +46,7 @@ struct SmallDisk<'s> {
 }
 
 impl OpenDisk for SmallDisk<'_> {
-    fn virtual_size_bytes(&self) -> u64 {
+    fn virtual_size_bytes(&mut self) -> u64 {
         self.disk.size
     }
 

@@ -90,7 +90,7 @@ impl FaultyDisk<'_> {
 }
 
 impl OpenDisk for FaultyDisk<'_> {
-    fn virtual_size_bytes(&self) -> u64 {
+    fn virtual_size_bytes(&mut self) -> u64 {
         self.disk.virtual_size_bytes()
     }
 

@@ -33,7 +33,7 @@ impl Engine for MyEngine {
 }
 
 impl OpenDisk for MyDisk<'_> {
-    fn virtual_size_bytes(&self) -> u64 {
+    fn virtual_size_bytes(&mut self) -> u64 {
         self.0.virtual_size_bytes()
     }
 

@@ -60,7 +60,7 @@ fn open(top: &ChainLayer, below: &[ChainLayer], writable: bool) -> io::Result<Fo
 }
 
 impl OpenDisk for ImagoDisk {
-    fn virtual_size_bytes(&self) -> u64 {
+    fn virtual_size_bytes(&mut self) -> u64 {
         self.0.size()
     }
 

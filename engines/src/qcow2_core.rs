@@ -35,7 +35,7 @@ impl Engine for Qcow2Core {
 }
 
 impl OpenDisk for Qcow2CoreDisk {
-    fn virtual_size_bytes(&self) -> u64 {
+    fn virtual_size_bytes(&mut self) -> u64 {
         self.0.virtual_disk_size()
     }
 

@@ -32,7 +32,7 @@ impl Engine for Qcow2Rs {
         version: "0.1.6",
         no: [Clusters512, Clusters1K, Clusters2K, OddBackingSize],
         refuses: [ExtendedL2, Zstd, DataFile, Dirty, Corrupt, RawBacking],
-        size: Near, known: include_str!("../findings/qcow2_rs.toml"), writes: Parts,
+        size: Near, sectors: 512, known: include_str!("../findings/qcow2_rs.toml"), writes: Parts,
         no_writes: [Snapshots, Refcounts2, Refcounts4]);
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
@@ -89,34 +89,25 @@ async fn open(layers: &[ChainLayer], is_backing: bool, read_only: bool) -> Resul
     Ok(disk)
 }
 
-impl Qcow2RsDisk {
-    /// Reads the sectors of a range. Returns the number of bytes before the range, and the sectors.
-    fn sectors(&self, guest: GuestOffset, length: usize) -> Answer<(usize, Qcow2IoBuf<u8>)> {
-        let skipped = (guest.get() % SECTOR_BYTES as u64) as usize;
-        let mut sectors = Qcow2IoBuf::<u8>::new((skipped + length).next_multiple_of(SECTOR_BYTES));
-        // No byte that the crate leaves alone is right by chance.
-        sectors.fill(0xA5);
-        let read = block_on(self.0.read_at(&mut sectors, guest.get() - skipped as u64));
-        match read.map_err(EngineError::untyped)? == sectors.len() {
-            true => Ok((skipped, sectors)),
-            false => Err(EngineError::untyped("a read of another length")),
-        }
-    }
-}
-
 impl OpenDisk for Qcow2RsDisk {
-    fn virtual_size_bytes(&self) -> u64 {
+    fn virtual_size_bytes(&mut self) -> u64 {
         self.0.info.virtual_size()
     }
 
     fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
-        let (skipped, sectors) = self.sectors(guest, into.len())?;
-        into.copy_from_slice(&sectors[skipped..][..into.len()]);
-        Ok(())
+        // The crate wants a buffer at the address of a page.
+        let mut sectors = Qcow2IoBuf::<u8>::new(into.len());
+        sectors.copy_from_slice(into);
+        let read = block_on(self.0.read_at(&mut sectors, guest.get()));
+        into.copy_from_slice(&sectors);
+        match read.map_err(EngineError::untyped)? == into.len() {
+            true => Ok(()),
+            false => Err(EngineError::untyped("a read of another length")),
+        }
     }
 
     fn status(&mut self, guest: GuestOffset) -> Answer<GuestRun> {
-        let (info, size) = (&self.0.info, self.virtual_size_bytes());
+        let (info, size) = (&self.0.info, self.0.info.virtual_size());
         let left = size.checked_sub(guest.get()).ok_or(EngineError::past_end(guest, size))?;
         let inside = info.in_cluster_offset(guest.get());
         let mapping = block_on(self.0.get_mapping(guest.get())).map_err(EngineError::untyped)?;
@@ -132,11 +123,10 @@ impl OpenDisk for Qcow2RsDisk {
 
     fn request(&mut self, request: &Request) -> Answer {
         let done = match *request {
-            // The crate writes whole sectors.
             Request::Write { guest, bytes } => {
-                let (skipped, mut sectors) = self.sectors(guest, bytes.len())?;
-                sectors[skipped..][..bytes.len()].copy_from_slice(bytes);
-                block_on(self.0.write_at(&sectors, guest.get() - skipped as u64))
+                let mut sectors = Qcow2IoBuf::<u8>::new(bytes.len());
+                sectors.copy_from_slice(bytes);
+                block_on(self.0.write_at(&sectors, guest.get()))
             }
             Request::Flush => block_on(self.0.flush_meta())
                 .and_then(|()| block_on(self.0.fsync_range(0, usize::MAX))),

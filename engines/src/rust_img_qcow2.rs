@@ -37,7 +37,7 @@ fn typed(error: Error) -> EngineError {
 }
 
 impl OpenDisk for RustImgQcow2Disk {
-    fn virtual_size_bytes(&self) -> u64 {
+    fn virtual_size_bytes(&mut self) -> u64 {
         self.0.virtual_size()
     }
 

@@ -39,7 +39,7 @@ impl Engine for VhdCore {
 }
 
 impl OpenDisk for VhdCoreDisk {
-    fn virtual_size_bytes(&self) -> u64 {
+    fn virtual_size_bytes(&mut self) -> u64 {
         self.0.virtual_disk_size()
     }
 

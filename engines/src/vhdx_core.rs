@@ -28,7 +28,7 @@ impl Engine for VhdxCore {
 }
 
 impl OpenDisk for VhdxCoreDisk {
-    fn virtual_size_bytes(&self) -> u64 {
+    fn virtual_size_bytes(&mut self) -> u64 {
         self.0.virtual_disk_size()
     }
 

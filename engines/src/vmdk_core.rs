@@ -34,7 +34,7 @@ impl Engine for VmdkCore {
 }
 
 impl OpenDisk for VmdkCoreDisk {
-    fn virtual_size_bytes(&self) -> u64 {
+    fn virtual_size_bytes(&mut self) -> u64 {
         self.0.virtual_disk_size()
     }
 

@@ -17,7 +17,7 @@ pub use cases::pipeline::{Checks, Failure, Outcome, Pipeline};
 pub use cases::run::Harness;
 pub use engine::known::{KnownFinding, KnownFindings, MetFinding};
 #[cfg(feature = "fuzzer")]
-pub use engines::chain_files::ChainFiles;
+pub use engines::chain_files::{ChainFiles, LentFiles};
 pub use engines::walker::Walker;
 pub use oracles::Violation;
 pub use peak_alloc::PeakAlloc;

@@ -5,8 +5,6 @@ pub use crate::disk::extent::{Extent, Mapping, Visitor, Window};
 pub use crate::disk::image_format::ImageFormat;
 pub use crate::disk::offsets::{GuestOffset, HostOffset};
 pub use crate::disk::storage::Storage;
-#[cfg(feature = "fuzzer")]
-pub use crate::harness::ChainFiles;
 pub use crate::harness::engine::claims::{Claims, CostPolicy, EnginePolicy, SizePolicy};
 pub use crate::harness::engine::status::{GuestRun, GuestStatus};
 pub use crate::harness::engine::{
@@ -15,6 +13,8 @@ pub use crate::harness::engine::{
 };
 pub use crate::harness::files::chain::{Chain, ChainFile, ChainLayer};
 pub use crate::harness::files::stream::ChainStream;
+#[cfg(feature = "fuzzer")]
+pub use crate::harness::{ChainFiles, LentFiles};
 
 // Users see this macro only as `prelude::describe`.
 #[doc(hidden)]
@@ -28,6 +28,7 @@ macro_rules! __describe {
         $(, refuses: [$($refused:ident),* $(,)?])?
         $(, size: $size:ident)?
         $(, cost: $cost:ident)?
+        $(, sectors: $sector_bytes:literal)?
         $(, known: $known:expr)?
         $(, reads: $reads:ident)?
         $(, writes: $writes:ident)?
@@ -50,6 +51,7 @@ macro_rules! __describe {
                 claims,
                 policy,
                 $(version: $version.into(),)?
+                $(sector_bytes: Some($sector_bytes),)?
                 $(known: {
                     let known = $crate::harness::KnownFindings::parse($known);
                     known.unwrap_or_else(|error| panic!("known findings: {error}"))
@@ -71,6 +73,7 @@ macro_rules! __describe {
 /// - `no`: the features that it does not support
 /// - `refuses`: the features that it may refuse; if it accepts an image with one, its answers must be correct
 /// - `size` and `cost`: its policy
+/// - `sectors`: the bytes of a sector, if it reads and writes only whole ones: the harness rounds the ranges
 /// - `known`: the text of the file with its known findings
 /// - `reads` and `writes`: which of its file accesses are fuzzing feedback while it reads, and while it writes
 /// - `no_writes`: the features of images to which it does not write
@@ -84,7 +87,7 @@ macro_rules! __describe {
 /// struct MyEngine;
 /// # struct MyDisk;
 /// # impl OpenDisk for MyDisk {
-/// #     fn virtual_size_bytes(&self) -> u64 {
+/// #     fn virtual_size_bytes(&mut self) -> u64 {
 /// #         0
 /// #     }
 /// # }

@@ -146,7 +146,7 @@ impl Engine for Far {
 }
 
 impl OpenDisk for FarDisk {
-    fn virtual_size_bytes(&self) -> u64 {
+    fn virtual_size_bytes(&mut self) -> u64 {
         0
     }
 }

@@ -47,7 +47,7 @@ impl Engine for Partial {
 }
 
 impl OpenDisk for PartialDisk<'_> {
-    fn virtual_size_bytes(&self) -> u64 {
+    fn virtual_size_bytes(&mut self) -> u64 {
         self.disk.virtual_size_bytes()
     }
 
@@ -327,7 +327,7 @@ impl Change for StoredSize {
         Ok(Self { file, size_bytes, ..self.clone() })
     }
 
-    fn size(&self, _: &Inner) -> u64 {
+    fn size(&self, _: &mut Inner) -> u64 {
         self.size_bytes
     }
 

@@ -96,7 +96,7 @@ impl AdapterDisk<'_> {
 }
 
 impl OpenDisk for AdapterDisk<'_> {
-    fn virtual_size_bytes(&self) -> u64 {
+    fn virtual_size_bytes(&mut self) -> u64 {
         let size = self.disk.virtual_size_bytes();
         match self.planted {
             FileSize => self.chain.image().length_bytes(),

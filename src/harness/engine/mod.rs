@@ -5,6 +5,7 @@ pub mod claims;
 pub(crate) mod failure;
 pub(crate) mod known;
 pub mod questions;
+mod sectors;
 pub mod status;
 pub(crate) mod tested;
 
@@ -46,6 +47,9 @@ pub struct Facts {
     pub reads: AccessFeedback,
     /// The accesses to files while the engine has an image open for writing; by default, they are as while it reads.
     pub writes: Option<AccessFeedback>,
+    /// The unit of the engine's reads and writes in bytes, if it reads and writes no parts of sectors: the harness rounds
+    /// the ranges. By default, the engine reads and writes any bytes.
+    pub sector_bytes: Option<u32>,
     /// The engine wants to know the questions about an image before it opens the image ([`Engine::prepare`]): by
     /// default, it does not.
     pub is_prepared: bool,
@@ -78,6 +82,7 @@ impl Facts {
             known: KnownFindings::default(),
             reads: AccessFeedback::default(),
             writes: None,
+            sector_bytes: None,
             is_prepared: false,
         }
     }
@@ -163,7 +168,7 @@ pub trait Engine {
 /// harness judges the answers that it gets, and reports the oracles that are idle for want of answers.
 pub trait OpenDisk {
     /// Returns the size of the disk that a guest sees.
-    fn virtual_size_bytes(&self) -> u64;
+    fn virtual_size_bytes(&mut self) -> u64;
 
     /// Fills `into` with the guest's bytes from `guest` on. The harness has filled `into` with other bytes. If the
     /// range reaches past the end of the disk, the engine fails, or fills the rest with zeros.

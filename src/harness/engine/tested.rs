@@ -104,8 +104,9 @@ impl TestedEngine {
 
     /// Opens the image at the top of `chain`: [`Engine::open`].
     pub(crate) fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<TestedDisk<'s>> {
-        let Self { engine, notes, sizes, .. } = self;
-        TestedDisk::new(engine.open(chain), notes, QuestionKind::Open, sizes.active)
+        let Self { engine, facts, notes, sizes } = self;
+        let opened = facts.rounded(engine.open(chain));
+        TestedDisk::new(opened, notes, QuestionKind::Open, sizes.active)
     }
 
     pub(crate) fn open_snapshot<'s>(
@@ -113,16 +114,18 @@ impl TestedEngine {
         chain: &'s Chain,
         index: u32,
     ) -> Answer<TestedDisk<'s>> {
-        let Self { engine, notes, sizes, .. } = self;
+        let Self { engine, facts, notes, sizes } = self;
         notes.pass(QuestionKind::Snapshots)?;
         let stored = sizes.snapshots.get(index as usize).copied();
-        TestedDisk::new(engine.open_snapshot(chain, index), notes, QuestionKind::Snapshots, stored)
+        let opened = facts.rounded(engine.open_snapshot(chain, index));
+        TestedDisk::new(opened, notes, QuestionKind::Snapshots, stored)
     }
 
     /// Opens an image for writing: [`Engine::open_to_write`].
     pub(crate) fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<TestedDisk<'s>> {
-        let Self { engine, notes, .. } = self;
-        TestedDisk::new(engine.open_to_write(chain), notes, QuestionKind::Writing, None)
+        let Self { engine, facts, notes, .. } = self;
+        let opened = facts.rounded(engine.open_to_write(chain));
+        TestedDisk::new(opened, notes, QuestionKind::Writing, None)
     }
 
     pub(crate) fn create(&mut self, chain: &Chain, image: &NewImage) -> Answer {
@@ -187,7 +190,7 @@ impl<'s> TestedDisk<'s> {
         kind: QuestionKind,
         stored: Option<u64>,
     ) -> Answer<Self> {
-        let disk = notes.note(kind, opened)?;
+        let mut disk = notes.note(kind, opened)?;
         let own_bytes = disk.virtual_size_bytes();
         let rounded_up = |stored: u64| stored.checked_next_multiple_of(SECTOR_BYTES);
         let is_near = |stored: &u64| own_bytes == *stored || Some(own_bytes) == rounded_up(*stored);

@@ -145,7 +145,7 @@ struct CommandDisk<'s> {
 }
 
 impl OpenDisk for CommandDisk<'_> {
-    fn virtual_size_bytes(&self) -> u64 {
+    fn virtual_size_bytes(&mut self) -> u64 {
         self.size_bytes
     }
 
@@ -277,8 +277,12 @@ impl CommandEngine {
         }
     }
 
-    /// Returns the answer about the disk that is open. It is not an error.
+    /// Returns the answer about the disk that is open. It is not an error. A question whose verb the command does not
+    /// answer is not sent.
     fn ask(&mut self, question: EngineQuestion) -> Answer<ParsedAnswer> {
+        if !self.command.hello.answers.has(question.kind()) {
+            return Err(EngineError::NoAnswer);
+        }
         let Some(disk) = self.disks.get_mut(self.open) else { return Err(EngineError::NoAnswer) };
         let answer = match disk.planned(question) {
             Some(answer) => answer,

@@ -260,7 +260,7 @@ impl ConvertedFile {
 }
 
 impl OpenDisk for ConvertedFile {
-    fn virtual_size_bytes(&self) -> u64 {
+    fn virtual_size_bytes(&mut self) -> u64 {
         self.size_bytes
     }
 

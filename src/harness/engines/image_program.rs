@@ -287,7 +287,7 @@ impl ProgramDisk<'_> {
 }
 
 impl OpenDisk for ProgramDisk<'_> {
-    fn virtual_size_bytes(&self) -> u64 {
+    fn virtual_size_bytes(&mut self) -> u64 {
         self.size_bytes
     }
 

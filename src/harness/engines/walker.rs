@@ -157,7 +157,7 @@ struct WalkerDisk<'s, O: Observer> {
 }
 
 impl<O: Observer> OpenDisk for WalkerDisk<'_, O> {
-    fn virtual_size_bytes(&self) -> u64 {
+    fn virtual_size_bytes(&mut self) -> u64 {
         self.disk.virtual_size_bytes()
     }
 

@@ -1,7 +1,11 @@
 //! The files that an engine opens: an image, the images below it, and their data files. An engine may keep its files as
 //! long as it likes, and may read them from other threads.
 
+#[cfg(feature = "fuzzer")]
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
+#[cfg(feature = "fuzzer")]
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -12,6 +16,8 @@ use crate::disk::error::StorageError;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Data, Layer, Storage, Stored};
+#[cfg(feature = "fuzzer")]
+use crate::disk::storage::{PIECE_BYTES, each_data};
 use crate::images::damage::{Damage, ReadFaults};
 pub use crate::images::files::export::{ChainFolder, ChainFolderError};
 use crate::images::files::image::Image;
@@ -21,6 +27,10 @@ use crate::programs::CutKind;
 use super::meter::{FileAccess, Meter};
 use super::write_log::WriteLog;
 use super::written_file::{WrittenFile, WrittenFiles};
+
+/// The unit in which files are compared.
+#[cfg(feature = "fuzzer")]
+const SECTOR_BYTES: usize = 512;
 
 /// A chain of images. The first layer holds the files of the image to open; each next layer is the backing file of the
 /// layer before it.
@@ -328,6 +338,59 @@ impl ChainFile {
         let length_bytes = bytes.len() as u64;
         self.meter.note_access(FileAccess { length_bytes, is_write: true, ..self.read_of(offset) });
         self.changeable(offset)?.write_at(offset, bytes)
+    }
+
+    /// Gives the file the length and the bytes of `content`. Writes only sectors that differ.
+    ///
+    /// # Errors
+    /// A read of `content` fails; or the file differs, and is not open for writing.
+    #[cfg(feature = "fuzzer")]
+    pub(crate) fn become_like(&self, content: &impl Storage) -> Result<(), StorageError> {
+        // The engine does not make these reads.
+        let was_traced = self.meter.interrupt_trace();
+        let differing = self.differing_sectors(content);
+        self.meter.resume_trace(was_traced);
+        if self.length_bytes() != content.length_bytes() {
+            self.set_length(content.length_bytes())?;
+        }
+        let differing = differing?.into_iter().filter(|sector| sector.get() < self.length_bytes());
+        for sector in differing {
+            let mut bytes = [0; SECTOR_BYTES];
+            content.read_at(sector, &mut bytes)?;
+            let left = usize::try_from(self.length_bytes() - sector.get()).unwrap_or(SECTOR_BYTES);
+            self.write_at(sector, &bytes[..left.min(SECTOR_BYTES)])?;
+        }
+        Ok(())
+    }
+
+    /// Returns the offsets of the sectors in which the file differs from `content`.
+    #[cfg(feature = "fuzzer")]
+    fn differing_sectors(
+        &self,
+        content: &impl Storage,
+    ) -> Result<BTreeSet<HostOffset>, StorageError> {
+        let (mut differing, mut other) = (BTreeSet::new(), vec![0; PIECE_BYTES]);
+        let mut note = |data: Data<'_>, storage: &dyn Storage| {
+            for (piece, at) in data.bytes.chunks(SECTOR_BYTES).zip((0u64..).step_by(SECTOR_BYTES)) {
+                let at = data.offset + at;
+                let other = &mut other[..piece.len()];
+                storage.read_at(at, other)?;
+                if piece != other {
+                    // Data may begin inside a sector.
+                    let ends = [at, at + (piece.len() as u64 - 1)];
+                    differing.extend(ends.map(|it| {
+                        HostOffset::new(it.get() / SECTOR_BYTES as u64 * SECTOR_BYTES as u64)
+                    }));
+                }
+            }
+            Ok::<_, StorageError>(ControlFlow::Continue(()))
+        };
+        let end = HostOffset::new(self.length_bytes().max(content.length_bytes()));
+        let mut scratch = vec![0; PIECE_BYTES];
+        // A hole of one file may be data in the other. Nothing ends these walks early.
+        let _ = each_data(content, HostOffset::ZERO..end, &mut scratch, |data| note(data, self))?;
+        let _ = each_data(self, HostOffset::ZERO..end, &mut scratch, |data| note(data, content))?;
+        Ok(differing)
     }
 
     /// Returns the access of a read that has not returned any bytes yet.

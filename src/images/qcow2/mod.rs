@@ -339,4 +339,6 @@ pub const ATTACKS: &[&[FieldChange]] = &[
     &[(Part::Snapshot, 16, Transform::Set, 1025)],
     &[(Part::L1, 0, Transform::Misalign, 0)],
     &[(Part::L2, 0, Transform::Misalign, 0)],
+    // The number of bitmaps.
+    &[extension(2, Transform::Flip, 48)],
 ];

@@ -46,7 +46,7 @@ impl Change for Altered {
         Ok(Self { opened: fault, written: fault })
     }
 
-    fn size(&self, disk: &Inner) -> u64 {
+    fn size(&self, disk: &mut Inner) -> u64 {
         disk.virtual_size_bytes() + if self.opened == Fault::Size { 512 } else { 0 }
     }
 

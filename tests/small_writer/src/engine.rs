@@ -101,7 +101,7 @@ fn geometry(image: &NewImage) -> Answer<Geometry> {
 struct WriterDisk<'s>(SmallWriter<'s>);
 
 impl OpenDisk for WriterDisk<'_> {
-    fn virtual_size_bytes(&self) -> u64 {
+    fn virtual_size_bytes(&mut self) -> u64 {
         self.0.virtual_size_bytes()
     }
 

@@ -36,7 +36,7 @@ pub trait Change: Clone {
         Ok(self.clone())
     }
 
-    fn size(&self, disk: &Inner) -> u64 {
+    fn size(&self, disk: &mut Inner) -> u64 {
         disk.virtual_size_bytes()
     }
 
@@ -129,8 +129,8 @@ struct ChangedDisk<'s, C> {
 }
 
 impl<C: Change> OpenDisk for ChangedDisk<'_, C> {
-    fn virtual_size_bytes(&self) -> u64 {
-        self.change.size(&*self.disk)
+    fn virtual_size_bytes(&mut self) -> u64 {
+        self.change.size(&mut *self.disk)
     }
 
     fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {

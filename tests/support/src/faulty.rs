@@ -77,7 +77,7 @@ impl Change for Fault {
         Ok(if is_of_snapshot && opening == Opening::Read { Fault::None } else { *self })
     }
 
-    fn size(&self, disk: &Inner) -> u64 {
+    fn size(&self, disk: &mut Inner) -> u64 {
         let size = disk.virtual_size_bytes();
         if *self == Fault::Longer { size / 512 * 512 + 512 } else { size }
     }

@@ -327,7 +327,7 @@ impl QemuDisk<'_> {
 }
 
 impl OpenDisk for QemuDisk<'_> {
-    fn virtual_size_bytes(&self) -> u64 {
+    fn virtual_size_bytes(&mut self) -> u64 {
         self.size_bytes
     }
 

@@ -190,7 +190,7 @@ mod tests {
     }
 
     impl OpenDisk for Scripted {
-        fn virtual_size_bytes(&self) -> u64 {
+        fn virtual_size_bytes(&mut self) -> u64 {
             12
         }
 

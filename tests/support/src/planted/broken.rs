@@ -21,7 +21,7 @@ const CASES: &str = r"
     magic | | | header 0 flip 0 | Image is not in qcow2 format
     version | | | header 2 set 4 | Unsupported qcow2 version 4
     version | | | header 2 set 1 | Unsupported qcow2 version 1
-    cluster_bits | | | header 8 set 22 | Unsupported cluster size: 2^22
+    cluster_bits above 21 | | | header 8 set 22 | Unsupported cluster size: 2^22
     cluster_bits | | | header 8 set 8 | Unsupported cluster size: 2^8
     header_length | | | header 34 set 103 | qcow2 header too short
     header_length | | | header 34 boundary 10 | qcow2 header exceeds cluster size
@@ -53,7 +53,8 @@ const CASES: &str = r"
     bitmaps extension's reserved field | | bitmap | extension 4 add 1 | bitmaps_ext: Reserved field is not zero
     nb_bitmaps | | bitmap | extension 4 set 0 | bitmaps extension with zero bitmaps
     bitmap_directory_size | | bitmap | extension 6 set 0 | bitmap directory size is zero
-    bitmap_directory_size | | bitmap | extension 6 boundary 15 | exceeds the maximum supported size
+    nb_bitmaps above 65535 | | bitmap | extension 4 flip 48 | bitmaps
+    bitmap directory above 64 MiB | | bitmap | extension 6 boundary 15 | exceeds the maximum supported size
     bitmap_directory_offset | | bitmap | extension 8 misalign 0 | invalid bitmap directory offset
     snapshot's extra data above 1024 bytes | | + snapshot | snapshot 16 set 1025 | Too much extra metadata
     L2 table off a cluster boundary | | | l1 0 misalign 0 | L2 table offset 0x20200 unaligned

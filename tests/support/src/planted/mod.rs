@@ -173,7 +173,7 @@ pub struct FaultyDisk<'s> {
 }
 
 impl OpenDisk for FaultyDisk<'_> {
-    fn virtual_size_bytes(&self) -> u64 {
+    fn virtual_size_bytes(&mut self) -> u64 {
         match self.fault.size {
             Some(size) => size(&self.facts),
             None => self.disk.virtual_size_bytes(),
