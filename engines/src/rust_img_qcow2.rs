@@ -1,11 +1,10 @@
 //! rust-img-qcow2 0.6.1, library name `img_qcow2`: images in memory, and chains by their paths.
 
-use std::sync::Arc;
-
-use fs_core::{BlockDevice, BlockRead};
 use img_qcow2::{ClusterStatus, Error, Qcow2Reader};
 
 use qcowfuzz::prelude::*;
+
+use crate::fs_core_device::Device;
 
 /// The crate.
 #[derive(Clone, Debug, Default)]
@@ -21,7 +20,7 @@ impl Engine for RustImgQcow2 {
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         let image = match chain.layers().len() {
-            1 => Qcow2Reader::open_on_device(Arc::new(File(chain.image().clone()))),
+            1 => Qcow2Reader::open_on_device(Device::new(chain)),
             _ => Qcow2Reader::open(self.0.write(chain)?),
         };
         Ok(Box::new(RustImgQcow2Disk(image.map_err(typed)?)))
@@ -56,24 +55,3 @@ impl OpenDisk for RustImgQcow2Disk {
         Ok(GuestRun { length_bytes, status })
     }
 }
-
-/// A file as the crate's device: a read past its end is short, as that of the crate's own device.
-struct File(ChainFile);
-
-impl BlockRead for File {
-    fn read_at(&self, offset: u64, into: &mut [u8]) -> fs_core::Result<()> {
-        let left = self.0.length_bytes().saturating_sub(offset);
-        let got = into.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-        self.0.read_exact_at(offset, &mut into[..got])?;
-        match into.len() {
-            want if want > got => Err(fs_core::Error::ShortRead { offset, want, got }),
-            _ => Ok(()),
-        }
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.0.length_bytes()
-    }
-}
-
-impl BlockDevice for File {}

@@ -8,6 +8,9 @@ use qcowfuzz_engines::imago::Imago;
 use qcowfuzz_engines::qcow2_core::Qcow2Core;
 use qcowfuzz_engines::qcow2_rs::Qcow2Rs;
 use qcowfuzz_engines::rust_img_qcow2::RustImgQcow2;
+use qcowfuzz_engines::rust_img_vhd::RustImgVhd;
+use qcowfuzz_engines::rust_img_vhdx::RustImgVhdx;
+use qcowfuzz_engines::rust_img_vmdk::RustImgVmdk;
 use qcowfuzz_engines::vhd_core::VhdCore;
 use qcowfuzz_engines::vhdx_core::VhdxCore;
 use qcowfuzz_engines::vmdk_core::VmdkCore;
@@ -72,6 +75,21 @@ fn rust_img_qcow2_answers() {
     // The crate takes a cluster that ends past the end of the file for a damaged entry.
     let wrong = ["file ends in a cluster, data: ", "file ends in a cluster, status: "];
     judge::<RustImgQcow2>(&wrong, &["raw backing file", "data file", "extended L2 entries"]);
+}
+
+#[test]
+fn rust_img_vhd_answers() {
+    judge::<RustImgVhd>(&[], &[]);
+}
+
+#[test]
+fn rust_img_vhdx_answers() {
+    judge::<RustImgVhdx>(&[], &[]);
+}
+
+#[test]
+fn rust_img_vmdk_answers() {
+    judge::<RustImgVmdk>(&[], &[]);
 }
 
 #[test]

@@ -20,6 +20,12 @@ pub use qcowfuzz_engines::qcow2_core::Qcow2Core as UnderTest;
 pub use qcowfuzz_engines::qcow2_rs::Qcow2Rs as UnderTest;
 #[cfg(feature = "rust_img_qcow2")]
 pub use qcowfuzz_engines::rust_img_qcow2::RustImgQcow2 as UnderTest;
+#[cfg(feature = "rust_img_vhd")]
+pub use qcowfuzz_engines::rust_img_vhd::RustImgVhd as UnderTest;
+#[cfg(feature = "rust_img_vhdx")]
+pub use qcowfuzz_engines::rust_img_vhdx::RustImgVhdx as UnderTest;
+#[cfg(feature = "rust_img_vmdk")]
+pub use qcowfuzz_engines::rust_img_vmdk::RustImgVmdk as UnderTest;
 #[cfg(feature = "vhd_core")]
 pub use qcowfuzz_engines::vhd_core::VhdCore as UnderTest;
 #[cfg(feature = "vhdx_core")]

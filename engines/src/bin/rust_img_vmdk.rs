@@ -1,0 +1,3 @@
+//! The whole command of qcowfuzz, with this crate under test.
+
+qcowfuzz::command!(qcowfuzz_engines::rust_img_vmdk::RustImgVmdk);
