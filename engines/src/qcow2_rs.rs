@@ -108,7 +108,8 @@ impl OpenDisk for Qcow2RsDisk {
 
     fn status(&mut self, guest: GuestOffset) -> Answer<GuestRun> {
         let (info, size) = (&self.0.info, self.0.info.virtual_size());
-        let left = size.checked_sub(guest.get()).ok_or(EngineError::past_end(guest, size))?;
+        let left = size.checked_sub(guest.get()).filter(|left| *left > 0);
+        let left = left.ok_or(EngineError::past_end(guest, size))?;
         let inside = info.in_cluster_offset(guest.get());
         let mapping = block_on(self.0.get_mapping(guest.get())).map_err(EngineError::untyped)?;
         let host = mapping.cluster_offset.map(|host| HostOffset::new(host + inside as u64));

@@ -15,13 +15,11 @@ pub struct RustImgVhd;
 struct RustImgVhdDisk(VhdReader);
 
 impl Engine for RustImgVhd {
-    // The crate expects a bitmap of whole sectors before each block, as the specification demands. For QEMU, and so in
-    // the images of programs, blocks of less than 4 KiB have none.
     describe!(
         "rust_img_vhd",
         version: "0.6.1",
         yes: [Vpc],
-        no: [Qcow2, Clusters512, Clusters1K, Clusters2K],
+        no: [Qcow2],
         size: Near);
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
@@ -39,7 +37,7 @@ fn typed(error: Error) -> EngineError {
 }
 
 impl OpenDisk for RustImgVhdDisk {
-    fn virtual_size_bytes(&self) -> u64 {
+    fn virtual_size_bytes(&mut self) -> u64 {
         self.0.virtual_size()
     }
 

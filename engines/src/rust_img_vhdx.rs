@@ -31,7 +31,7 @@ fn typed(error: Error) -> EngineError {
 }
 
 impl OpenDisk for RustImgVhdxDisk {
-    fn virtual_size_bytes(&self) -> u64 {
+    fn virtual_size_bytes(&mut self) -> u64 {
         self.0.virtual_size()
     }
 

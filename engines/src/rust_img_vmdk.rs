@@ -18,9 +18,9 @@ impl Engine for RustImgVmdk {
     describe!(
         "rust_img_vmdk",
         version: "0.5.1",
-        yes: [Vmdk, Parents, Extents],
+        yes: [Vmdk],
         no: [Qcow2],
-        refuses: [Parents, Extents]);
+        refuses: [Parents, Extents, CowdVmdk]);
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         let disk = VmdkReader::open_on_device(Device::new(chain));
@@ -37,7 +37,7 @@ fn typed(error: Error) -> EngineError {
 }
 
 impl OpenDisk for RustImgVmdkDisk {
-    fn virtual_size_bytes(&self) -> u64 {
+    fn virtual_size_bytes(&mut self) -> u64 {
         self.0.virtual_size()
     }
 

@@ -157,6 +157,8 @@ macro_rules! with_formats {
             CompressedVmdk = "compressed vmdk extents",
             /// Compressed grains without markers: the specification has a flag for each. No known program writes them.
             UnmarkedGrains = "compressed vmdk grains without markers",
+            /// Compressed grains in an extent of another version than 3, that of all known writers.
+            OldCompressed = "compressed vmdk extents of version 1 or 2",
             /// A second header at the end of an extent whose grains are not compressed. The specification describes it
             /// for compressed grains; QEMU reads it.
             PlainFooter = "footers of vmdk extents without compression",

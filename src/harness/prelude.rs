@@ -20,53 +20,24 @@ pub use crate::harness::{ChainFiles, LentFiles};
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __describe {
-    (
-        $name:literal
-        $(, version: $version:literal)?
-        $(, yes: [$($known_too:ident),* $(,)?])?
-        $(, no: [$($no:ident),* $(,)?])?
-        $(, refuses: [$($refused:ident),* $(,)?])?
-        $(, size: $size:ident)?
-        $(, cost: $cost:ident)?
-        $(, sectors: $sector_bytes:literal)?
-        $(, known: $known:expr)?
-        $(, reads: $reads:ident)?
-        $(, writes: $writes:ident)?
-        $(, no_writes: [$($no_writes:ident),* $(,)?])?
-        $(,)?
-    ) => {
+    ($name:expr $(, $fact:ident: $value:expr)* $(,)?) => {
         fn facts(&self) -> $crate::harness::engine::Facts {
-            let claims = $crate::harness::engine::claims::Claims::QCOW2;
-            $(let claims = claims.yes(&[$($crate::base::features::Feature::$known_too),*]);)?
-            $(let claims = claims.refuse_or_be_right(&[
-                $($crate::base::features::Feature::$refused),*
-            ]);)?
-            $(let claims = claims.no(&[$($crate::base::features::Feature::$no),*]);)?
-            let policy = $crate::harness::engine::claims::EnginePolicy {
-                $(size: $crate::harness::engine::claims::SizePolicy::$size,)?
-                $(cost: $crate::harness::engine::claims::CostPolicy::$cost,)?
-                ..Default::default()
-            };
-            $crate::harness::engine::Facts {
-                claims,
-                policy,
-                $(version: $version.into(),)?
-                $(sector_bytes: Some($sector_bytes),)?
-                $(known: {
-                    let known = $crate::harness::KnownFindings::parse($known);
-                    known.unwrap_or_else(|error| panic!("known findings: {error}"))
-                },)?
-                $(write_claims: Some(claims.no(&[$($crate::base::features::Feature::$no_writes),*])),)?
-                $(reads: $crate::harness::engine::AccessFeedback::$reads,)?
-                $(writes: Some($crate::harness::engine::AccessFeedback::$writes),)?
-                ..$crate::harness::engine::Facts::new($name)
-            }
+            #[allow(unused_imports)]
+            use $crate::base::features::Feature::*;
+            #[allow(unused_imports)]
+            use $crate::harness::engine::AccessFeedback::{None, Ordered, Parts};
+            #[allow(unused_imports)]
+            use $crate::harness::engine::claims::CostPolicy::{Judged, NotJudged};
+            #[allow(unused_imports)]
+            use $crate::harness::engine::claims::SizePolicy::{Near, WholeSectors};
+            $crate::harness::engine::description::Description::new($name)$(.$fact($value))*.facts()
         }
     };
 }
 
 /// Defines [`Engine::facts`] in an `impl` of that trait. The first argument is the name of the implementation. The
-/// other arguments are optional, and have this order:
+/// other arguments are optional, and have any order. Each is a function of
+/// [`Description`](crate::harness::engine::description::Description):
 ///
 /// - `version`: the version of the implementation, as reports name it
 /// - `yes`: the features that it supports in addition to those of qcow2 images

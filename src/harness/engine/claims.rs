@@ -50,6 +50,7 @@ impl Claims {
         Feature::Extents,
         Feature::MixedExtents,
         Feature::LoneCowd,
+        Feature::OldCompressed,
         Feature::PlainFooter,
         Feature::SmallGrains,
         Feature::ShortTables,

@@ -2,6 +2,7 @@
 //! implementation through them, our own walker included. `examples/engine.rs` implements them for a small reader.
 
 pub mod claims;
+pub mod description;
 pub(crate) mod failure;
 pub(crate) mod known;
 pub mod questions;

@@ -5,7 +5,9 @@ use crate::disk::clusters::ClusterSize;
 use crate::images::format::file_plan::{ExtentForm, TableReach};
 use crate::images::qcow2::ImagePlan;
 
-use super::form::{GrainStorage, Kind, MAX_COMPRESSED_BITS, MAX_SMALL_GRAIN_BITS, VmdkForm};
+use super::form::{
+    COMPRESSED_VERSION, GrainStorage, Kind, MAX_COMPRESSED_BITS, MAX_SMALL_GRAIN_BITS, VmdkForm,
+};
 use super::has_zero_grains;
 use super::sesparse::kind_with_grains_of;
 
@@ -20,6 +22,8 @@ pub(super) fn of(plan: &ImagePlan) -> FeatureSet {
             .map(|extent| FeatureSet::of(&[of_extent(extent.form)]))
             .fold(FeatureSet::of(&[Feature::Extents]), FeatureSet::with),
     };
+    let is_old = form.is_compressed() && form.version() < COMPRESSED_VERSION;
+    features.add_if(is_old && extents.is_empty(), Feature::OldCompressed);
     let is_mixed = extents.windows(2).any(|pair| pair[0].form != pair[1].form);
     features.add_if(is_mixed, Feature::MixedExtents);
     let has_hosted =
@@ -68,6 +72,9 @@ pub(super) fn fold_form(form: u16, grain: ClusterSize, lacking: FeatureSet) -> u
     }
     if lacking.meets(FeatureSet::of(&[Feature::ShortTables])) {
         form = form.with_whole_tables();
+    }
+    if lacking.meets(FeatureSet::of(&[Feature::OldCompressed])) && form.is_compressed() {
+        form = form.of_compressed_version();
     }
     form.number()
 }

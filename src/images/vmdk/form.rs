@@ -63,6 +63,11 @@ const TABLE_SIZE_BITS: u32 = 3;
 const TABLE_ENTRIES: [u64; 8] = [512, 511, 512, 511, 16, 3, 1, 64];
 /// The number of forms whose directory names all tables.
 const WITH_ALL_TABLES: u64 = 2;
+/// The first of the two bits of the version, and the versions that they select.
+const VERSION_AT: u32 = 8;
+const VERSIONS: [u32; 4] = [1, 2, COMPRESSED_VERSION, 1];
+/// The version of extents with compressed grains.
+pub const COMPRESSED_VERSION: u32 = 3;
 /// The bit of zero grains.
 const ZERO_GRAINS_BIT: u32 = 10;
 /// Log2 of the largest grain that is smaller than the specification demands.
@@ -123,6 +128,14 @@ impl VmdkForm {
     /// Returns this variety without zero grains.
     pub const fn without_zero_grains(self) -> Self {
         Self { bits: self.bits & !(1 << ZERO_GRAINS_BIT), ..self }
+    }
+
+    /// Returns this variety with the version of compressed extents.
+    pub const fn of_compressed_version(self) -> Self {
+        match self.version() < COMPRESSED_VERSION {
+            true => Self { bits: self.bits & !(3 << VERSION_AT) | 2 << VERSION_AT, ..self },
+            false => self,
+        }
     }
 
     /// Returns this variety with tables of 512 entries, as the specification demands, whatever the kind of the extent.
@@ -198,7 +211,7 @@ impl VmdkForm {
 
     /// Returns the version in the header. Images with zero grains have version 2 or a later one.
     pub const fn version(self) -> u32 {
-        let version = [1, 2, 3, 1][self.bits(8, 2) as usize];
+        let version = VERSIONS[self.bits(VERSION_AT, 2) as usize];
         if self.has_zero_grains() && version < 2 { 2 } else { version }
     }
 

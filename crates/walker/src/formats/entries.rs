@@ -175,13 +175,14 @@ const BLOCK_PIECE_BYTES: usize = 512;
 
 impl Anatomy {
     /// Adds the entries of a block table that begins at `table`: an entry of 4 bytes for each block of `block_bytes`.
-    /// An entry of ones names no block, and is left out. Calls `add_block` with each of the other entries.
+    /// An entry of ones names no block, and is left out. Calls `add_block` with the guest range and the bytes of each
+    /// other entry.
     pub(super) fn add_blocks<S: Storage + ?Sized>(
         &mut self,
         storage: &S,
         (table, entries): (HostOffset, u64),
         (block_bytes, order): (u64, ByteOrder),
-        mut add_block: impl FnMut(&mut Self, [u8; 4]),
+        mut add_block: impl FnMut(&mut Self, Range<u64>, [u8; 4]),
     ) -> Result<(), MapError> {
         let place = |index: u64| table + index.saturating_mul(BLOCK_ENTRY_BYTES);
         self.add_table(Part::Table, table, entries.saturating_mul(BLOCK_ENTRY_BYTES));
@@ -191,9 +192,9 @@ impl Anatomy {
                 for index in indices {
                     let start = index.saturating_mul(block_bytes);
                     let guest = start..start.saturating_add(block_bytes);
-                    let element = Element::field(Part::Table, "", place(index), 4, guest);
+                    let element = Element::field(Part::Table, "", place(index), 4, guest.clone());
                     self.push(Element { order, ..element }.in_table(BLOCK_ENTRY_BYTES, end));
-                    add_block(self, entry);
+                    add_block(self, guest, entry);
                     if self.room().is_break() {
                         return Ok(ControlFlow::Break(()));
                     }

@@ -66,7 +66,7 @@ const CASES: &str = r"
     cluster at another offset of the data file | data_in=file | | l2 0 add_clusters 1 | does not match guest cluster offset
     compressed cluster with a data file | data_in=file | | l2 0 flip 62 | Compressed cluster entry found
     # A layer below.
-    cluster_bits | | overlay | header@1 8 set 22 | Could not open backing file: Unsupported cluster size
+    cluster_bits above 21 | | overlay | header@1 8 set 22 | Could not open backing file: Unsupported cluster size
     cluster off a cluster boundary | | overlay | l2@1 0 misalign 0 | Cluster allocation offset 0x30200 unaligned
 ";
 

@@ -160,7 +160,7 @@ impl<'s, S: Storage + ?Sized> FormatLayer<'s, S> for Vdi<'s, S> {
         let header = VdiHeader::read(image)?;
         anatomy.cluster_size = ClusterSize::from_bits(VDI_BLOCK_BYTES.ilog2());
         let (table, blocks) = ((header.map, header.entries.into()), (VDI_BLOCK_BYTES, order));
-        anatomy.add_blocks(image, table, blocks, |anatomy, entry| {
+        anatomy.add_blocks(image, table, blocks, |anatomy, _, entry| {
             if let Some(data) = header.data_of(entry) {
                 anatomy.add_structure(Part::Payload, data, VDI_BLOCK_BYTES);
             }

@@ -70,16 +70,22 @@ impl Anatomy {
     ) -> Result<(), MapError> {
         let table = (header.table_offset, header.entries.into());
         let (block_bytes, bitmap_bytes) = (header.block_bytes.into(), header.bitmap_bytes());
-        self.add_blocks(storage, table, (block_bytes, ByteOrder::BigEndian), |anatomy, entry| {
-            let Some(data) = header.data_of(u32::from_be_bytes(entry)) else { return };
-            anatomy.add_structure(Part::Payload, data, block_bytes);
-            if bitmap_bytes > 0 {
-                let at = HostOffset::new(data.get().saturating_sub(bitmap_bytes));
-                anatomy.add_structure(Part::BlockFront, at, bitmap_bytes);
-                // QEMU does not read bitmaps, so that the mapping does not depend on them.
-                anatomy.push(Element::field(Part::BlockFront, "sectors", at, 1, NOTHING));
-            }
-        })
+        self.add_blocks(
+            storage,
+            table,
+            (block_bytes, ByteOrder::BigEndian),
+            |anatomy, guest, entry| {
+                let Some(data) = header.data_of(u32::from_be_bytes(entry)) else { return };
+                anatomy.add_structure(Part::Payload, data, block_bytes);
+                if bitmap_bytes > 0 {
+                    let at = HostOffset::new(data.get().saturating_sub(bitmap_bytes));
+                    anatomy.add_structure(Part::BlockFront, at, bitmap_bytes);
+                    // QEMU does not read bitmaps, and other readers take a sector without a bit for zeros (specification,
+                    // "Block Allocation Table and Data Blocks").
+                    anatomy.push(Element::field(Part::BlockFront, "sectors", at, 1, guest));
+                }
+            },
+        )
     }
 }
 
