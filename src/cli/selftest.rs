@@ -110,7 +110,9 @@ fn summary(test: &SelfTest, out: &mut impl Write) -> io::Result<()> {
     let (wrong, skipped) = (test.wrong().count(), counted(skipped, "image"));
     writeln!(out, "\n{right} answers ok, {wrong} wrong, {skipped} skipped")?;
     test.accesses.iter().try_for_each(|check| writeln!(out, "{check}"))?;
-    if !test.has_answers() {
+    if test.rows.is_empty() {
+        writeln!(out, "no image: the implementation claims no format, expected one after `yes`")?;
+    } else if !test.has_answers() {
         writeln!(
             out,
             "expected an answer to 'read', 'status' or 'map': nothing but sizes was judged"

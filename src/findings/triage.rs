@@ -11,10 +11,13 @@ use std::thread::available_parallelism;
 use serde::Serialize;
 
 use crate::base::error::Error;
+use crate::base::features::FeatureSet;
 use crate::base::files;
+use crate::harness::engine::claims::Claims;
 use crate::harness::engine::known::is_of;
 use crate::harness::targets::TargetKind;
-use crate::harness::{KnownFinding, KnownFindings};
+use crate::harness::{Checks, KnownFinding, KnownFindings, Pipeline};
+use crate::images::limits::Limits;
 
 use super::isolation::{FinishedRun, IsolatedRun, Isolation};
 use super::panics::is_recorded;
@@ -70,6 +73,9 @@ pub struct Triage {
     pub bugs: Vec<Bug>,
     /// The known findings, and the inputs that show each.
     pub known: Vec<TriagedKnown>,
+    /// The fingerprints that may have one cause: the smallest programs of each group have the same features.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub alike: Vec<Alike>,
     /// The inputs that show no bug any more.
     pub nothing: Vec<TriagedInput>,
     /// The reasons why other inputs could not be run, one line each.
@@ -87,6 +93,16 @@ pub struct Bug {
     pub known: Option<String>,
     /// The inputs that show the bug, the smallest first.
     pub inputs: Vec<TriagedInput>,
+}
+
+/// Fingerprints whose smallest programs build images with the same features. Minimized programs have only the features
+/// that the bug needs.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct Alike {
+    /// The names of the features that not all programs of the folder have, separated by commas.
+    pub features: String,
+    /// The fingerprints, at least two.
+    pub fingerprints: Vec<String>,
 }
 
 /// A known finding, which the implementation or a file lists.
@@ -133,6 +149,7 @@ pub fn triage(
             .iter()
             .map(|finding| TriagedKnown { finding: finding.clone(), inputs: Vec::new() })
             .collect(),
+        alike: Vec::new(),
         nothing: Vec::new(),
         failures: Vec::new(),
     };
@@ -146,6 +163,9 @@ pub fn triage(
         }
     }
     triage.sort();
+    if isolation.target.runs_programs() {
+        triage.note_alike();
+    }
     Ok(triage)
 }
 
@@ -180,6 +200,19 @@ fn run_all(paths: &[PathBuf], isolation: &Isolation) -> Vec<LengthAndRun> {
     let mut all = all.into_inner().unwrap_or_default();
     all.sort_unstable_by_key(|(at, _)| *at);
     all.into_iter().map(|(_, ran)| ran).collect()
+}
+
+/// Returns the features of the images that a program builds.
+fn features_of(input: &[u8], limits: Limits) -> FeatureSet {
+    let mut pipeline = Pipeline::default();
+    pipeline.load(input, &Claims::ALL);
+    let mut features = FeatureSet::EMPTY;
+    // Without a judge, the run finds no violation.
+    let _ = pipeline.run(limits, Checks::default(), &(), |case| {
+        features = features.with(case.features);
+        Ok(())
+    });
+    features
 }
 
 impl Triage {
@@ -217,6 +250,34 @@ impl Triage {
         let known = regressions.iter().find(|(recorded, _)| is_recorded(recorded, &fingerprint));
         let known = known.map(|(_, path)| path.display().to_string());
         self.bugs.push(Bug { fingerprint, known, inputs: vec![input] });
+    }
+
+    /// Groups the fingerprints by the features of the images that their smallest programs build.
+    fn note_alike(&mut self) {
+        let limits = self.target.definition().limits;
+        let features = self.bugs.iter().map(|bug| {
+            let smallest = bug.inputs.first().map(|input| files::read_input(input.path.as_ref()));
+            // The input may be gone by now.
+            smallest.and_then(Result::ok).map(|bytes| features_of(&bytes, limits))
+        });
+        let features: Vec<_> = features.collect();
+        let all = features.iter().flatten().copied();
+        let common = all.clone().reduce(FeatureSet::common).unwrap_or_default();
+        let mut groups: Vec<(FeatureSet, Vec<String>)> = Vec::new();
+        for (own, bug) in features.iter().zip(&self.bugs) {
+            let Some(own) = own else { continue };
+            match groups.iter_mut().find(|(features, _)| features == own) {
+                Some((_, fingerprints)) => fingerprints.push(bug.fingerprint.clone()),
+                None => groups.push((*own, vec![bug.fingerprint.clone()])),
+            }
+        }
+        // One group of all fingerprints says nothing.
+        let groups = groups.into_iter().filter(|(own, group)| group.len() > 1 && *own != common);
+        let alike = groups.map(|(own, fingerprints)| Alike {
+            features: own.without(common).to_string(),
+            fingerprints,
+        });
+        self.alike = alike.collect();
     }
 
     /// Sorts the bugs: new ones first, then by the length of the smallest input. Sorts the inputs of each bug by
@@ -311,6 +372,42 @@ mod tests {
             triage.bugs.iter().map(|bug| (&*bug.fingerprint, names(&bug.inputs))).collect();
         assert_eq!(bugs, [("model: a, b → c", vec!["both".to_string()])]);
         assert_eq!((names(&triage.nothing), triage.new_bugs()), (vec!["nothing".to_string()], 1));
+    }
+
+    #[test]
+    fn fingerprints_of_one_feature_are_grouped() {
+        let program = |features: &str, fingerprint: &str| {
+            let text = format!(
+                "image version=3 cluster_bits=16 refcount_order=4 features={features} size=1<<16+0 \
+                 rng_seed=0 blocks=append table=append tolerance=0\nwrite at=start+0 clusters=1"
+            );
+            let program = crate::programs::text::assemble(&text).unwrap();
+            (program.encode(), fingerprint.to_string())
+        };
+        let programs = [
+            program("none", "a"),
+            program("zstd", "b"),
+            program("zstd", "c"),
+            program("none", "d"),
+        ];
+        let dir = tempfile::tempdir().unwrap();
+        let mut bugs = Vec::new();
+        for (bytes, fingerprint) in programs {
+            let path = dir.path().join(&fingerprint);
+            std::fs::write(&path, &bytes).unwrap();
+            let path = path.display().to_string();
+            let inputs = vec![TriagedInput { path, bytes: bytes.len() as u64 }];
+            bugs.push(Bug { fingerprint, known: None, inputs });
+        }
+        let (alike, nothing, failures, known) = Default::default();
+        let (dir, target) = (String::new(), TargetKind::MapExtents);
+        let mut triage = Triage { dir, target, inputs: 4, bugs, known, alike, nothing, failures };
+        triage.note_alike();
+        let group = Alike {
+            features: "compression type zstd".to_string(),
+            fingerprints: ["b", "c"].map(str::to_string).to_vec(),
+        };
+        assert_eq!(triage.alike, [group]);
     }
 
     #[test]

@@ -10,7 +10,11 @@ use crate::cli::{inputs, options};
 use crate::findings::PanicNotes;
 use crate::findings::report::Verdict;
 use crate::findings::report::examiner::Examiner;
+use crate::findings::runner::Runner;
+use crate::harness::against::second_opinion;
+use crate::harness::cases::implementation::no_observer;
 use crate::harness::cases::target::{Expectation, Inputs};
+use crate::harness::engine::known::{KnownFinding, KnownFindings};
 use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, Pipeline};
 use crate::images::FileNames;
@@ -97,7 +101,7 @@ pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
             dump(files, path, Existing::forced(arguments.force))?;
         }
         let printed = printed.and_then(|()| match confirms {
-            true => confirm(under_test, arguments.target, input, &mut out),
+            true => confirm(under_test, arguments.target, (input, &bytes), &mut out),
             false => Ok(()),
         });
         match printed.map_err(|error| CommandError::output(&error)) {
@@ -117,13 +121,21 @@ pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
     }
 }
 
-/// Writes the commands that show what QEMU answers about the image.
+/// Writes the answer of the second implementation, if there is one, or the command that asks QEMU; and the command that
+/// writes the image.
 fn confirm(
     under_test: &UnderTest,
     target: TargetKind,
-    input: &Path,
+    (input, bytes): (&Path, &[u8]),
     out: &mut impl Write,
 ) -> io::Result<()> {
+    if let Some(second) = &under_test.against {
+        let name = &second.name;
+        match second_finding(under_test, target, bytes) {
+            Some(finding) => writeln!(out, "\n{name} disagrees: {finding}")?,
+            None => writeln!(out, "\n{name} gives the same answers, or was not asked")?,
+        }
+    }
     let definition = target.definition();
     let input = quoted(&[input.display().to_string()]);
     let replay = under_test.command_line("replay", target);
@@ -137,6 +149,27 @@ fn confirm(
         writeln!(out, "the image alone:   {replay} {input} --dump-image image")?;
     }
     Ok(())
+}
+
+/// The maximum number of findings without the second implementation that are set aside to reach its answer.
+const MAX_SET_ASIDE: usize = 32;
+
+/// Returns the fingerprint of the first difference between the implementation under test and the second one, which
+/// judges a case after all other oracles: their findings are set aside.
+fn second_finding(under_test: &UnderTest, target: TargetKind, bytes: &[u8]) -> Option<String> {
+    let mut known = KnownFindings::default();
+    for _ in 0..MAX_SET_ASIDE {
+        let implementation = under_test.implementation.clone().knowing(known.clone());
+        let mut runner = Runner::new(&implementation, target, FileNames::default(), no_observer());
+        let fingerprint = runner.run(bytes, Checks::default()).finding()?.fingerprint;
+        let oracles = [second_opinion::OF_QEMU, second_opinion::OF_ENGINE];
+        if oracles.iter().any(|oracle| fingerprint.starts_with(oracle)) {
+            return Some(fingerprint);
+        }
+        let finding = KnownFinding { fingerprint, ..KnownFinding::default() };
+        known = known.and(&KnownFindings::new([finding]));
+    }
+    None
 }
 
 /// Writes the last image of a run and the files that it names: as an engine has `left` them if one has written them.

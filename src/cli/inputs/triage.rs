@@ -9,7 +9,7 @@ use crate::cli::output::{
 };
 use crate::cli::under_test::UnderTest;
 use crate::findings::isolation::Isolation;
-use crate::findings::triage::{self, KnownBugs, Triage, TriagedInput, TriagedKnown};
+use crate::findings::triage::{self, Alike, KnownBugs, Triage, TriagedInput, TriagedKnown};
 use crate::harness::KnownFinding;
 use crate::harness::targets::TargetKind;
 
@@ -19,7 +19,7 @@ Each input runs in a process of its own, so that a hang or a stack overflow is a
 other. A fingerprint is known if a file in the folder that --known names has it: files of \
 'qcowfuzz regress --text', by default in tests/regressions, if that exists. The inputs of a fingerprint \
 are listed by length, the shortest first. A bug may have several fingerprints: minimize one input of \
-each, and compare the programs. The known findings of the implementation, and those in the \
+each, and compare the programs. The command names fingerprints whose smallest programs have the same features. The known findings of the implementation, and those in the \
 files that --known names, are set aside: the command lists them apart from the bugs, and names those \
 that no input shows any more.
 
@@ -54,6 +54,9 @@ pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
     let Arguments { dir, timeout, memory, .. } = arguments;
     let target = arguments.target.unwrap_or_else(|| target_named_by(dir));
     options::reject_reader(target, &under_test.implementation)?;
+    if dir.is_file() {
+        return Err(CommandError::at(dir, "is a file, expected a folder of artifacts"));
+    }
     let mut regressions = KnownBugs::new();
     match &under_test.folders[..] {
         [] if Path::new(REGRESSIONS).is_dir() => {
@@ -98,6 +101,10 @@ fn lines(triage: &Triage, out: &mut impl Write) -> io::Result<()> {
         }
         writeln!(out, "       {}", counted(bug.inputs.len(), "input"))?;
         listed(&bug.inputs, out)?;
+    }
+    for Alike { features, fingerprints } in &triage.alike {
+        writeln!(out, "\nperhaps one bug, because all smallest programs have {features}:")?;
+        fingerprints.iter().try_for_each(|fingerprint| writeln!(out, "       {fingerprint}"))?;
     }
     let (shown, gone): (Vec<_>, Vec<_>) =
         triage.known.iter().partition(|known| !known.inputs.is_empty());

@@ -336,7 +336,7 @@ fn differences(report: &Report, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "\nextents around the first difference (guest, status, host):")?;
     // The model has no extents for a damaged image, so these are the extents before the damage.
     let [expected, actual] = match report.target.definition().expectation {
-        Expectation::UntouchedExtents => ["before the damage", "the walker"],
+        Expectation::UntouchedExtents => ["before the damage", "actual"],
         _ => ["expected", "actual"],
     };
     writeln!(out, "        {expected:44}{actual}")?;

@@ -24,10 +24,10 @@ use crate::harness::writing::WriterJudge;
 
 use super::differences::Other;
 use super::disks::{DiskBuffers, DiskSides};
-use super::second_opinion::{JudgedDisk, JudgedImage, SecondOpinion, WalkEnd, walked};
+use super::second_opinion::{self, JudgedDisk, JudgedImage, SecondOpinion, WalkEnd, walked};
 
 /// The beginning of the fingerprints of an image.
-const IMAGE: &str = "against";
+const IMAGE: &str = second_opinion::OF_ENGINE;
 /// The beginning of the fingerprints of a snapshot.
 const SNAPSHOT: &str = "against snapshot";
 /// The beginning of the fingerprints of the disk that both engines have written.

@@ -20,6 +20,11 @@ use crate::harness::files::chain::Chain;
 use crate::harness::oracles::bounds::Collector;
 use crate::harness::oracles::{OracleResult, SetAside};
 
+/// The beginning of the fingerprints of differences from QEMU.
+pub const OF_QEMU: &str = "qemu";
+/// The beginning of the fingerprints of differences from any other second implementation.
+pub const OF_ENGINE: &str = "against";
+
 /// The highest number of steps of a walk whose extents are compared. A longer walk is compared up to there.
 const MAX_JUDGED_STEPS: u64 = 1 << 18;
 

@@ -1,4 +1,4 @@
-//! The files of a chain in a temporary folder, for an engine that opens paths, and the way back of what it writes.
+//! The files of a chain in a temporary folder, for an engine that opens paths and may change the files.
 
 use std::path::{Path, PathBuf};
 

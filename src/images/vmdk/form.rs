@@ -78,8 +78,7 @@ const KIND_BITS: u32 = 3;
 /// The bits of plain kinds: with grains as they are, and with compressed ones behind markers.
 const PLAIN_KIND: u16 = 0;
 const COMPRESSED_KIND: u16 = 4;
-/// The bit that tells compressed grains without markers from those with markers, and grains with a footer from those
-/// without.
+/// The bit that a kind has if its compressed grains lack markers, or if its plain grains have a footer.
 const WITHOUT_MARKERS_BIT: u16 = 2;
 /// The bits of the kind [`Kind::Cowd`].
 const COWD_KIND: u16 = 3;
@@ -138,7 +137,7 @@ impl VmdkForm {
         }
     }
 
-    /// Returns this variety with tables of 512 entries, as the specification demands, whatever the kind of the extent.
+    /// Returns this variety with tables of 512 entries, as the specification demands. The kind of the extent does not matter.
     pub const fn with_whole_tables(self) -> Self {
         match self.with_kind(PLAIN_KIND).has_short_tables() {
             true => Self { bits: self.bits & !((1 << TABLE_SIZE_BITS) - 1), ..self },

@@ -12,7 +12,7 @@ use crate::formats::qcow2::constants::header;
 use crate::formats::qcow2::entry::Layout;
 use crate::formats::qcow2::header::Header;
 use crate::harness::against::differences::Other;
-use crate::harness::against::second_opinion::{JudgedDisk, JudgedImage};
+use crate::harness::against::second_opinion::{self, JudgedDisk, JudgedImage};
 use crate::harness::engines::engine_process::EndedProgram;
 use crate::harness::files::chain::{Chain, ChainFile, ChainLayer};
 use crate::harness::oracles::{Violation, disagreement};
@@ -85,7 +85,7 @@ pub(super) fn without_paths(text: &str) -> String {
 }
 
 /// The first word of the fingerprints.
-pub(super) const ORACLE: &str = "qemu";
+pub(super) const ORACLE: &str = second_opinion::OF_QEMU;
 
 /// QEMU, as findings name it.
 pub(super) const QEMU: Other<'static> = Other { oracle: ORACLE, whose: "QEMU's", name: "QEMU" };
