@@ -327,11 +327,6 @@ impl FeatureSet {
         Self(self.0 & !other.0)
     }
 
-    /// Returns the features that both sets have.
-    pub const fn common(self, other: Self) -> Self {
-        Self(self.0 & other.0)
-    }
-
     /// Adds a feature if `there` is true.
     pub fn add_if(&mut self, there: bool, feature: Feature) {
         self.0 |= u128::from(there) << feature as u32;

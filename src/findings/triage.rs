@@ -11,7 +11,7 @@ use std::thread::available_parallelism;
 use serde::Serialize;
 
 use crate::base::error::Error;
-use crate::base::features::FeatureSet;
+use crate::base::features::{Feature, FeatureSet};
 use crate::base::files;
 use crate::harness::engine::claims::Claims;
 use crate::harness::engine::known::is_of;
@@ -99,11 +99,20 @@ pub struct Bug {
 /// that the bug needs.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Alike {
-    /// The names of the features that not all programs of the folder have, separated by commas.
+    /// The names of the features that a plain image lacks, separated by commas.
     pub features: String,
     /// The fingerprints, at least two.
     pub fingerprints: Vec<String>,
 }
+
+/// The features of a plain image, which say nothing about a bug.
+const PLAIN: FeatureSet = FeatureSet::of(&[
+    Feature::Qcow2,
+    Feature::Version3,
+    Feature::Clusters64K,
+    Feature::Refcounts16,
+    Feature::ShortHeader,
+]);
 
 /// A known finding, which the implementation or a file lists.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -255,28 +264,21 @@ impl Triage {
     /// Groups the fingerprints by the features of the images that their smallest programs build.
     fn note_alike(&mut self) {
         let limits = self.target.definition().limits;
-        let features = self.bugs.iter().map(|bug| {
+        let mut groups: Vec<(FeatureSet, Vec<String>)> = Vec::new();
+        for bug in &self.bugs {
             let smallest = bug.inputs.first().map(|input| files::read_input(input.path.as_ref()));
             // The input may be gone by now.
-            smallest.and_then(Result::ok).map(|bytes| features_of(&bytes, limits))
-        });
-        let features: Vec<_> = features.collect();
-        let all = features.iter().flatten().copied();
-        let common = all.clone().reduce(FeatureSet::common).unwrap_or_default();
-        let mut groups: Vec<(FeatureSet, Vec<String>)> = Vec::new();
-        for (own, bug) in features.iter().zip(&self.bugs) {
-            let Some(own) = own else { continue };
-            match groups.iter_mut().find(|(features, _)| features == own) {
+            let Some(Ok(bytes)) = smallest else { continue };
+            let own = features_of(&bytes, limits).without(PLAIN);
+            match groups.iter_mut().find(|(features, _)| *features == own) {
                 Some((_, fingerprints)) => fingerprints.push(bug.fingerprint.clone()),
-                None => groups.push((*own, vec![bug.fingerprint.clone()])),
+                None => groups.push((own, vec![bug.fingerprint.clone()])),
             }
         }
-        // One group of all fingerprints says nothing.
-        let groups = groups.into_iter().filter(|(own, group)| group.len() > 1 && *own != common);
-        let alike = groups.map(|(own, fingerprints)| Alike {
-            features: own.without(common).to_string(),
-            fingerprints,
-        });
+        let groups = groups.into_iter();
+        let groups = groups.filter(|(own, group)| group.len() > 1 && *own != FeatureSet::EMPTY);
+        let alike =
+            groups.map(|(own, fingerprints)| Alike { features: own.to_string(), fingerprints });
         self.alike = alike.collect();
     }
 
