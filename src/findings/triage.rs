@@ -106,7 +106,7 @@ pub struct Alike {
 }
 
 /// The features of a plain image, which say nothing about a bug.
-const PLAIN: FeatureSet = FeatureSet::of(&[
+const PLAIN_FEATURES: FeatureSet = FeatureSet::of(&[
     Feature::Qcow2,
     Feature::Version3,
     Feature::Clusters64K,
@@ -269,7 +269,7 @@ impl Triage {
             let smallest = bug.inputs.first().map(|input| files::read_input(input.path.as_ref()));
             // The input may be gone by now.
             let Some(Ok(bytes)) = smallest else { continue };
-            let own = features_of(&bytes, limits).without(PLAIN);
+            let own = features_of(&bytes, limits).without(PLAIN_FEATURES);
             match groups.iter_mut().find(|(features, _)| *features == own) {
                 Some((_, fingerprints)) => fingerprints.push(bug.fingerprint.clone()),
                 None => groups.push((own, vec![bug.fingerprint.clone()])),

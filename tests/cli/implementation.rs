@@ -291,7 +291,7 @@ fn an_implementation_that_does_not_write_is_refused_by_the_target_that_writes() 
 fn the_self_test_asks_the_implementation() {
     let dir = Folder::new();
     let own = dir.run("selftest").ok();
-    let reader = "\n126 answers ok, 0 wrong, 0 images skipped\n\
+    let reader = "\n236 answers ok, 0 wrong, 0 images skipped\n\
                   accesses of a reader: the same in every run; declared: feedback\n";
     assert!(own.out.ends_with(reader), "{own:?}");
     let writer = dir.small_writer("selftest").ok();

@@ -117,11 +117,14 @@ fn events_are_printed_for_one_input() {
     assert_eq!(ran.line(), "--events: found several inputs, expected one");
 }
 
-/// A stack overflow ends the process. A small stack stands for a deep recursion of the code under test.
+/// The signal at the limit for the size of files stands for code under test that ends the process: nothing is flushed.
 #[test]
 fn an_input_that_ends_its_process_leaves_its_events() {
+    let dir = Folder::new();
     let mut command = Command::new("sh");
-    command.args(["-c", "ulimit -s 260 && exec \"$0\" replay --events chain_raw", OURS]);
+    let line =
+        "ulimit -c 0 && ulimit -f 0 && exec \"$0\" replay --events chain_raw --dump-image \"$1\"";
+    command.args(["-c", line, OURS]).arg(dir.join("image"));
     let ran = Ran::of(command.current_dir(corpus("map_extents")));
     assert_eq!(ran.code, None, "{ran:?}");
     ran.begins("events:\n           build  start → normal");
@@ -170,7 +173,7 @@ fn damage_is_explained() {
     let replayed = |seed: &str| run_in("hostile", &format!("replay --target hostile {seed}")).ok();
     let ran = replayed("l2_points_elsewhere")
         .has("    ; on L2 table at host 0x20008\n")
-        .has("        before the damage                           the walker\n")
+        .has("        before the damage                           actual\n")
         .has("\ndamaged:\n")
         .has("\nread by the walker before the damage: ");
     let damaged = ran.out.lines().find(|line| line.contains("0x20010 L2 table 8000")).unwrap();

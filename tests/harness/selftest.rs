@@ -213,7 +213,7 @@ fn our_walker_passes() {
         let right =
             |row: &&qcowfuzz::harness::selftest::SelfTestRow| row.answer == SelfTestAnswer::Right;
         let (rows, right) = (test.rows.len(), test.rows.iter().filter(right).count());
-        assert_eq!((rows, right), (45 * 5 + 1, rows));
+        assert_eq!((rows, right), (47 * 5 + 1, rows));
     }
 }
 
@@ -232,7 +232,7 @@ fn mistakes_about_the_size_are_named() {
     finds(SectorSize, "one cluster, size: the size counts sectors, expected bytes");
     let lines = finds(ExactSize, "size inside a sector, size: the size is rounded");
     // A disk of whole clusters has the right size. The bytes past the end of the other one are another question.
-    assert!(lines.iter().all(|line| line.starts_with("size inside a sector")), "{lines:#?}");
+    assert!(lines.iter().all(|line| line.contains("size inside a sector, ")), "{lines:#?}");
 }
 
 #[test]
