@@ -14,6 +14,7 @@ mod oss_fuzz;
 mod other_languages;
 mod process;
 mod tree;
+mod waits;
 
 use std::process::ExitCode;
 
@@ -86,6 +87,7 @@ enum Verb {
     Coverage,
     /// Measure the benchmarks beside another commit
     Against(against::Options),
+    Waits(waits::Options),
 }
 
 fn main() -> ExitCode {
@@ -123,6 +125,7 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Mutants(options) => mutants::measure(&options),
         Verb::Coverage => coverage::measure(),
         Verb::Against(options) => against::measure(&options),
+        Verb::Waits(options) => waits::measure(&options),
     }
 }
 
