@@ -14,6 +14,7 @@ pub mod qcow2;
 pub mod snapshots;
 pub mod written;
 
+use std::error::Error;
 use std::fmt;
 use std::ops::ControlFlow;
 
@@ -221,7 +222,7 @@ pub(crate) fn unexpected_error(
     error: &EngineError,
 ) -> Box<Violation> {
     let Oracle { name: oracle, drawn } = oracle.into();
-    let (kind, detail) = (error.kind(), error.to_string());
+    let (kind, detail) = (error.kind(), cause_first(error));
     let actual = match kind {
         ErrorKind::Unsupported => "a feature is unsupported",
         _ => "an error",
@@ -252,6 +253,22 @@ pub(crate) fn differing_field(expected: &Mapping, actual: &Mapping) -> Option<&'
         Some("offset")
     } else {
         Some("flags")
+    }
+}
+
+/// Returns the text of an error. The deepest error of its chain comes first, unless the fingerprint contains its text in
+/// any case: it names the cause, and the others name the way to it.
+fn cause_first(error: &dyn Error) -> String {
+    let outer = error.to_string();
+    let mut deepest = error.source();
+    while let Some(deeper) = deepest.and_then(Error::source) {
+        deepest = Some(deeper);
+    }
+    match deepest.map(ToString::to_string) {
+        Some(cause) if !without_values(&outer).contains(&without_values(&cause)) => {
+            format!("{cause} ({outer})")
+        }
+        _ => outer,
     }
 }
 
@@ -336,6 +353,31 @@ fn without_value(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    enum Chained {
+        #[error("the image: {0}")]
+        Repeats(#[source] std::io::Error),
+        #[error("cannot open the image")]
+        Hides(#[source] std::io::Error),
+        #[error(
+            "a long way to the cause, a long way to the cause, a long way to the cause, a long: {0}"
+        )]
+        Late(#[source] std::io::Error),
+        #[error("no source")]
+        Alone,
+    }
+
+    #[test]
+    fn the_cause_comes_first_where_it_would_be_missing() {
+        let cause = || std::io::Error::other("checksum 12 is wrong");
+        let text = |error: Chained| cause_first(&EngineError::untyped(error));
+        assert_eq!(text(Chained::Repeats(cause())), "the image: checksum 12 is wrong");
+        let hidden = "checksum 12 is wrong (cannot open the image)";
+        assert_eq!(text(Chained::Hides(cause())), hidden);
+        assert!(text(Chained::Late(cause())).starts_with("checksum 12 is wrong (a long way"));
+        assert_eq!(text(Chained::Alone), "no source");
+    }
 
     #[test]
     fn values_are_left_out() {
