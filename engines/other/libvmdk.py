@@ -13,5 +13,6 @@ def open_file(path):
 
 
 lines.serve("libvmdk", [
-    "no qcow2 images", "yes vmdk images", "yes parents of vmdk images", "yes vmdk images in several files",
+    "no qcow2 images", "yes vmdk images", "yes parents of vmdk images",
+    "yes parents of vmdk images of another size", "yes vmdk images in several files", "refuse seSparse vmdk extents",
 ], libyal.opener(open_file))

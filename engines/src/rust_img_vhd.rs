@@ -20,7 +20,7 @@ impl Engine for RustImgVhd {
         version: "0.6.1",
         yes: [Vpc],
         no: [Qcow2],
-        size: Near);
+        size: Near, known: include_str!("../findings/rust_img_vhd.toml"));
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         let disk = VhdReader::open_on_device(Device::new(chain));

@@ -14,7 +14,8 @@ pub struct RustImgVhdx;
 struct RustImgVhdxDisk(VhdxReader);
 
 impl Engine for RustImgVhdx {
-    describe!("rust_img_vhdx", version: "0.6.1", yes: [Vhdx], no: [Qcow2]);
+    describe!("rust_img_vhdx", version: "0.6.1", yes: [Vhdx], no: [Qcow2],
+        known: include_str!("../findings/rust_img_vhdx.toml"));
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         let disk = VhdxReader::open_on_device(Device::new(chain));

@@ -20,7 +20,7 @@ impl Engine for RustImgVmdk {
         version: "0.5.1",
         yes: [Vmdk],
         no: [Qcow2],
-        refuses: [Parents, Extents, CowdVmdk]);
+        refuses: [Parents, Extents], known: include_str!("../findings/rust_img_vmdk.toml"));
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         let disk = VmdkReader::open_on_device(Device::new(chain));

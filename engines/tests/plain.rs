@@ -89,7 +89,15 @@ fn rust_img_vhdx_answers() {
 
 #[test]
 fn rust_img_vmdk_answers() {
-    judge::<RustImgVmdk>(&[], &[]);
+    let skipped = [
+        "VMDK disk of ESX",
+        "sparse VMDK extents",
+        "flat VMDK extents",
+        "VMDK extents of ESX",
+        "seSparse VMDK extents",
+        "VMDK disk with a parent",
+    ];
+    judge::<RustImgVmdk>(&[], &skipped);
 }
 
 #[test]
@@ -104,5 +112,13 @@ fn vhdx_core_answers() {
 
 #[test]
 fn vmdk_core_answers() {
-    judge::<VmdkCore>(&[], &[]);
+    // The crate reads the directory of a COWD extent from sector 4, and the header names another sector.
+    let skipped = [
+        "sparse VMDK extents",
+        "flat VMDK extents",
+        "VMDK extents of ESX",
+        "seSparse VMDK extents",
+        "VMDK disk with a parent",
+    ];
+    judge::<VmdkCore>(&["VMDK disk of ESX, data: "], &skipped);
 }

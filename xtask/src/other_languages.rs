@@ -5,25 +5,24 @@ use clap::builder::PossibleValuesParser;
 
 use crate::process::{attached, command, finds, python, quiet, root, run, target_folder};
 
-/// The implementations: libqcow (C), dissect.hypervisor (Python), 7-Zip (C++), and the crate qcow, whose dependencies
-/// cannot be resolved beside ours. Then the numbers of runs: generated programs, and the loop. The same runs find the
+/// The implementations: libqcow, libvhdi and libvmdk (C), dissect.hypervisor (Python), 7-Zip (C++), and the crate qcow,
+/// whose dependencies cannot be resolved beside ours. Then the numbers of runs: generated programs, and the loop. The same runs find the
 /// same everywhere, and seconds would not.
-const ALL: [(&str, [&str; 2]); 4] = [
+const ALL: [(&str, [&str; 2]); 6] = [
     ("libqcow", ["200", "3000"]),
+    ("libvhdi", ["200", "3000"]),
+    ("libvmdk", ["200", "3000"]),
     ("dissect_hypervisor", ["8", "200"]),
     ("seven_zip", ["60", "200"]),
     ("qcow", ["5", "20"]),
 ];
-/// The implementations whose findings have no file in `engines/findings/` yet: they are installed, and not fuzzed.
-const UNLISTED: [&str; 2] = ["libvhdi", "libvmdk"];
 /// A hang costs ten seconds of CPU time, and half of the extended L2 images hang. One of the programs shows it.
 const NO_HANGS: (&str, &str) = ("dissect_hypervisor", " 'no extended L2 entries'");
 
 /// Fuzz implementations behind the line protocol, and fail if one shows a new finding
 ///
 /// Installs them for engines/other/engine: packages of PyPI go to target/other-languages, 7-Zip and cmake come from
-/// Debian. Then each that has a file engines/findings/NAME.toml runs generated programs and the loop. A finding is new
-/// if the file lacks it.
+/// Debian. Then each runs generated programs and the loop. A finding is new if engines/findings/NAME.toml lacks it.
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Some of them [default: all]
@@ -39,7 +38,7 @@ pub struct Arguments {
 
 /// Returns the names of all implementations.
 fn names() -> impl Iterator<Item = &'static str> {
-    ALL.into_iter().map(|it| it.0).chain(UNLISTED)
+    ALL.into_iter().map(|it| it.0)
 }
 
 /// Installs and fuzzes implementations.

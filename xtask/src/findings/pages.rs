@@ -234,10 +234,9 @@ The effects, from the worst on:
 ";
 
 const LIMITS: &str = "\
-Some of QEMU's limits are not in the format: an L1 table of 32 MiB, a refcount table of 8 MiB, 65,536 snapshots, 1,024 bytes of a
-snapshot's extra data, the size of the bitmap directory, 15 bytes of a backing format's name, clusters of 2 MiB; in VMDK, grains of
-1 GiB and directories of 128 MiB. An implementation may have larger limits, so the rows about them are the weakest, unless they are
-about memory. AES and LUKS are no damage: QEMU refuses such an image without its key.
+QEMU has limits that are not in the formats, such as an L1 table of 32 MiB. An implementation may have larger ones, so they are no
+rules here. One of them is left, 15 bytes of a backing format's name: its row is the weakest. AES and LUKS are no damage: QEMU
+refuses such an image without its key.
 
 An effect is *low* if the guest's bytes do not depend on the damage. Most of these disks hold no data, so that the implementation
 answers with zeros: *wrong* is the effect on a disk that has data in this place. A finding of an
