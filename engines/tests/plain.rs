@@ -57,14 +57,24 @@ fn qcow2_core_answers() {
         "clusters of 2 MiB",
         "extended L2 entries",
     ];
-    // The crate reads whole clusters of the file.
-    judge::<Qcow2Core>(&["file ends in a cluster, data: "], &skipped);
+    // The crate reads whole clusters of the file, and takes a name of 0 bytes for a backing file.
+    let wrong = ["file ends in a cluster, data: ", "empty backing name, size: "];
+    judge::<Qcow2Core>(&wrong, &skipped);
 }
 
 #[test]
 fn qcow2_rs_answers() {
-    // The crate does not fill the bytes past the end of a smaller backing file.
-    let wrong = ["shorter backing file, "];
+    // The crate does not fill the bytes past the end of a smaller backing file, panics at a disk of 0 bytes, and takes a
+    // name of 0 bytes for a backing file.
+    let wrong = [
+        "shorter backing file, data: ",
+        "disk of 0 bytes, size: ",
+        "disk of 0 bytes, data: ",
+        "disk of 0 bytes, end: ",
+        "disk of 0 bytes, status: ",
+        "disk of 0 bytes, map: ",
+        "empty backing name, size: ",
+    ];
     let skipped =
         ["zstd", "raw backing file", "data file", "clusters of 512 bytes", "extended L2 entries"];
     judge::<Qcow2Rs>(&wrong, &skipped);
