@@ -64,8 +64,8 @@ fn qcow2_core_answers() {
 
 #[test]
 fn qcow2_rs_answers() {
-    // The crate does not fill the bytes past the end of a smaller backing file, panics at a disk of 0 bytes, and takes a
-    // name of 0 bytes for a backing file.
+    // The crate does not fill the bytes past the end of a smaller backing file, panics at a disk of 0 bytes, and takes
+    // a name of 0 bytes for a backing file.
     let wrong = [
         "shorter backing file, data: ",
         "disk of 0 bytes, size: ",

@@ -10,8 +10,8 @@ use crate::process::{attached, command, finds, python, quiet, root, run, target_
 /// same everywhere, and seconds would not.
 const ALL: [(&str, [&str; 2]); 6] = [
     ("libqcow", ["200", "3000"]),
-    ("libvhdi", ["200", "3000"]),
-    ("libvmdk", ["200", "3000"]),
+    ("libvhdi", ["100", "300"]),
+    ("libvmdk", ["200", "1000"]),
     ("dissect_hypervisor", ["8", "200"]),
     ("seven_zip", ["60", "200"]),
     ("qcow", ["5", "20"]),
