@@ -6,8 +6,8 @@ use clap::builder::PossibleValuesParser;
 use crate::process::{attached, command, finds, python, quiet, root, run, target_folder};
 
 /// The implementations: libqcow, libvhdi and libvmdk (C), dissect.hypervisor (Python), 7-Zip (C++), and the crate qcow,
-/// whose dependencies cannot be resolved beside ours. Then the numbers of runs: generated programs, and the loop. The same runs find the
-/// same everywhere, and seconds would not.
+/// whose dependencies cannot be resolved beside ours. Then the numbers of runs: generated programs, and the loop. The
+/// same runs find the same everywhere, and seconds would not.
 const ALL: [(&str, [&str; 2]); 6] = [
     ("libqcow", ["200", "3000"]),
     ("libvhdi", ["100", "300"]),
