@@ -90,7 +90,10 @@ const NAMING: &[&str] = &["disk::image_format", "formats", "images"];
 /// The further modules that may name a format: the format, the module, and the reason.
 const NAMING_ONE: &[(&str, &str, &str)] = &[
     ("vmdk", "programs::operation", "a word in the text of programs never changes"),
+    ("vpc", "base::features", "a name of a feature is printed, and claimed by engines"),
+    ("vhdx", "base::features", "a name of a feature is printed, and claimed by engines"),
     ("vmdk", "base::features", "a name of a feature is printed, and claimed by engines"),
+    ("vdi", "base::features", "a name of a feature is printed, and claimed by engines"),
 ];
 
 /// The modules that may touch files.

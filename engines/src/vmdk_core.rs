@@ -17,7 +17,7 @@ impl Engine for VmdkCore {
     describe!(
         "vmdk_core",
         version: "0.8.4",
-        yes: [Vmdk, OldCompressed, LoneCowd],
+        yes: [Vmdk, LoneCowd],
         no: [Qcow2],
         known: include_str!("../findings/vmdk_core.toml"));
 

@@ -142,7 +142,7 @@ macro_rules! with_formats {
             /// A dynamic VHD image that has only the copy of the footer at its beginning.
             LostFooter = "vpc images without the footer at the end",
             /// VHD blocks of less than 4 KiB. The specification has a sector for the bitmap of each; QEMU reads none.
-            SmallVpcBlocks = "vpc blocks below 4 KiB",
+            BlocksBelow4K = "vpc blocks below 4 KiB",
             /// A fixed VHDX image, whose file has room for all blocks.
             FixedVhdx = "fixed vhdx images",
             /// A dynamic VHDX image.
@@ -157,7 +157,7 @@ macro_rules! with_formats {
             CompressedVmdk = "compressed vmdk extents",
             /// Compressed grains without markers: the specification has a flag for each. No known program writes them.
             UnmarkedGrains = "compressed vmdk grains without markers",
-            /// Compressed grains in an extent of another version than 3, that of all known writers.
+            /// Compressed grains in an extent of a version before 3. QEMU before 2.5.1 wrote version 1.
             OldCompressed = "compressed vmdk extents of version 1 or 2",
             /// A second header at the end of an extent whose grains are not compressed. The specification describes it
             /// for compressed grains; QEMU reads it.
@@ -200,8 +200,8 @@ macro_rules! with_formats {
             EmptyBackingName = "an empty backing name",
             /// A raw backing file with holes. QEMU reports them as zeros with an offset.
             RawHoles = "holes of a raw backing file",
-            /// QEMU's own limits, which no specification states, such as 32 MiB of an L1 table. An engine with this feature
-            /// refuses the damaged images that QEMU refuses for them.
+            /// QEMU's own limits, which no specification states: 32 MiB of an L1 table, say. An engine with this
+            /// feature refuses the damaged images that QEMU refuses for them.
             QemuLimits = "limits of QEMU",
             /// A power cut, or a kill of the process, while the engine has the image open for writing. An engine
             /// without this feature promises nothing about the file afterwards.

@@ -2,6 +2,7 @@
 
 pub mod against;
 pub mod cases;
+pub mod description;
 pub mod engine;
 pub mod engines;
 pub mod files;

@@ -30,14 +30,14 @@ macro_rules! __describe {
             use $crate::harness::engine::claims::CostPolicy::{Judged, NotJudged};
             #[allow(unused_imports)]
             use $crate::harness::engine::claims::SizePolicy::{Near, WholeSectors};
-            $crate::harness::engine::description::Description::new($name)$(.$fact($value))*.facts()
+            $crate::harness::description::Description::new($name)$(.$fact($value))*.facts()
         }
     };
 }
 
 /// Defines [`Engine::facts`] in an `impl` of that trait. The first argument is the name of the implementation. The
 /// other arguments are optional, and have any order. Each is a function of
-/// [`Description`](crate::harness::engine::description::Description):
+/// [`Description`](crate::harness::description::Description):
 ///
 /// - `version`: the version of the implementation, as reports name it
 /// - `yes`: the features that it supports in addition to those of qcow2 images

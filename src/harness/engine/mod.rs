@@ -2,7 +2,6 @@
 //! implementation through them, our own walker included. `examples/engine.rs` implements them for a small reader.
 
 pub mod claims;
-pub mod description;
 pub(crate) mod failure;
 pub(crate) mod known;
 pub mod questions;
@@ -48,8 +47,8 @@ pub struct Facts {
     pub reads: AccessFeedback,
     /// The accesses to files while the engine has an image open for writing; by default, they are as while it reads.
     pub writes: Option<AccessFeedback>,
-    /// The unit of the engine's reads and writes in bytes, if it reads and writes no parts of sectors: the harness rounds
-    /// the ranges. By default, the engine reads and writes any bytes.
+    /// The unit of the engine's reads and writes in bytes, if it reads and writes no parts of sectors: the harness
+    /// rounds the ranges. By default, the engine reads and writes any bytes.
     pub sector_bytes: Option<u32>,
     /// The engine wants to know the questions about an image before it opens the image ([`Engine::prepare`]): by
     /// default, it does not.

@@ -43,8 +43,8 @@ impl ChainFiles {
         Ok(chain.write_to(folder)?)
     }
 
-    /// Writes the files of `chain` as [`Self::write`] does, for an engine that changes them. The files of the chain change
-    /// when the engine passes the lent ones back.
+    /// Writes the files of `chain` as [`Self::write`] does, for an engine that changes them. The files of the chain
+    /// change when the engine passes the lent ones back.
     ///
     /// ```no_run
     /// # mod their_crate {

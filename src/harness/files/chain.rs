@@ -1,11 +1,7 @@
 //! The files that an engine opens: an image, the images below it, and their data files. An engine may keep its files as
 //! long as it likes, and may read them from other threads.
 
-#[cfg(feature = "fuzzer")]
-use std::collections::BTreeSet;
 use std::io::ErrorKind;
-#[cfg(feature = "fuzzer")]
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -16,8 +12,6 @@ use crate::disk::error::StorageError;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Data, Layer, Storage, Stored};
-#[cfg(feature = "fuzzer")]
-use crate::disk::storage::{PIECE_BYTES, each_data};
 use crate::images::damage::{Damage, ReadFaults};
 pub use crate::images::files::export::{ChainFolder, ChainFolderError};
 use crate::images::files::image::Image;
@@ -27,10 +21,6 @@ use crate::programs::CutKind;
 use super::meter::{FileAccess, Meter};
 use super::write_log::WriteLog;
 use super::written_file::{WrittenFile, WrittenFiles};
-
-/// The unit in which files are compared.
-#[cfg(feature = "fuzzer")]
-const SECTOR_BYTES: usize = 512;
 
 /// A chain of images. The first layer holds the files of the image to open; each next layer is the backing file of the
 /// layer before it.
@@ -134,12 +124,7 @@ impl Chain {
             let files = layer.data_file.iter().chain(extents).chain([&layer.image]);
             files.map(|file| (file.name(), file))
         });
-        // The engine does not make these reads.
-        let meter = &self.image().meter;
-        let was_traced = meter.interrupt_trace();
-        let held = folder.hold(files);
-        meter.resume_trace(was_traced);
-        held?;
+        self.image().untraced(|_| folder.hold(files))?;
         Ok(folder.path_of(self.layers[0].name()))
     }
 
@@ -340,57 +325,12 @@ impl ChainFile {
         self.changeable(offset)?.write_at(offset, bytes)
     }
 
-    /// Gives the file the length and the bytes of `content`. Writes only sectors that differ.
-    ///
-    /// # Errors
-    /// A read of `content` fails; or the file differs, and is not open for writing.
-    #[cfg(feature = "fuzzer")]
-    pub(crate) fn become_like(&self, content: &impl Storage) -> Result<(), StorageError> {
-        // The engine does not make these reads.
+    /// Calls `read` with this file. The engine does not make its reads.
+    pub(crate) fn untraced<T>(&self, read: impl FnOnce(&Self) -> T) -> T {
         let was_traced = self.meter.interrupt_trace();
-        let differing = self.differing_sectors(content);
+        let done = read(self);
         self.meter.resume_trace(was_traced);
-        if self.length_bytes() != content.length_bytes() {
-            self.set_length(content.length_bytes())?;
-        }
-        let differing = differing?.into_iter().filter(|sector| sector.get() < self.length_bytes());
-        for sector in differing {
-            let mut bytes = [0; SECTOR_BYTES];
-            content.read_at(sector, &mut bytes)?;
-            let left = usize::try_from(self.length_bytes() - sector.get()).unwrap_or(SECTOR_BYTES);
-            self.write_at(sector, &bytes[..left.min(SECTOR_BYTES)])?;
-        }
-        Ok(())
-    }
-
-    /// Returns the offsets of the sectors in which the file differs from `content`.
-    #[cfg(feature = "fuzzer")]
-    fn differing_sectors(
-        &self,
-        content: &impl Storage,
-    ) -> Result<BTreeSet<HostOffset>, StorageError> {
-        let (mut differing, mut other) = (BTreeSet::new(), vec![0; PIECE_BYTES]);
-        let mut note = |data: Data<'_>, storage: &dyn Storage| {
-            for (piece, at) in data.bytes.chunks(SECTOR_BYTES).zip((0u64..).step_by(SECTOR_BYTES)) {
-                let at = data.offset + at;
-                let other = &mut other[..piece.len()];
-                storage.read_at(at, other)?;
-                if piece != other {
-                    // Data may begin inside a sector.
-                    let ends = [at, at + (piece.len() as u64 - 1)];
-                    differing.extend(ends.map(|it| {
-                        HostOffset::new(it.get() / SECTOR_BYTES as u64 * SECTOR_BYTES as u64)
-                    }));
-                }
-            }
-            Ok::<_, StorageError>(ControlFlow::Continue(()))
-        };
-        let end = HostOffset::new(self.length_bytes().max(content.length_bytes()));
-        let mut scratch = vec![0; PIECE_BYTES];
-        // A hole of one file may be data in the other. Nothing ends these walks early.
-        let _ = each_data(content, HostOffset::ZERO..end, &mut scratch, |data| note(data, self))?;
-        let _ = each_data(self, HostOffset::ZERO..end, &mut scratch, |data| note(data, content))?;
-        Ok(differing)
+        done
     }
 
     /// Returns the access of a read that has not returned any bytes yet.

@@ -5,6 +5,8 @@
 pub mod chain;
 pub(crate) mod meter;
 pub mod stream;
+#[cfg(feature = "fuzzer")]
+mod taken_back;
 mod write_log;
 mod written_file;
 

@@ -128,13 +128,14 @@ const L1_LIMIT: BrokenRule = "l1_size above 32 MiB";
 const BITMAPS_LIMIT: BrokenRule = "nb_bitmaps above 65535";
 const DIRECTORY_LIMIT: BrokenRule = "bitmap directory above 64 MiB";
 
-/// The rules that are limits of QEMU (`block/qcow2.h`, `block/qcow2-bitmap.c`): the specification states none of them, or
-/// calls them so.
+/// The rules that are limits of QEMU (`block/qcow2.h`, `block/qcow2-bitmap.c`): the specification states none of them,
+/// or calls them so.
 pub const QCOW2_LIMITS: &[BrokenRule] = &[
     CLUSTER_LIMIT,
     REFCOUNT_TABLE_LIMIT,
     SNAPSHOT_LIMIT,
     L1_LIMIT,
+    BACKING_FORMAT_LENGTH,
     BITMAPS_LIMIT,
     DIRECTORY_LIMIT,
     SNAPSHOT_RULE,

@@ -2,13 +2,12 @@
 
 use crate::base::features::{Feature, FeatureSet};
 use crate::disk::clusters::ClusterSize;
-use crate::images::format::file_plan::{ExtentForm, TableReach};
+use crate::images::format::file_plan::{ExtentForm, ExtentPlan, FilePlan, TableReach};
 use crate::images::qcow2::ImagePlan;
 
 use super::form::{
     COMPRESSED_VERSION, GrainStorage, Kind, MAX_COMPRESSED_BITS, MAX_SMALL_GRAIN_BITS, VmdkForm,
 };
-use super::has_zero_grains;
 use super::sesparse::kind_with_grains_of;
 
 /// Returns the features of an image.
@@ -33,6 +32,13 @@ pub(super) fn of(plan: &ImagePlan) -> FeatureSet {
     features.add_if(has_hosted && form.has_short_tables(), Feature::ShortTables);
     features.add_if(has_zero_grains(&plan.file), Feature::ZeroGrains);
     features
+}
+
+/// Reports whether the tables of an image can state that a grain is zeros.
+pub(super) fn has_zero_grains(file: &FilePlan) -> bool {
+    let is_cowd = |extent: &ExtentPlan| extent.form == ExtentForm::Cowd;
+    let has_cowd = file.extents.all().iter().any(is_cowd);
+    VmdkForm::of(file).has_zero_grains() && !has_cowd
 }
 
 /// Returns the features of an extent in the file of the image itself.

@@ -137,7 +137,8 @@ impl VmdkForm {
         }
     }
 
-    /// Returns this variety with tables of 512 entries, as the specification demands. The kind of the extent does not matter.
+    /// Returns this variety with tables of 512 entries, as the specification demands. The kind of the extent does not
+    /// matter.
     pub const fn with_whole_tables(self) -> Self {
         match self.with_kind(PLAIN_KIND).has_short_tables() {
             true => Self { bits: self.bits & !((1 << TABLE_SIZE_BITS) - 1), ..self },

@@ -83,7 +83,7 @@ impl ImageDrawer for Drawer {
     }
 
     fn has_zeros(&self, file: &FilePlan) -> bool {
-        has_zero_grains(file)
+        features::has_zero_grains(file)
     }
 
     fn keeps_place_of_zeros(&self) -> bool {
@@ -219,13 +219,6 @@ impl ImageDrawer for Drawer {
     fn messages(&self) -> FormatMessages {
         facts::FORMAT_MESSAGES
     }
-}
-
-/// Reports whether the tables of an image can state that a grain is zeros.
-fn has_zero_grains(file: &FilePlan) -> bool {
-    let is_cowd = |extent: &ExtentPlan| extent.form == ExtentForm::Cowd;
-    let has_cowd = file.extents.all().iter().any(is_cowd);
-    VmdkForm::of(file).has_zero_grains() && !has_cowd
 }
 
 /// Draws options of `qemu-img create`. Few of them go together.

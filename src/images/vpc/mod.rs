@@ -53,7 +53,7 @@ impl ImageDrawer for Drawer {
         let is_lost = !form.is_fixed() && !form.has_footer_at_end();
         features.add_if(is_lost, Feature::LostFooter);
         let is_small = plan.geometry.cluster_size.bits() < MIN_BITMAP_BLOCK_BITS;
-        features.add_if(is_small && !form.is_fixed(), Feature::SmallVpcBlocks);
+        features.add_if(is_small && !form.is_fixed(), Feature::BlocksBelow4K);
         features
     }
 
@@ -66,7 +66,7 @@ impl ImageDrawer for Drawer {
     }
 
     fn fold_cluster_bits(&self, lacking: FeatureSet) -> (u8, u8) {
-        match lacking.meets(FeatureSet::of(&[Feature::SmallVpcBlocks])) {
+        match lacking.meets(FeatureSet::of(&[Feature::BlocksBelow4K])) {
             true => (MIN_BITMAP_BLOCK_BITS as u8, u8::MAX),
             false => (0, u8::MAX),
         }

@@ -80,8 +80,8 @@ impl Anatomy {
                 if bitmap_bytes > 0 {
                     let at = HostOffset::new(data.get().saturating_sub(bitmap_bytes));
                     anatomy.add_structure(Part::BlockFront, at, bitmap_bytes);
-                    // QEMU does not read bitmaps, and other readers take a sector without a bit for zeros (specification,
-                    // "Block Allocation Table and Data Blocks").
+                    // QEMU does not read bitmaps. Other readers take a sector without a bit for zeros
+                    // (specification, "Block Allocation Table and Data Blocks").
                     anatomy.push(Element::field(Part::BlockFront, "sectors", at, 1, guest));
                 }
             },

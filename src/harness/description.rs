@@ -95,7 +95,7 @@ impl Description {
         self
     }
 
-    /// Returns all facts. A feature that is refused counts as such also if `yes` names it, and one of `no` counts as not
+    /// Returns all facts. A feature that is refused counts as such also if `yes` names it, and one of `no` is not
     /// supported in any case.
     pub fn facts(self) -> Facts {
         let claims = Claims::QCOW2.yes(&self.yes).refuse_or_be_right(&self.refuses).no(&self.no);
