@@ -246,8 +246,8 @@ impl SavedDisks {
 mod tests {
     use super::*;
 
-    /// Returns the bytes that may be anything after the disk had these sizes, and the bytes that must be zeros.
-    fn unknown(sizes: &[u64]) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
+    /// Returns the ranges that may be anything after the disk had these sizes, and those that must be zeros, as texts.
+    fn unknown(sizes: &[u64]) -> (String, String) {
         const CLUSTER_BYTES: u64 = 4096;
         let mut state = DiskState { size_bytes: sizes[0], ..DiskState::default() };
         sizes[1..].iter().for_each(|size| state.resize(*size, CLUSTER_BYTES));
@@ -256,20 +256,25 @@ mod tests {
                 .changes
                 .iter()
                 .filter(|(range, change)| *change == &wanted && range.start < state.size_bytes);
-            there.map(|(range, _)| range.start..range.end.min(state.size_bytes)).collect()
+            let texts = there
+                .map(|(range, _)| format!("{}..{}", range.start, range.end.min(state.size_bytes)));
+            texts.collect::<Vec<_>>().join(" ")
         };
         (of(GuestChange::Unknown), of(GuestChange::Zeroed))
     }
 
     #[test]
     fn a_disk_that_grows_again_may_show_the_end_of_its_last_cluster() {
-        assert_eq!(unknown(&[8192, 1024, 8192]), (vec![1024..4096], vec![4096..8192]));
-        assert_eq!(unknown(&[8192, 1024, 2048, 8192]).0, [1024..2048, 2048..4096]);
-        assert_eq!(unknown(&[8192, 2048, 1024, 8192]).0, [1024..4096]);
+        let expect = |sizes: &[u64], any: &str, zeros: &str| {
+            assert_eq!(unknown(sizes), (any.to_string(), zeros.to_string()), "{sizes:?}");
+        };
+        expect(&[8192, 1024, 8192], "1024..4096", "4096..8192");
+        expect(&[8192, 1024, 2048, 8192], "1024..2048 2048..4096", "4096..8192");
+        expect(&[8192, 2048, 1024, 8192], "1024..4096", "4096..8192");
         // The old end lies in the same cluster.
-        assert_eq!(unknown(&[3072, 1024, 8192]), (vec![1024..3072], vec![3072..8192]));
+        expect(&[3072, 1024, 8192], "1024..3072", "3072..8192");
         // Nothing is cut off.
-        assert_eq!(unknown(&[8192, 4096, 8192]), (vec![], vec![4096..8192]));
-        assert_eq!(unknown(&[1024, 8192]), (vec![], vec![1024..8192]));
+        expect(&[8192, 4096, 8192], "", "4096..8192");
+        expect(&[1024, 8192], "", "1024..8192");
     }
 }
