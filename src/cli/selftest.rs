@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use crate::base::features::FeatureSet;
+use crate::base::features::{Feature, FeatureSet};
 use crate::findings::PanicNotes;
 use crate::harness::cases::implementation::{Implementation, no_observer};
 use crate::harness::selftest::{SelfTest, SelfTestAnswer, SelfTestRow, self_test};
@@ -29,7 +29,7 @@ pub struct Arguments {
     programs: bool,
 }
 
-/// Runs the self-test. A command claims features in its first lines.
+/// Runs the self-test. If `is_command` is true, prints claims as first lines of the line protocol.
 pub fn run(implementation: &Implementation, is_command: bool, arguments: &Arguments) -> ExitResult {
     let _silence = PanicNotes::take_over();
     let test = self_test(&|| implementation.engine(&no_observer()));
@@ -127,6 +127,11 @@ fn claims(refused: FeatureSet, is_command: bool, out: &mut impl Write) -> io::Re
         return Ok(());
     }
     writeln!(out, "if the implementation does not support these features, claim it:")?;
+    if refused.meets(FeatureSet::of(&[Feature::Qcow2])) {
+        // All its images are refused: none of their other features is known.
+        let claim = if is_command { "no qcow2 images" } else { "no: [Qcow2]," };
+        return writeln!(out, "    {claim}");
+    }
     if is_command {
         return refused.iter().try_for_each(|it| writeln!(out, "    refuse {}", it.name()));
     }

@@ -81,9 +81,9 @@ impl UnderTestOptions {
         ]
     }
 
-    /// Reports whether the implementation under test is a command.
+    /// Reports whether the implementation under test is a command, and not in this executable.
     pub fn has_command(&self) -> bool {
-        self.engine_command.is_some()
+        self.engine_command.is_some() || self.engine_qemu_img.is_some()
     }
 
     /// Rejects the options for the verb `name`, which runs no inputs, except for the options `taken`.

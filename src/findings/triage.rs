@@ -172,9 +172,6 @@ pub fn triage(
         }
     }
     triage.sort();
-    if isolation.target.runs_programs() {
-        triage.note_alike();
-    }
     Ok(triage)
 }
 
@@ -212,9 +209,9 @@ fn run_all(paths: &[PathBuf], isolation: &Isolation) -> Vec<LengthAndRun> {
 }
 
 /// Returns the features of the images that a program builds.
-fn features_of(input: &[u8], limits: Limits) -> FeatureSet {
+fn features_of(input: &[u8], limits: Limits, claims: &Claims) -> FeatureSet {
     let mut pipeline = Pipeline::default();
-    pipeline.load(input, &Claims::ALL);
+    pipeline.load(input, claims);
     let mut features = FeatureSet::EMPTY;
     // Without a judge, the run finds no violation.
     let _ = pipeline.run(limits, Checks::default(), &(), |case| {
@@ -261,15 +258,19 @@ impl Triage {
         self.bugs.push(Bug { fingerprint, known, inputs: vec![input] });
     }
 
-    /// Groups the fingerprints by the features of the images that their smallest programs build.
-    fn note_alike(&mut self) {
+    /// Groups the fingerprints by the features of the images that their smallest programs build, under the claims of the
+    /// implementation.
+    pub fn note_alike(&mut self, claims: &Claims) {
+        if !self.target.runs_programs() {
+            return;
+        }
         let limits = self.target.definition().limits;
         let mut groups: Vec<(FeatureSet, Vec<String>)> = Vec::new();
         for bug in &self.bugs {
             let smallest = bug.inputs.first().map(|input| files::read_input(input.path.as_ref()));
             // The input may be gone by now.
             let Some(Ok(bytes)) = smallest else { continue };
-            let own = features_of(&bytes, limits).without(PLAIN_FEATURES);
+            let own = features_of(&bytes, limits, claims).without(PLAIN_FEATURES);
             match groups.iter_mut().find(|(features, _)| *features == own) {
                 Some((_, fingerprints)) => fingerprints.push(bug.fingerprint.clone()),
                 None => groups.push((own, vec![bug.fingerprint.clone()])),
@@ -404,7 +405,7 @@ mod tests {
         let (alike, nothing, failures, known) = Default::default();
         let (dir, target) = (String::new(), TargetKind::MapExtents);
         let mut triage = Triage { dir, target, inputs: 4, bugs, known, alike, nothing, failures };
-        triage.note_alike();
+        triage.note_alike(&Claims::ALL);
         let group = Alike {
             features: "compression type zstd".to_string(),
             fingerprints: ["b", "c"].map(str::to_string).to_vec(),

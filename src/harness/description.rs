@@ -1,5 +1,5 @@
-//! The facts of an engine, said one by one: the macro [`describe!`](crate::harness::prelude::describe) calls a function
-//! of [`Description`] for each.
+//! A builder of [`Facts`]: the macro [`describe!`](crate::harness::prelude::describe) calls a function of
+//! [`Description`] for each fact.
 
 use std::borrow::Cow;
 
@@ -95,8 +95,7 @@ impl Description {
         self
     }
 
-    /// Returns all facts. A feature that is refused counts as such also if `yes` names it, and one of `no` is not
-    /// supported in any case.
+    /// Returns all facts. If several lists name a feature, `no` wins over `refuses`, and `refuses` over `yes`.
     pub fn facts(self) -> Facts {
         let claims = Claims::QCOW2.yes(&self.yes).refuse_or_be_right(&self.refuses).no(&self.no);
         let write_claims = self.no_writes.map(|features| claims.no(&features));

@@ -29,7 +29,7 @@ const HEADER_FLAGS: [(Feature, HeaderFlags); 8] = [
     (Feature::EmptyBackingName, HeaderFlags::EMPTY_NAME),
 ];
 
-/// The number of blocks for which the tables of all children have room.
+/// The number of blocks that the tables of any child can name.
 const BLOCKS_OF_CHILD: u64 = 1 << 12;
 
 /// The size of the smallest disk that is not empty.
@@ -77,7 +77,7 @@ fn fold_observed(
     let mut folding = Folding::new(program, lacking);
     let mut changed = folding.fold_prologue(&mut program.prologue);
     let overlays = folding.overlays(program.prologue.base);
-    folding.size_bytes = program.prologue.size.bytes(u64::MAX);
+    folding.note_size(program.prologue.size.bytes(u64::MAX));
     let mut laid = 0;
     program.operations.retain_mut(|operation| {
         let before = *operation;
@@ -90,7 +90,7 @@ fn fold_observed(
                 if laid < overlays && folding.may_lie_below(folding.size_bytes) =>
             {
                 laid += 1;
-                folding.size_bytes = size.bytes(folding.size_bytes);
+                folding.note_size(size.bytes(folding.size_bytes));
                 folding.is_raw = false;
                 true
             }
@@ -98,7 +98,7 @@ fn fold_observed(
             Operation::OverlayInFormat { .. } if folding.lacks(Feature::Parents) => false,
             Operation::OverlayInFormat { size, .. } => {
                 // It has no effect on an image in another format.
-                folding.size_bytes = folding.size_bytes.max(size.bytes(folding.size_bytes));
+                folding.note_size(folding.size_bytes.max(size.bytes(folding.size_bytes)));
                 true
             }
             Operation::Resize { size } => folding.keeps_resize(*size),
@@ -120,16 +120,18 @@ struct Folding {
     smallest: ClusterBits,
     /// The format of the lowest image.
     base: Base,
-    /// The size of the largest disk that every child in the format of the base can have; `u64::MAX` if there is none.
+    /// The largest size that all children in the base's format support; `u64::MAX` without children.
     child_bytes: u64,
     /// The image has a parent in the same format.
     has_parent: bool,
-    /// The kind of the first file beside the current image.
+    /// The kind of the first file beside an image.
     extent_kind: Option<ExtentForm>,
     /// The size of a block of the current image, if it has the format of the base.
     block: ClusterSize,
-    /// At least the size of the disk, which limits may cut.
+    /// The size of the disk after the last operation that sets one, which limits may cut.
     size_bytes: u64,
+    /// At least the size of every disk so far. A snapshot may bring an earlier size back.
+    most_bytes: u64,
     /// The image is the raw base of a chain.
     is_raw: bool,
     /// The number of overlays that the program may still lay on the image.
@@ -159,6 +161,7 @@ impl Folding {
             extent_kind: None,
             block: ClusterSize::SMALLEST,
             size_bytes: 0,
+            most_bytes: 0,
             is_raw: false,
             overlays_above: overlays.clone().count(),
             spare_entries: HALF_OF_SMALL_L1_ENTRIES,
@@ -272,14 +275,15 @@ impl Folding {
                 self.fold_image(version, refcount_order, features, data_in);
                 *size = self.relative(*size);
             }
+            // It does not stay, or has no effect.
+            Operation::OverlayInFormat { .. } if !self.may_have_children() => {}
             Operation::OverlayInFormat { cluster_bits, form, size } => {
                 self.fold_other(cluster_bits, form);
                 *size = match self.lacks(Feature::OtherParentSize) {
                     true => Relative::Same,
                     false => self.relative(*size),
                 };
-                self.has_parent = self.base.format().facts().has_own_parents;
-                self.extent_kind = None;
+                self.has_parent = true;
             }
             Operation::Extent { kind, .. } => {
                 let drawer = drawer(self.base.format());
@@ -315,6 +319,12 @@ impl Folding {
         }
     }
 
+    /// Notes the size of the disk.
+    fn note_size(&mut self, size_bytes: u64) {
+        self.size_bytes = size_bytes;
+        self.most_bytes = self.most_bytes.max(size_bytes);
+    }
+
     /// Reports whether an operation stays.
     fn keeps(&self, operation: &Operation) -> bool {
         match operation {
@@ -341,7 +351,7 @@ impl Folding {
         if self.lacks(Feature::SpareL1) && new < self.size_bytes {
             return false;
         }
-        self.size_bytes = new;
+        self.note_size(new);
         true
     }
 
@@ -418,6 +428,9 @@ impl Folding {
     /// Returns the size of the largest disk for which the tables of each child in the format of the base have room, and
     /// those of the base.
     fn child_bytes(&self, program: &Program) -> u64 {
+        if !self.may_have_children() {
+            return u64::MAX;
+        }
         let children = program.operations.iter().filter_map(|operation| match operation {
             Operation::OverlayInFormat { cluster_bits, .. } => Some(*cluster_bits),
             _ => None,
@@ -425,6 +438,11 @@ impl Folding {
         let bits = children.map(|bits| self.base_bits(bits).get()).min();
         let bits = bits.map(|bits| bits.min(self.base_bits(program.prologue.cluster_bits).get()));
         bits.map_or(u64::MAX, |bits| BLOCKS_OF_CHILD << bits)
+    }
+
+    /// Reports whether images in the format of the base may lie on each other.
+    fn may_have_children(&self) -> bool {
+        self.base.format().facts().has_own_parents && !self.lacks(Feature::Parents)
     }
 
     /// Reports whether no disk may be empty.
@@ -460,7 +478,7 @@ impl Folding {
             size = size.whole_sectors();
         }
         match size {
-            Relative::More(..) if size.bytes(self.size_bytes) > self.largest_disk_bytes() => {
+            Relative::More(..) if size.bytes(self.most_bytes) > self.largest_disk_bytes() => {
                 Relative::Same
             }
             Relative::Less(..) | Relative::Part(_) if self.lacks_empty() => Relative::Same,

@@ -117,7 +117,7 @@ fn events_are_printed_for_one_input() {
     assert_eq!(ran.line(), "--events: found several inputs, expected one");
 }
 
-/// The signal at the limit for the size of files stands for code under test that ends the process: nothing is flushed.
+/// SIGXFSZ ends the process, as a crash of the code under test would.
 #[test]
 fn an_input_that_ends_its_process_leaves_its_events() {
     let dir = Folder::new();

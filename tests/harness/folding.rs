@@ -91,6 +91,42 @@ fn a_folded_program_builds_the_same_under_any_claims() {
     assert!(changed > 400, "{changed} of 500 programs changed");
 }
 
+/// The programs, the features that the engine lacks, and those that no folded image may have.
+#[test]
+fn programs_with_children_and_snapshots_are_folded_once() {
+    let vmdk = |size: &str| {
+        format!(
+            "image version=3 cluster_bits=16 refcount_order=4 features=none size={size} rng_seed=0 \
+             blocks=append table=append tolerance=0 base=vmdk form=0\n"
+        )
+    };
+    let child = "overlay_vmdk cluster_bits=16 form=0 size=same\n";
+    let extent = |kind: &str| format!("extent kind={kind} length=1<<0 lead=0\n");
+    let mixed = vmdk("4<<16+0") + &extent("sparse") + child + &extent("flat");
+    let large = vmdk("1<<30+0") + child;
+    let back = "image version=3 cluster_bits=16 refcount_order=4 features=none size=2<<30+0 rng_seed=0 \
+                blocks=append table=append tolerance=0\nsnapshot\nresize size=1<<30+0\n\
+                apply_snapshot index=0\noverlay version=3 cluster_bits=16 refcount_order=4 \
+                features=none data_in=image size=+1<<30\n";
+    let extents = Claims::QCOW2.yes(&[Feature::Vmdk, Feature::Extents]);
+    let mut pipeline = Pipeline::default();
+    for (text, claims, none_of) in [
+        (mixed, extents, Feature::MixedExtents),
+        (large.clone(), Claims::ALL.no(&[Feature::OtherParentSize]), Feature::OtherParentSize),
+        (back.to_string(), Claims::ALL.no(&[Feature::Above2G]), Feature::Above2G),
+    ] {
+        let input = assemble(&text).unwrap().encode();
+        let (features, _, folded) = run(&mut pipeline, &input, &claims);
+        assert!(!features.meets(FeatureSet::of(&[none_of])), "{}", Program::decode(&folded));
+        assert_eq!(pipeline.load(&folded, &claims), folded);
+    }
+    // A child that does not stay bounds no disk.
+    let claims = Claims::QCOW2.yes(&[Feature::Vmdk]);
+    let input = assemble(&large).unwrap().encode();
+    pipeline.load(&input, &claims);
+    assert_eq!(pipeline.program().prologue.size, Program::decode(&input).prologue.size);
+}
+
 #[test]
 fn a_small_share_of_programs_keeps_what_an_engine_may_refuse() {
     let mut pipeline = Pipeline::default();

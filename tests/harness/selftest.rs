@@ -249,6 +249,9 @@ fn mistakes_about_data_are_named() {
         [" backing file, ", " on a ", " parent, "].iter().any(|it| line.contains(it))
     };
     assert!(lines.iter().all(has_layers), "{lines:#?}");
+    // The images without a backing file are right, so that the mistake is named for each of the others.
+    let data = lines.iter().filter(|line| line.contains(", data: "));
+    assert!(data.clone().all(|line| line.contains("never attached")), "{lines:#?}");
     for planted in [NoDataFile, DataFromImage] {
         let lines = finds(planted, "data file, data: the data file was never attached");
         assert!(lines.iter().all(|line| line.starts_with("data file, ")), "{lines:#?}");

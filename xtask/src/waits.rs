@@ -1,5 +1,5 @@
-//! Measures what a user waits for: each command of README and of the page about engines, on a copy of the repository
-//! and with empty target folders.
+//! Measures what a user waits for: each command of README and of the page about engines, on a copy of the last commit
+//! and with empty target folders. The sources of the dependencies are there already.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::process::{quiet, root, text_of};
 /// Measure what a user waits for: seconds, and CPU seconds of the process with its children
 #[derive(clap::Args)]
 pub struct Options {
-    /// The waits to measure, and those before them that they need [default: all but 'tests']
+    /// The waits to measure; earlier waits run, too, except before 'tests' [default: all but 'tests']
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(WAITS.map(|wait| wait.name)))]
     names: Vec<String>,
 }
@@ -98,11 +98,14 @@ pub fn measure(options: &Options) -> Result<()> {
         true => wait.name != "tests",
         false => options.names.iter().any(|name| name == wait.name),
     };
-    let last = WAITS.iter().rposition(is_named).unwrap_or(0);
     // The tests need no program that was installed.
-    let needs_all = WAITS[last].name != "tests";
+    let last = WAITS.iter().rposition(|wait| is_named(wait) && wait.name != "tests");
+    let runs = |(at, wait): &(usize, &Wait)| match wait.name {
+        "tests" => is_named(wait),
+        _ => last.is_some_and(|last| *at <= last),
+    };
     let mut table = head(&["wait", "seconds", "CPU seconds", "command"]);
-    for wait in WAITS[..=last].iter().filter(|wait| needs_all || is_named(wait)) {
+    for (_, wait) in WAITS.iter().enumerate().filter(runs) {
         let [seconds, cpu] = spent(wait, folder.path())?.map(|spent| format!("{spent:.1}"));
         eprintln!("{}: {seconds} s, {cpu} s of CPU time", wait.name);
         table += &row(&[wait.name, &seconds, &cpu, &format!("`{}`", wait.line)]);

@@ -10,7 +10,7 @@ use crate::cli::{inputs, options};
 use crate::findings::PanicNotes;
 use crate::findings::report::Verdict;
 use crate::findings::report::examiner::Examiner;
-use crate::findings::runner::Runner;
+use crate::findings::runner::{Ran, Runner};
 use crate::harness::against::second_opinion;
 use crate::harness::cases::implementation::no_observer;
 use crate::harness::cases::target::{Expectation, Inputs};
@@ -132,8 +132,9 @@ fn confirm(
     if let Some(second) = &under_test.against {
         let name = &second.name;
         match second_finding(under_test, target, bytes) {
-            Some(finding) => writeln!(out, "\n{name} disagrees: {finding}")?,
-            None => writeln!(out, "\n{name} gives the same answers, or was not asked")?,
+            SecondAnswer::Differs(finding) => writeln!(out, "\n{name} disagrees: {finding}")?,
+            SecondAnswer::Agrees => writeln!(out, "\n{name} agrees")?,
+            SecondAnswer::None => writeln!(out, "\n{name} was not asked: the run ended before")?,
         }
     }
     let definition = target.definition();
@@ -154,22 +155,36 @@ fn confirm(
 /// The maximum number of findings without the second implementation that are set aside to reach its answer.
 const MAX_SET_ASIDE: usize = 32;
 
-/// Returns the fingerprint of the first difference between the implementation under test and the second one, which
-/// judges a case after all other oracles: their findings are set aside.
-fn second_finding(under_test: &UnderTest, target: TargetKind, bytes: &[u8]) -> Option<String> {
+/// The answer of the second implementation.
+enum SecondAnswer {
+    /// The fingerprint of the first difference from the implementation under test.
+    Differs(String),
+    /// There is none.
+    Agrees,
+    /// The run has ended before.
+    None,
+}
+
+/// Returns the answer of the second implementation, which judges a case after all other oracles: their findings are set
+/// aside.
+fn second_finding(under_test: &UnderTest, target: TargetKind, bytes: &[u8]) -> SecondAnswer {
     let mut known = KnownFindings::default();
     for _ in 0..MAX_SET_ASIDE {
         let implementation = under_test.implementation.clone().knowing(known.clone());
         let mut runner = Runner::new(&implementation, target, FileNames::default(), no_observer());
-        let fingerprint = runner.run(bytes, Checks::default()).finding()?.fingerprint;
+        let fingerprint = match runner.run(bytes, Checks::default()) {
+            Ran::Sound(_) => return SecondAnswer::Agrees,
+            Ran::Panic(_) | Ran::KnownPanic(_) => return SecondAnswer::None,
+            Ran::Violation(failure) => failure.violation.fingerprint(),
+        };
         let oracles = [second_opinion::OF_QEMU, second_opinion::OF_ENGINE];
         if oracles.iter().any(|oracle| fingerprint.starts_with(oracle)) {
-            return Some(fingerprint);
+            return SecondAnswer::Differs(fingerprint);
         }
         let finding = KnownFinding { fingerprint, ..KnownFinding::default() };
         known = known.and(&KnownFindings::new([finding]));
     }
-    None
+    SecondAnswer::None
 }
 
 /// Writes the last image of a run and the files that it names: as an engine has `left` them if one has written them.

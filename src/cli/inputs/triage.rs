@@ -19,7 +19,8 @@ Each input runs in a process of its own, so that a hang or a stack overflow is a
 other. A fingerprint is known if a file in the folder that --known names has it: files of \
 'qcowfuzz regress --text', by default in tests/regressions, if that exists. The inputs of a fingerprint \
 are listed by length, the shortest first. A bug may have several fingerprints: minimize one input of \
-each, and compare the programs. The command names fingerprints whose smallest programs have the same features. The known findings of the implementation, and those in the \
+each, and compare the programs. The command also groups fingerprints whose smallest programs \
+have the same features: they may be one bug. The known findings of the implementation, and those in the \
 files that --known names, are set aside: the command lists them apart from the bugs, and names those \
 that no input shows any more.
 
@@ -70,7 +71,8 @@ pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
     }
     let (executable, limits) = (under_test.executable()?, memory.limits(*timeout));
     let isolation = Isolation { executable, target, limits };
-    let triage = triage::triage(dir, &regressions, &under_test.known, &isolation)?;
+    let mut triage = triage::triage(dir, &regressions, &under_test.known, &isolation)?;
+    triage.note_alike(&target.claims_of(&under_test.implementation.facts()));
     triage.failures.iter().for_each(|line| complain(line));
     print(&triage, arguments.json, lines)?;
     match (triage.failures.len(), triage.new_bugs()) {

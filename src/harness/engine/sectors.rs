@@ -2,7 +2,7 @@
 //! rounds: an adapter need not.
 //!
 //! # Arithmetic
-//! An offset past the last whole sector below 2^64 is rounded to that sector's end; no disk is as long.
+//! If rounding up passes 2^64, the range keeps its end; no disk is as long.
 
 use std::ops::Range;
 
@@ -28,15 +28,17 @@ impl<'s> WholeSectors<'s> {
     }
 
     /// Returns the offset of the first sector of a range, the bytes of the range in its sectors, and the length of
-    /// these; `None` if the range has only whole sectors.
+    /// these; `None` if the range has only whole sectors. The last sector ends with the disk at the latest.
     fn around(
-        &self,
+        &mut self,
         guest: GuestOffset,
         length: usize,
     ) -> Option<(GuestOffset, Range<usize>, usize)> {
         let before = guest.get().checked_rem(self.sector_bytes)?;
         let end = before.saturating_add(length as u64);
         let rounded = end.checked_next_multiple_of(self.sector_bytes).unwrap_or(end);
+        let left = self.disk.virtual_size_bytes().saturating_sub(guest.get() - before);
+        let rounded = rounded.min(left.max(end));
         if before == 0 && rounded == end {
             return None;
         }
@@ -54,6 +56,9 @@ impl<'s> WholeSectors<'s> {
 
     /// Writes bytes, with the bytes around them in their sectors.
     fn write(&mut self, guest: GuestOffset, bytes: &[u8]) -> Answer {
+        if bytes.is_empty() {
+            return Ok(());
+        }
         let Some((start, inside, length)) = self.around(guest, bytes.len()) else {
             return self.disk.request(&Request::Write { guest, bytes });
         };
@@ -70,7 +75,7 @@ impl<'s> WholeSectors<'s> {
         let first = start.checked_next_multiple_of(self.sector_bytes).unwrap_or(end).min(end);
         let last = (end - end % self.sector_bytes).max(first);
         for part in [start..first, last..end] {
-            // Each part is shorter than two sectors.
+            // Each part lies in one sector.
             let length = usize::try_from(part.end - part.start).unwrap_or(0);
             if length > 0 {
                 self.write(GuestOffset::new(part.start), &vec![0; length])?;
@@ -88,7 +93,7 @@ impl<'s> WholeSectors<'s> {
 
 impl Facts {
     /// Returns the disk that an engine has opened, or one that rounds ranges for it.
-    pub(super) fn rounded<'s>(&self, opened: Opened<'s>) -> Opened<'s> {
+    pub(crate) fn rounded<'s>(&self, opened: Opened<'s>) -> Opened<'s> {
         match self.sector_bytes {
             None => opened,
             Some(sector_bytes) => Ok(Box::new(WholeSectors::new(opened?, sector_bytes))),
@@ -102,6 +107,9 @@ impl OpenDisk for WholeSectors<'_> {
     }
 
     fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
+        if into.is_empty() {
+            return Ok(());
+        }
         let Some((start, inside, length)) = self.around(guest, into.len()) else {
             return self.disk.read(guest, into);
         };
@@ -179,6 +187,31 @@ mod tests {
             }
             Ok(())
         }
+    }
+
+    /// A disk of 600 bytes that fails behind its end.
+    struct Short;
+
+    impl OpenDisk for Short {
+        fn virtual_size_bytes(&mut self) -> u64 {
+            600
+        }
+
+        fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
+            match guest.get() + into.len() as u64 <= 600 {
+                true => Ok(()),
+                false => Err(EngineError::past_end(guest, 600)),
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_sector_ends_with_the_disk() {
+        let mut disk = WholeSectors::new(Box::new(Short), 512);
+        let mut read = |start, length| disk.read(GuestOffset::new(start), &mut vec![0; length]);
+        read(520, 10).unwrap();
+        read(1, 599).unwrap();
+        read(520, 100).unwrap_err();
     }
 
     #[test]

@@ -136,8 +136,7 @@ impl ChainFiles {
     }
 }
 
-/// The files of a chain as an engine that opens paths may change them: the image at the top, and its data file. The
-/// chain does not see a write before the engine passes the files back. So a power cut can only come at a flush, and an
+/// Copies of the top image and its data file, which the engine may change. The chain does not see a write before the engine passes the files back. So a power cut can only come at a flush, and an
 /// engine with lent files claims nothing about cuts (`no: [Cuts]`).
 #[derive(Debug)]
 pub struct LentFiles {
@@ -165,8 +164,7 @@ impl LentFiles {
         Ok(())
     }
 
-    /// Does the same, and notes that the files keep these bytes in a power cut. Call it when the implementation has
-    /// flushed the image.
+    /// Passes the files back, and flushes the files of the chain. Call it when the implementation has flushed the image.
     ///
     /// # Errors
     /// As for [`Self::pass_back`].

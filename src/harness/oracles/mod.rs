@@ -256,8 +256,7 @@ pub(crate) fn differing_field(expected: &Mapping, actual: &Mapping) -> Option<&'
     }
 }
 
-/// Returns the text of an error. The deepest error of its chain comes first, unless the fingerprint contains its text
-/// in any case: it names the cause, and the others name the way to it.
+/// Returns the text of an error. Puts the deepest error, the cause, first, unless the fingerprint contains it anyway.
 fn cause_first(error: &dyn Error) -> String {
     let outer = error.to_string();
     let mut deepest = error.source();

@@ -144,7 +144,7 @@ pub fn plain_images() -> impl Iterator<Item = PlainImage> {
     QCOW2_IMAGES.into_iter().chain(others).chain(below)
 }
 
-/// Operations that write two blocks, and then one cluster of a qcow2 image above.
+/// Operations that write two blocks, lay a qcow2 overlay on the image, and write one cluster there.
 const BELOW: &str = concat!(
     "write at=start+6 clusters=1\nwrite at=start+1 clusters=1\n",
     overlay!("same"),

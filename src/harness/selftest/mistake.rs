@@ -178,7 +178,8 @@ pub(super) fn find(
     found: &Violation,
 ) -> Option<AdapterMistake> {
     let plain = BuiltImage::new(program);
-    let mut disk = engine.open(&plain.chain).ok()?;
+    let facts = engine.facts();
+    let mut disk = facts.rounded(engine.open(&plain.chain)).ok()?;
     match question {
         SelfTestQuestion::Size if found.field == "virtual size" => {
             of_size(&plain, disk.virtual_size_bytes())

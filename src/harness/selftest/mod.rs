@@ -89,8 +89,7 @@ impl SelfTest {
         self.rows.iter().filter(|row| matches!(row.answer, SelfTestAnswer::Wrong { .. }))
     }
 
-    /// Returns the features that the engine seems to refuse in the image of `row`: it refuses the image, and it answers
-    /// about other images that have all other features.
+    /// Returns the features of a refused image that no image with right answers has.
     pub fn refused_in(&self, row: &SelfTestRow) -> FeatureSet {
         let is_refusal =
             matches!(row.answer, SelfTestAnswer::Wrong { mistake: None, is_refusal: true, .. });
@@ -167,7 +166,7 @@ pub fn self_test(create: &dyn Fn() -> Box<dyn Engine>) -> SelfTest {
             if let SelfTestAnswer::Wrong { mistake, .. } = &mut answer
                 && wrong_before.contains(&question)
             {
-                // The images before this one are in one file.
+                // The engine has answered this question wrongly about an image in one file, too.
                 mistake.take_if(|mistake| mistake.is_about_layers());
             }
             let is_open = found.as_ref().is_none_or(|found| found.oracle != "open");
@@ -183,7 +182,9 @@ pub fn self_test(create: &dyn Fn() -> Box<dyn Engine>) -> SelfTest {
                 }]);
             }
             let is_skipped = matches!(answer, SelfTestAnswer::Skipped(_));
-            if matches!(answer, SelfTestAnswer::Wrong { .. }) {
+            if let SelfTestAnswer::Wrong { mistake, .. } = &answer
+                && !mistake.is_some_and(|mistake| mistake.is_about_layers())
+            {
                 wrong_before.push(question);
             }
             add(question, answer);

@@ -24,8 +24,8 @@ pub(super) enum GuestChange {
         /// The guest offset of their first byte.
         first: u64,
     },
-    /// The range may have any bytes, but must be readable: a request for it has failed with a known error, or nothing
-    /// says what they are.
+    /// The range may have any bytes, but must be readable: a request for it has failed with a known error, or no
+    /// specification defines its bytes.
     Unknown,
 }
 

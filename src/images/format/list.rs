@@ -34,7 +34,7 @@ pub fn broken_at_open(format: ImageFormat, image: &Image, with_limits: bool) -> 
     drawer(format).broken_at_open(image).filter(|rule| is_judged(format, rule, with_limits))
 }
 
-/// Reports whether a rule counts, which a limit of QEMU does only if `with_limits` is true.
+/// Reports whether the oracles judge a rule. They judge limits of QEMU only if `with_limits` is true.
 pub fn is_judged(format: ImageFormat, rule: BrokenRule, with_limits: bool) -> bool {
     with_limits || !drawer(format).qemu_limits().contains(&rule)
 }

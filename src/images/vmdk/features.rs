@@ -95,7 +95,7 @@ pub(super) fn fold_extent(kind: ExtentForm, grain: ClusterSize, lacking: Feature
     [kind, Sparse, Flat, Cowd, SeSparse].into_iter().find(is_known).unwrap_or(kind)
 }
 
-/// Returns log2 of the smallest and of the largest grain. Larger ones than those are never compressed.
+/// Returns log2 of the smallest and of the largest grain. Grains above 64 KiB are never compressed.
 pub(super) fn fold_cluster_bits(lacking: FeatureSet) -> (u8, u8) {
     let lacks_small = lacking.meets(FeatureSet::of(&[Feature::SmallGrains]));
     let lacks_lone = lacking.meets(FeatureSet::of(&[Feature::CowdVmdk, Feature::LoneCowd]));

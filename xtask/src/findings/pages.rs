@@ -235,8 +235,7 @@ The effects, from the worst on:
 
 const LIMITS: &str = "\
 QEMU has limits that are not in the formats, such as an L1 table of 32 MiB. An implementation may have larger ones, so they are no
-rules here. One of them is left, 15 bytes of a backing format's name: its row is the weakest. AES and LUKS are no damage: QEMU
-refuses such an image without its key.
+rules here. AES and LUKS are no damage: QEMU refuses such an image without its key.
 
 An effect is *low* if the guest's bytes do not depend on the damage. Most of these disks hold no data, so that the implementation
 answers with zeros: *wrong* is the effect on a disk that has data in this place. A finding of an
