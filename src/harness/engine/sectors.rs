@@ -28,7 +28,8 @@ impl<'s> WholeSectors<'s> {
     }
 
     /// Returns the offset of the first sector of a range, the bytes of the range in its sectors, and the length of
-    /// these; `None` if the range has only whole sectors. The last sector ends with the disk at the latest.
+    /// these; `None` if the range has only whole sectors. The last sector of a range on the
+    /// disk ends with the disk at the latest.
     fn around(
         &mut self,
         guest: GuestOffset,
@@ -38,7 +39,7 @@ impl<'s> WholeSectors<'s> {
         let end = before.saturating_add(length as u64);
         let rounded = end.checked_next_multiple_of(self.sector_bytes).unwrap_or(end);
         let left = self.disk.virtual_size_bytes().saturating_sub(guest.get() - before);
-        let rounded = rounded.min(left.max(end));
+        let rounded = if end <= left { rounded.min(left) } else { rounded };
         if before == 0 && rounded == end {
             return None;
         }
@@ -211,6 +212,7 @@ mod tests {
         let mut read = |start, length| disk.read(GuestOffset::new(start), &mut vec![0; length]);
         read(520, 10).unwrap();
         read(1, 599).unwrap();
+        // This range passes the end by itself.
         read(520, 100).unwrap_err();
     }
 
