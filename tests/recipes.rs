@@ -32,6 +32,7 @@ enum Fault {
 }
 
 /// Panics: the crate of the function is that of this test.
+#[inline(never)]
 fn reads_nothing() {
     panic!("planted");
 }

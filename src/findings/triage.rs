@@ -258,8 +258,8 @@ impl Triage {
         self.bugs.push(Bug { fingerprint, known, inputs: vec![input] });
     }
 
-    /// Groups the fingerprints by the features of the images that their smallest programs build, under the claims of the
-    /// implementation.
+    /// Groups the fingerprints by the features of the images that their smallest programs build, under the claims of
+    /// the implementation.
     pub fn note_alike(&mut self, claims: &Claims) {
         if !self.target.runs_programs() {
             return;

@@ -39,8 +39,8 @@ impl Claims {
     pub const ALL: Self = Self { no: FeatureSet::EMPTY, refuse_or_be_right: FeatureSet::EMPTY };
     /// All features of qcow2 images are claimed, and no image of another format, except raw backing files. An engine
     /// that knows other formats may know them below qcow2 images, parents and images in several files, too: these are
-    /// features of their own. So are the holes of raw files, for which a reader must ask the storage, and everything that
-    /// QEMU reads or refuses although no specification describes it.
+    /// features of their own. So are the holes of raw files, for which a reader must ask the storage, and everything
+    /// that QEMU reads or refuses although no specification describes it.
     pub const QCOW2: Self = Self::ALL.without(FeatureSet::of_other_formats()).no(&[
         Feature::OtherBacking,
         Feature::EmptyOther,

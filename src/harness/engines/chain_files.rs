@@ -136,8 +136,9 @@ impl ChainFiles {
     }
 }
 
-/// Copies of the top image and its data file, which the engine may change. The chain does not see a write before the engine passes the files back. So a power cut can only come at a flush, and an
-/// engine with lent files claims nothing about cuts (`no: [Cuts]`).
+/// Copies of the top image and its data file, which the engine may change. The chain does not see a write before the
+/// engine passes the files back. So a power cut can only come at a flush, and an engine with lent files claims nothing
+/// about cuts (`no: [Cuts]`).
 #[derive(Debug)]
 pub struct LentFiles {
     path: PathBuf,
@@ -164,7 +165,8 @@ impl LentFiles {
         Ok(())
     }
 
-    /// Passes the files back, and flushes the files of the chain. Call it when the implementation has flushed the image.
+    /// Passes the files back, and flushes the files of the chain. Call it when the implementation has flushed the
+    /// image.
     ///
     /// # Errors
     /// As for [`Self::pass_back`].

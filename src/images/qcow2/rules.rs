@@ -128,8 +128,8 @@ const L1_LIMIT: BrokenRule = "l1_size above 32 MiB";
 const BITMAPS_LIMIT: BrokenRule = "nb_bitmaps above 65535";
 const DIRECTORY_LIMIT: BrokenRule = "bitmap directory above 64 MiB";
 
-/// The rules that are limits of QEMU (`block/qcow2.h`, `block/qcow2-bitmap.c`): the specification does not state them, or
-/// calls them limits of QEMU.
+/// The rules that are limits of QEMU (`block/qcow2.h`, `block/qcow2-bitmap.c`): the specification does not state them,
+/// or calls them limits of QEMU.
 pub const QCOW2_LIMITS: &[BrokenRule] = &[
     CLUSTER_LIMIT,
     REFCOUNT_TABLE_LIMIT,
