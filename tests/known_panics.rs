@@ -21,10 +21,11 @@ const FINGERPRINT: &str = "panic: known_panics, reads_nothing";
 #[derive(Clone, Default)]
 struct Panics;
 
-/// Panics at disks of an odd number of sectors. An inlined function would have no crate in the fingerprint.
+/// Panics at disks of an odd number of sectors. If it were inlined, or contained an inlined
+/// function, the fingerprint would lack the crate.
 #[inline(never)]
 fn reads_nothing(sectors: u64) {
-    assert!(sectors.is_multiple_of(2), "known");
+    assert!(sectors & 1 == 0, "known");
 }
 
 /// Panics at some other disks.
