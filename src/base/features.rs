@@ -258,7 +258,7 @@ impl Feature {
     /// Returns the features of images with disks of `size_bytes`.
     pub(crate) fn of_disk(format: ImageFormat, size_bytes: u64) -> FeatureSet {
         let mut features = FeatureSet::EMPTY;
-        let is_other = !matches!(format, ImageFormat::Qcow2 | ImageFormat::Raw);
+        let is_other = FeatureSet::of_other_formats().has(Self::images_of(format));
         features.add_if(size_bytes < SECTOR_BYTES, Self::EmptyDisk);
         features.add_if(size_bytes < SECTOR_BYTES && is_other, Self::EmptyOther);
         for (feature, largest) in Self::LARGE_DISKS {
@@ -332,6 +332,11 @@ impl FeatureSet {
         self.0 |= u128::from(there) << feature as u32;
     }
 
+    /// Reports whether a feature is in the set.
+    pub const fn has(self, feature: Feature) -> bool {
+        self.0 >> feature as u32 & 1 != 0
+    }
+
     /// Reports whether the sets have a feature in common.
     pub const fn meets(self, other: Self) -> bool {
         self.0 & other.0 != 0
@@ -344,7 +349,7 @@ impl FeatureSet {
 
     /// Returns the features, in the order of [`Feature::ALL`].
     pub fn iter(self) -> impl Iterator<Item = Feature> {
-        Feature::ALL.into_iter().filter(move |feature| self.0 >> *feature as u32 & 1 != 0)
+        Feature::ALL.into_iter().filter(move |feature| self.has(*feature))
     }
 }
 
@@ -381,7 +386,7 @@ mod tests {
         set.add_if(true, Feature::Version2);
         set.add_if(false, Feature::Version3);
         assert_eq!(set.to_string(), "version 2, compression type zstd, the dirty bit");
-        assert!(set.meets(FeatureSet::of(&[Feature::Dirty])));
+        assert!(set.has(Feature::Dirty));
         let rest = set.without(FeatureSet::of(&[Feature::Dirty, Feature::Version2]));
         assert_eq!(rest, FeatureSet::of(&[Feature::Zstd]));
     }

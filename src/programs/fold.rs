@@ -76,7 +76,7 @@ fn fold_observed(
     }
     let mut folding = Folding::new(program, lacking);
     let mut changed = folding.fold_prologue(&mut program.prologue);
-    let overlays = folding.overlays(program.prologue.base);
+    let overlays = folding.overlays();
     folding.note_size(program.prologue.size.bytes(u64::MAX));
     let mut laid = 0;
     program.operations.retain_mut(|operation| {
@@ -142,7 +142,7 @@ struct Folding {
 
 impl Folding {
     fn lacks(&self, feature: Feature) -> bool {
-        self.lacking.meets(FeatureSet::of(&[feature]))
+        self.lacking.has(feature)
     }
 
     /// Begins the folding of `program`.
@@ -231,16 +231,16 @@ impl Folding {
 
     /// Returns log2 of the clusters of an image in the format of the base.
     fn base_bits(&self, bits: ClusterBits) -> ClusterBits {
-        let (least, most) = drawer(self.base.format()).fold_cluster_bits(self.lacking);
-        match self.base.is_qcow2() {
-            true => self.cluster_bits(bits),
-            false => nearest(bits, |bits| (least..=most).contains(bits)),
+        if self.base.is_qcow2() {
+            return self.cluster_bits(bits);
         }
+        let (least, most) = drawer(self.base.format()).fold_cluster_bits(self.lacking);
+        nearest(bits, |bits| (least..=most).contains(bits))
     }
 
     /// Returns the number of overlays that a program may lay.
-    fn overlays(&self, base: Base) -> usize {
-        match base {
+    fn overlays(&self) -> usize {
+        match self.base {
             _ if self.lacks(Feature::Qcow2) => 0,
             Base::Other(..) if self.lacks(Feature::OtherBacking) => 0,
             _ if !self.lacks(Feature::Qcow2Backing) => usize::MAX,

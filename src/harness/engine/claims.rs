@@ -77,7 +77,7 @@ impl Claims {
 
     /// Reports whether the engine may get images of a format.
     pub fn knows(&self, format: ImageFormat) -> bool {
-        !self.no.meets(FeatureSet::of(&[Feature::images_of(format)]))
+        !self.no.has(Feature::images_of(format))
     }
 
     /// Reports whether the engine claims to refuse the images that QEMU refuses for its own limits.

@@ -76,6 +76,16 @@ pub enum SelfTestAnswer {
 }
 
 impl SelfTestRow {
+    /// Returns the features of the image beside those that are `supported`, if the engine refuses it.
+    fn refused(&self, supported: FeatureSet) -> FeatureSet {
+        let is_refusal =
+            matches!(self.answer, SelfTestAnswer::Wrong { mistake: None, is_refusal: true, .. });
+        match is_refusal && supported != FeatureSet::EMPTY {
+            true => self.features.without(supported),
+            false => FeatureSet::EMPTY,
+        }
+    }
+
     /// Returns the text of the program that builds the image.
     pub fn program_text(&self) -> String {
         let image = plain_images().find(|image| image.name == self.image);
@@ -91,22 +101,21 @@ impl SelfTest {
 
     /// Returns the features of a refused image that no image with right answers has.
     pub fn refused_in(&self, row: &SelfTestRow) -> FeatureSet {
-        let is_refusal =
-            matches!(row.answer, SelfTestAnswer::Wrong { mistake: None, is_refusal: true, .. });
-        let is_wrong = |image| self.wrong().any(|row| row.image == image);
-        let right = self.rows.iter().filter(|row| row.answer == SelfTestAnswer::Right);
-        let supported = right
-            .filter(|row| !is_wrong(row.image))
-            .fold(FeatureSet::EMPTY, |all, row| all.with(row.features));
-        match is_refusal && supported != FeatureSet::EMPTY {
-            true => row.features.without(supported),
-            false => FeatureSet::EMPTY,
-        }
+        row.refused(self.supported())
     }
 
     /// Returns all features that the engine seems to refuse.
     pub fn refused(&self) -> FeatureSet {
-        self.rows.iter().fold(FeatureSet::EMPTY, |all, row| all.with(self.refused_in(row)))
+        let supported = self.supported();
+        self.rows.iter().fold(FeatureSet::EMPTY, |all, row| all.with(row.refused(supported)))
+    }
+
+    /// Returns the features of all images with right answers only.
+    fn supported(&self) -> FeatureSet {
+        let is_wrong = |image| self.wrong().any(|row| row.image == image);
+        let right = self.rows.iter().filter(|row| row.answer == SelfTestAnswer::Right);
+        let right = right.filter(|row| !is_wrong(row.image));
+        right.fold(FeatureSet::EMPTY, |all, row| all.with(row.features))
     }
 
     /// Reports whether the engine answered at least one question about data or statuses.
@@ -114,7 +123,7 @@ impl SelfTest {
         let asks_more = |row: &&SelfTestRow| {
             // A size, a snapshot that opens and an empty disk are judged without answers.
             !matches!(row.question, SelfTestQuestion::Size | SelfTestQuestion::Snapshot)
-                && !row.features.meets(FeatureSet::of(&[Feature::EmptyDisk]))
+                && !row.features.has(Feature::EmptyDisk)
         };
         let is_answered = |row: &SelfTestRow| {
             matches!(row.answer, SelfTestAnswer::Right | SelfTestAnswer::Wrong { .. })
@@ -157,7 +166,7 @@ pub fn self_test(create: &dyn Fn() -> Box<dyn Engine>) -> SelfTest {
             continue;
         }
         let mut wrong_size = KnownFindings::default();
-        let has_snapshots = features.meets(FeatureSet::of(&[Feature::Snapshots]));
+        let has_snapshots = features.has(Feature::Snapshots);
         let snapshot = has_snapshots.then_some(SelfTestQuestion::Snapshot);
         for question in SelfTestQuestion::EACH.into_iter().chain(snapshot) {
             let asked =

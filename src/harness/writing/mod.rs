@@ -11,7 +11,7 @@ mod steps;
 
 use std::sync::Arc;
 
-use crate::base::features::{Feature, FeatureSet};
+use crate::base::features::Feature;
 use crate::disk::extent::{Extent, Window};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Event, State};
@@ -180,7 +180,7 @@ impl WriterJudge {
     /// Begins with the disk of a case, before its requests.
     fn begin(&mut self, case: &Case) {
         self.built.replay(case.journals.iter().copied());
-        let has_bitmaps = case.features.meets(FeatureSet::of(&[Feature::Bitmaps]));
+        let has_bitmaps = case.features.has(Feature::Bitmaps);
         self.guest.begin(&self.built, has_bitmaps.then(|| Chain::new(case.images)));
     }
 

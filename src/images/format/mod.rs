@@ -341,7 +341,7 @@ pub trait ImageDrawer: Sync {
 /// Returns `form` with its bit number `bit` changed if the images that it selects have a feature of `lacking`, and
 /// those of the other value have none. The features are those of 0 and of 1.
 pub fn fold_bit(form: u16, bit: u32, [of_0, of_1]: [Feature; 2], lacking: FeatureSet) -> u16 {
-    let lacks = |feature| lacking.meets(FeatureSet::of(&[feature]));
+    let lacks = |feature| lacking.has(feature);
     let (own, other) = if form >> bit & 1 == 0 { (of_0, of_1) } else { (of_1, of_0) };
     if lacks(own) && !lacks(other) { form ^ 1 << bit } else { form }
 }

@@ -53,9 +53,7 @@ impl ImageDrawer for Drawer {
     }
 
     fn features(&self, plan: &ImagePlan) -> FeatureSet {
-        FeatureSet::of(&[
-            VDI_KINDS[usize::from(VdiForm::new(plan.file.form, plan.file.reach).is_static())]
-        ])
+        FeatureSet::of(&[VDI_KINDS[usize::from(VdiForm::of(&plan.file).is_static())]])
     }
 
     fn fold_form(&self, form: u16, _block: ClusterSize, lacking: FeatureSet) -> u16 {
@@ -71,7 +69,7 @@ impl ImageDrawer for Drawer {
     ) {
         let file = &layer.builder.plan().file;
         files.begin(file.format);
-        let form = VdiForm::new(file.form, file.reach);
+        let form = VdiForm::of(file);
         match form.is_static() {
             true => write_static(layer.builder, form, &mut files.image),
             false => {
@@ -225,6 +223,11 @@ impl VdiForm {
     /// Returns the variety that the bits of `form` select, with tables of this reach.
     pub const fn new(form: u16, reach: TableReach) -> Self {
         Self { bits: form, reach }
+    }
+
+    /// Returns the variety of a file.
+    pub const fn of(file: &FilePlan) -> Self {
+        Self::new(file.form, file.reach)
     }
 
     const fn bits(self, first: u32, count: u32) -> u64 {

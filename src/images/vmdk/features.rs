@@ -73,13 +73,13 @@ pub(super) fn fold_form(form: u16, grain: ClusterSize, lacking: FeatureSet) -> u
     let mut form = VmdkForm::new(form, TableReach::Small);
     let is_known = |form: &VmdkForm| !lacking.meets(of_kind(form.with_grains_of(grain).kind()));
     form = form.of_kinds().find(is_known).unwrap_or(form);
-    if lacking.meets(FeatureSet::of(&[Feature::ZeroGrains])) {
+    if lacking.has(Feature::ZeroGrains) {
         form = form.without_zero_grains();
     }
-    if lacking.meets(FeatureSet::of(&[Feature::ShortTables])) {
+    if lacking.has(Feature::ShortTables) {
         form = form.with_whole_tables();
     }
-    if lacking.meets(FeatureSet::of(&[Feature::OldCompressed])) && form.is_compressed() {
+    if lacking.has(Feature::OldCompressed) && form.is_compressed() {
         form = form.of_compressed_version();
     }
     form.number()
@@ -90,16 +90,16 @@ pub(super) fn fold_extent(kind: ExtentForm, grain: ClusterSize, lacking: Feature
     use ExtentForm::{Cowd, Flat, SeSparse, Sparse};
     let is_known = |kind: &ExtentForm| {
         let kind = kind_with_grains_of(*kind, grain);
-        !lacking.meets(FeatureSet::of(&[of_extent(kind)]))
+        !lacking.has(of_extent(kind))
     };
     [kind, Sparse, Flat, Cowd, SeSparse].into_iter().find(is_known).unwrap_or(kind)
 }
 
 /// Returns log2 of the smallest and of the largest grain. Grains above 64 KiB are never compressed.
 pub(super) fn fold_cluster_bits(lacking: FeatureSet) -> (u8, u8) {
-    let lacks_small = lacking.meets(FeatureSet::of(&[Feature::SmallGrains]));
+    let lacks_small = lacking.has(Feature::SmallGrains);
     let lacks_lone = lacking.meets(FeatureSet::of(&[Feature::CowdVmdk, Feature::LoneCowd]));
-    let lacks_plain = lacks_lone && lacking.meets(FeatureSet::of(&[Feature::SparseVmdk]));
+    let lacks_plain = lacks_lone && lacking.has(Feature::SparseVmdk);
     let least = if lacks_small { MAX_SMALL_GRAIN_BITS as u8 + 1 } else { 0 };
     (least, if lacks_plain { MAX_COMPRESSED_BITS as u8 } else { u8::MAX })
 }

@@ -59,14 +59,14 @@ impl ImageDrawer for Drawer {
 
     fn fold_form(&self, form: u16, _block: ClusterSize, lacking: FeatureSet) -> u16 {
         let form = fold_bit(form, VpcForm::FIXED_BIT, VPC_KINDS, lacking);
-        match lacking.meets(FeatureSet::of(&[Feature::LostFooter])) {
+        match lacking.has(Feature::LostFooter) {
             true => form & !(1 << VpcForm::LOST_FOOTER_BIT),
             false => form,
         }
     }
 
     fn fold_cluster_bits(&self, lacking: FeatureSet) -> (u8, u8) {
-        match lacking.meets(FeatureSet::of(&[Feature::BlocksBelow4K])) {
+        match lacking.has(Feature::BlocksBelow4K) {
             true => (MIN_BITMAP_BLOCK_BITS as u8, u8::MAX),
             false => (0, u8::MAX),
         }

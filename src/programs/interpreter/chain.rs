@@ -43,8 +43,8 @@ impl Vm {
             .layers()
             .map(|(builder, journal)| Feature::of_disk(journal.format, builder.plan().size_bytes));
         features = of_disks.fold(features, FeatureSet::with);
-        let is_mixed = features.meets(FeatureSet::of(&[Feature::Qcow2]))
-            && features.meets(FeatureSet::of_other_formats());
+        let is_mixed =
+            features.has(Feature::Qcow2) && features.meets(FeatureSet::of_other_formats());
         features.add_if(is_mixed, Feature::OtherBacking);
         let has_holes = self.journals().any(|journal| journal.has_holes);
         features.add_if(has_holes, Feature::RawHoles);
