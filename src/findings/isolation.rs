@@ -252,7 +252,7 @@ impl RunProcess {
             Ok((answer.len(), is_line))
         };
         let time = TimeLimit::Clock(limit);
-        let bounds = Bounds { time, unread_bytes: MAX_ANSWER_BYTES };
+        let bounds = Bounds { time, unread_bytes: MAX_ANSWER_BYTES, stored_bytes: u64::MAX };
         match self.0.exchange(&frame, &mut take, bounds) {
             Ok(()) => Ok(IsolatedRun::Finished(serde_json::from_slice(&answer)?)),
             Err(NoAnswer::Ended(end)) => self.end(end),

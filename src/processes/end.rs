@@ -19,7 +19,7 @@ pub enum ProcessEnd {
     /// It was stopped because its time was over, or because it waited without end. The limit is no part of the
     /// fingerprint.
     Timeout,
-    /// It was stopped because it printed too much.
+    /// It was stopped because it printed too much, or stored too much in its folder.
     TooMuchOutput,
     /// It was stopped because it printed something that is no answer.
     WrongAnswer,

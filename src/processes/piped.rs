@@ -1,6 +1,9 @@
 //! A process that answers on its standard output what is asked on its standard input, within limits of time.
 
+use std::fs;
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::end::ProcessEnd;
@@ -16,6 +19,8 @@ pub(crate) struct Bounds {
     pub(crate) time: TimeLimit,
     /// The largest number of bytes of an output that are kept and not taken.
     pub(crate) unread_bytes: usize,
+    /// The largest number of bytes that the files of its folder store, if it has a folder of its own.
+    pub(crate) stored_bytes: u64,
 }
 
 /// The reason why there are no answers.
@@ -45,6 +50,7 @@ pub(crate) type TakeAnswers<'t> = dyn FnMut(&[u8]) -> Result<(usize, bool), Stri
 pub(crate) struct PipedProcess {
     pub(super) process: Process,
     pub(super) outputs: Outputs,
+    folder: Option<PathBuf>,
     /// The number of bytes of standard error that are kept.
     kept_error_bytes: usize,
 }
@@ -57,7 +63,8 @@ impl PipedProcess {
     pub(crate) fn start(executable: &Executable, kept_error_bytes: usize) -> io::Result<Self> {
         let (mut process, outputs) = executable.start()?;
         process.input().as_ref().map_or(Ok(()), do_not_wait)?;
-        Ok(Self { process, outputs, kept_error_bytes })
+        let folder = executable.folder().map(Path::to_path_buf);
+        Ok(Self { process, outputs, folder, kept_error_bytes })
     }
 
     /// Returns the bytes of standard output that are no part of an answer.
@@ -112,6 +119,9 @@ impl PipedProcess {
             self.send(&mut unsent);
             if self.outputs.stdout.bytes.len() > before {
                 clock.progress();
+            } else if self.folder.as_deref().map_or(0, stored_bytes) > bounds.stored_bytes {
+                // Looked at while it prints nothing, about ten times a second.
+                return Err(self.stopped(ProcessEnd::TooMuchOutput)?);
             }
         }
     }
@@ -148,6 +158,14 @@ impl PipedProcess {
         self.outputs.shorten_stderr(self.kept_error_bytes);
         Ok(())
     }
+}
+
+/// Returns the number of bytes that the files of a folder store, without their holes. A file that the process deletes or
+/// hides meanwhile stores nothing.
+fn stored_bytes(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let blocks = entries.filter_map(|entry| Some(entry.metadata().ok()?.blocks()));
+    blocks.fold(0, u64::saturating_add).saturating_mul(512)
 }
 
 fn nothing_more(unread: &[u8]) -> Result<(), NoAnswer> {

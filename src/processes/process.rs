@@ -180,6 +180,11 @@ impl Executable {
         Self { folder: folder.map(Path::to_path_buf), ..self }
     }
 
+    /// Returns the folder of the process, if it has one of its own.
+    pub(crate) fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
+    }
+
     /// Sets a variable in the environment of the process.
     pub(crate) fn with_variable(mut self, name: &'static str, value: impl AsRef<OsStr>) -> Self {
         self.environment.push((name, value.as_ref().to_os_string()));

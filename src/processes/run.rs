@@ -54,7 +54,11 @@ impl Reply {
 pub(crate) fn run(executable: &Executable, timeout: Duration) -> io::Result<Reply> {
     let mut piped = PipedProcess::start(executable, usize::MAX)?;
     piped.process.close_input();
-    let bounds = Bounds { time: TimeLimit::Clock(timeout), unread_bytes: MAX_OUTPUT_BYTES };
+    let bounds = Bounds {
+        time: TimeLimit::Clock(timeout),
+        unread_bytes: MAX_OUTPUT_BYTES,
+        stored_bytes: u64::MAX,
+    };
     let end = match piped.exchange(b"", &mut |_| Ok((0, false)), bounds) {
         Err(NoAnswer::Ended(end)) => end,
         Err(NoAnswer::Failed(error)) => return Err(error),

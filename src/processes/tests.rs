@@ -40,7 +40,8 @@ fn first_line(
         answer.push_str(&String::from_utf8_lossy(&bytes[..end.unwrap_or(0)]));
         Ok((end.map_or(0, |end| end + 1), end.is_some()))
     };
-    process.exchange(question, &mut take, Bounds { time, unread_bytes: 1 << 20 })?;
+    let bounds = Bounds { time, unread_bytes: 1 << 20, stored_bytes: 1 << 20 };
+    process.exchange(question, &mut take, bounds)?;
     Ok(answer)
 }
 
@@ -94,6 +95,21 @@ fn a_process_that_prints_too_much_is_stopped() {
         assert!(matches!(end, Err(NoAnswer::Ended(ProcessEnd::TooMuchOutput))), "{end:?}");
         assert!(process.unread().len().max(process.stderr_text().len()) < 2 << 20);
     }
+}
+
+#[test]
+fn a_process_that_fills_its_folder_is_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = |line: &str| {
+        PipedProcess::start(&shell(line).in_folder(Some(folder.path())), usize::MAX).unwrap()
+    };
+    // A hole stores nothing.
+    let mut process = start("truncate -s 1T hole; sleep 1; echo done");
+    assert_eq!(first_line(&mut process, b"", TimeLimit::Clock(LONG)).unwrap(), "done");
+    let mut process = start("head -c 2000000 /dev/urandom >file; exec sleep 100");
+    let limit = TimeLimit::Cpu { used: LONG, idle: LONG };
+    let end = first_line(&mut process, b"", limit);
+    assert!(matches!(end, Err(NoAnswer::Ended(ProcessEnd::TooMuchOutput))), "{end:?}");
 }
 
 #[test]

@@ -17,6 +17,8 @@ const MAX_MEMORY_KIB: u64 = 2 << 20;
 const BOUNDS: Bounds = Bounds {
     time: TimeLimit::Cpu { used: Duration::from_secs(5), idle: Duration::from_secs(10) },
     unread_bytes: 1 << 30,
+    // The files of the images store a quarter of that at most, and so does what is written of their disks.
+    stored_bytes: 1 << 30,
 };
 /// The detail of a process that reaches the limit of time. The finding masks numbers, but not words.
 const NO_ANSWER: &str = "no answer in five seconds of CPU time, or ten seconds without progress";

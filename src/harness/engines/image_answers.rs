@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -250,8 +250,13 @@ pub(crate) struct ConvertedFile {
 }
 
 impl ConvertedFile {
-    /// Opens the file at `path`.
-    pub(crate) fn open(path: PathBuf) -> Answer<Self> {
+    /// Has a program write the file at `path`, and opens it. If that fails, the program may have left a long file, which
+    /// is deleted.
+    pub(crate) fn written<T>(path: PathBuf, write: impl FnOnce() -> Answer<T>) -> Answer<Self> {
+        if let Err(error) = write() {
+            delete(&path);
+            return Err(error);
+        }
         let missing = |error| EngineError::untyped(format!("no file was written: {error}"));
         let file = File::open(&path).map_err(missing)?;
         let size_bytes = file.metadata()?.len();
@@ -271,9 +276,13 @@ impl OpenDisk for ConvertedFile {
 
 impl Drop for ConvertedFile {
     fn drop(&mut self) {
-        // The folder is a temporary one: a file that stays is deleted with it.
-        let _ = fs::remove_file(&self.path);
+        delete(&self.path);
     }
+}
+
+fn delete(path: &Path) {
+    // The folder is a temporary one: a file that stays is deleted with it.
+    let _ = fs::remove_file(path);
 }
 
 #[cfg(test)]

@@ -220,8 +220,8 @@ impl ProgramDisk<'_> {
         let name = self.chain.image().name();
         let format = ["convert", "-f", self.format().name()];
         let arguments = [&format[..], options, &["-O", "raw", name, output]].concat();
-        self.ask(|commands| commands.answer(&arguments))?;
-        ConvertedFile::open(self.commands.folder.join(output))
+        let write = || self.ask(|commands| commands.answer(&arguments));
+        ConvertedFile::written(self.commands.folder.join(output), write)
     }
 
     /// Asks for the map of a part of the disk. Returns the extents before an error, too.

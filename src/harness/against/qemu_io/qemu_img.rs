@@ -152,8 +152,9 @@ pub(super) fn open_snapshot<'s>(chain: &Chain, path: &Path, index: u32) -> Opene
     let source = path.to_string_lossy();
     let convert = ["convert", "-q", "-U", "-t", "unsafe", "-l", string, "-f", "qcow2", "-O", "raw"];
     let files = [&*source, COPY];
-    ImageCommands { line: "qemu-img", folder }.answer(&[&convert[..], &files].concat())?;
-    let mut copy = ConvertedFile::open(folder.join(COPY))?;
+    let commands = ImageCommands { line: "qemu-img", folder };
+    let write = || commands.answer(&[&convert[..], &files].concat());
+    let mut copy = ConvertedFile::written(folder.join(COPY), write)?;
     if copy.size_bytes < size_bytes {
         return Err(EngineError::NoAnswer);
     }
