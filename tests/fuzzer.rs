@@ -3,6 +3,7 @@
 
 #![cfg(feature = "fuzzer")]
 
+use std::cell::Cell;
 use std::rc::Rc;
 use test_support::prelude::*;
 
@@ -214,6 +215,26 @@ fn two_campaigns_on_one_corpus_learn_from_each_other() {
     assert_eq!(after.runs, before.runs);
     // No file is read twice.
     assert_eq!(other.import().unwrap(), 0);
+}
+
+/// The reading of a corpus ends with the campaign, and the next campaign reads the rest.
+#[test]
+fn a_campaign_ends_while_it_reads_its_corpus() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut one = begin(dir.path(), as_it_is);
+    (0..300).for_each(|_| one.step().unwrap());
+    let folders = || (folder(dir.path(), "corpus"), folder(dir.path(), "artifacts"));
+    let (corpus, artifacts) = folders();
+    let mut ended = Fuzzer::without_inputs(Changed::new(as_it_is), settings(), corpus, artifacts);
+    ended.fill(&|| true).unwrap();
+    assert_eq!(ended.progress().inputs, 0);
+    let looks = Cell::new(0);
+    let is_over = || looks.replace(looks.get() + 1) >= 20;
+    ended.fill(&is_over).unwrap();
+    let read = ended.progress().inputs;
+    assert!((1..=20).contains(&read), "{read}");
+    ended.fill(&|| false).unwrap();
+    assert_eq!(ended.progress().inputs, begin(dir.path(), as_it_is).progress().inputs);
 }
 
 #[test]

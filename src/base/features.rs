@@ -273,14 +273,29 @@ impl Feature {
     }
 }
 
-/// Takes the name of a feature. The error names all of them.
+/// Takes the name of a feature. The error names those that share a word with it, or else all of them.
 impl FromStr for Feature {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|feature| feature.name() == name).ok_or_else(|| {
-            let names = Self::ALL.map(Self::name).join(", ");
-            format!("expected a feature, found '{name}'; the features are: {names}")
+        if let Some(found) = Self::ALL.into_iter().find(|feature| feature.name() == name) {
+            return Ok(found);
+        }
+        let names = Self::ALL.map(Self::name);
+        // A word of the user's may be the singular of one of ours, or a part of it.
+        let words = || name.split_whitespace().filter(|word| word.len() > 2);
+        let is_similar = |feature: &&str| words().any(|word| feature.contains(word));
+        let similar: Vec<&str> = names.into_iter().filter(is_similar).collect();
+        Err(match similar.is_empty() {
+            true => {
+                format!(
+                    "expected a feature, found '{name}'; the features are: {}",
+                    names.join(", ")
+                )
+            }
+            false => {
+                format!("expected a feature, found '{name}'; similar: {}", similar.join(", "))
+            }
         })
     }
 }
@@ -305,6 +320,24 @@ impl FeatureSet {
         Self(bits)
     }
 
+    /// The features that no image has which QEMU has written, in any version (`block/qcow2.c`, `block/vpc.c`,
+    /// `block/vmdk.c`: the functions that create images).
+    pub(crate) const NOT_OF_QEMU: Self = Self::of(&[
+        Feature::OddHeader,
+        Feature::UnknownBits,
+        Feature::EmptyBackingName,
+        Feature::LostFooter,
+        Feature::BlocksBelow4K,
+        Feature::UnmarkedGrains,
+        Feature::PlainFooter,
+        Feature::CowdVmdk,
+        Feature::LoneCowd,
+        Feature::SeSparseVmdk,
+        Feature::MixedExtents,
+        Feature::SmallGrains,
+        Feature::ShortTables,
+    ]);
+
     /// Returns the features of images of all formats but qcow2 and raw.
     pub const fn of_other_formats() -> Self {
         let (mut features, mut rest) = (Self::EMPTY, ImageFormat::ALL.as_slice());
@@ -325,6 +358,11 @@ impl FeatureSet {
     /// Returns the features of this set that `other` lacks.
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
+    }
+
+    /// Returns the features that both sets have.
+    pub const fn common(self, other: Self) -> Self {
+        Self(self.0 & other.0)
     }
 
     /// Adds a feature if `there` is true.

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use crate::formats::rare_events;
 use crate::fuzzing::campaign::worker::{self, WorkerJob};
 use crate::fuzzing::campaign::{
-    Campaign, CampaignError, CampaignPlan, CampaignSummary, FoundBug, KnownBug, Places, Status,
-    UnansweredQuestion, build_name,
+    Campaign, CampaignError, CampaignPlan, CampaignSummary, FoundBug, KnownBug, Places,
+    SlowFeature, Status, UnansweredQuestion, build_name,
 };
 use crate::harness::Checks;
 use crate::harness::cases::implementation::Implementation;
@@ -190,7 +190,10 @@ impl From<CampaignError> for CommandError {
 }
 
 fn line(status: &Status) -> String {
-    let Status { runs, elapsed, edges, rare_events, inputs, found } = status;
+    let Status { runs, elapsed, edges, rare_events, inputs, found, runs_of_corpus } = status;
+    if let (Some(read @ 1..), 0) = (runs_of_corpus, runs) {
+        return format!("reading the corpus: {read} runs · {found} found");
+    }
     let rate = *runs as f64 / elapsed.as_secs_f64().max(1e-3);
     format!(
         "{runs} runs, {rate:.0}/s · {edges} edges, {rare_events} rare events · {inputs} inputs · {found} found"
@@ -208,6 +211,13 @@ fn lines(summary: &CampaignSummary, against: Option<&str>, out: &mut impl Write)
     if summary.unsupported > 0 {
         let what = "runs had images with features that the implementation does not claim";
         writeln!(out, "not judged: {} {what}", summary.unsupported)?;
+    }
+    if let Some(SlowFeature { feature, times, percent }) = summary.slow {
+        let slower = format!("runs with '{feature}' take {times} times as long as others");
+        writeln!(
+            out,
+            "slow: {slower}, {percent}% of the time; --without '{feature}' leaves them out"
+        )?;
     }
     for UnansweredQuestion { question, idle_oracles } in &summary.unanswered {
         writeln!(out, "in some runs, no answer to '{question}'; idle oracles: {idle_oracles}")?;

@@ -25,8 +25,8 @@ pub struct UnderTestOptions {
     /// and corpus
     #[arg(long, value_name = "FILE", global = true)]
     known: Vec<PathBuf>,
-    /// Judge only images and requests without this feature, for example 'power cuts'; an unknown name lists all
-    /// features. The commands that run inputs take this option
+    /// Judge only images and requests without this feature, for example 'power cuts'; '?' lists all features.
+    /// The commands that run inputs take this option
     #[arg(long, value_name = "FEATURE", global = true)]
     without: Vec<Feature>,
     /// Test the implementation behind this command, which a shell runs; docs/engines.md describes its lines

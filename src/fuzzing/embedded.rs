@@ -103,24 +103,41 @@ impl<S: Subject> Fuzzer<S> {
         corpus: Folder,
         artifacts: Folder,
     ) -> Result<Self, Error> {
-        let mut fuzzer = Self::empty(subject, settings, corpus, artifacts);
-        fuzzer.import()?;
-        if !fuzzer.scheduler.entries().is_empty() {
-            return Ok(fuzzer);
-        }
-        let first = fuzzer.generator.first(fuzzer.settings.inputs, fuzzer.settings.limits);
-        for input in &first {
-            fuzzer.consider(input, &Origin::Nothing)?;
-        }
-        if fuzzer.scheduler.entries().is_empty() {
-            // Perhaps every input triggers a bug. The loop still needs a parent, so it keeps the last one.
-            let input = first.last().map_or(&[][..], Vec::as_slice);
-            fuzzer.keep(input, &Origin::Nothing, false)?;
-        }
+        let mut fuzzer = Self::without_inputs(subject, settings, corpus, artifacts);
+        fuzzer.fill(&|| false)?;
         Ok(fuzzer)
     }
 
-    fn empty(subject: S, settings: FuzzSettings, corpus: Folder, artifacts: Folder) -> Self {
+    /// Runs the corpus files that the loop has not read yet. If it then has no input, begins from those of
+    /// [`Self::begin`]. Ends early when the campaign `is_over`: an engine may need seconds for each input. The next
+    /// campaign reads the rest.
+    ///
+    /// # Errors
+    /// A file cannot be read or written.
+    pub fn fill(&mut self, is_over: &dyn Fn() -> bool) -> Result<(), Error> {
+        self.import_until(is_over)?;
+        if !self.scheduler.entries().is_empty() || is_over() {
+            return Ok(());
+        }
+        let first = self.generator.first(self.settings.inputs, self.settings.limits);
+        for input in &first {
+            self.consider(input, &Origin::Nothing)?;
+        }
+        if self.scheduler.entries().is_empty() {
+            // Perhaps every input triggers a bug. The loop still needs a parent, so it keeps the last one.
+            let input = first.last().map_or(&[][..], Vec::as_slice);
+            self.keep(input, &Origin::Nothing, false)?;
+        }
+        Ok(())
+    }
+
+    /// Returns a campaign without inputs. [`Self::fill`] reads them.
+    pub fn without_inputs(
+        subject: S,
+        settings: FuzzSettings,
+        corpus: Folder,
+        artifacts: Folder,
+    ) -> Self {
         let entropy = Entropy::new(settings.rng_seed);
         let (scheduler, found, seen) = Default::default();
         let (features, measures, generator) = Default::default();
@@ -145,8 +162,15 @@ impl<S: Subject> Fuzzer<S> {
     /// # Errors
     /// A file cannot be read or written.
     pub fn import(&mut self) -> Result<usize, Error> {
+        self.import_until(&|| false)
+    }
+
+    fn import_until(&mut self, is_over: &dyn Fn() -> bool) -> Result<usize, Error> {
         let before = self.scheduler.entries().len();
         for path in files::list(self.corpus.dir())? {
+            if is_over() {
+                break;
+            }
             let name = path.file_name().unwrap_or_default().to_os_string();
             if self.seen.contains(&name) {
                 continue;

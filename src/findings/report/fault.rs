@@ -1,4 +1,9 @@
-//! The kind of a fault in a sentence, for a reader who does not know the oracles.
+//! The kind of a fault in a sentence, for a reader who does not know the oracles, and who writes such images.
+
+use crate::base::features::FeatureSet;
+use crate::findings::runner::Runner;
+use crate::harness::cases::target::Inputs;
+use crate::harness::targets::TargetKind;
 
 /// Returns the sentence about the oracle of a fingerprint.
 pub(super) fn kind(fingerprint: &str) -> &'static str {
@@ -30,6 +35,21 @@ pub(super) fn kind(fingerprint: &str) -> &'static str {
         "determinism" => "two runs of the same input differ",
         _ => "an oracle found a violation",
     }
+}
+
+/// Returns who writes images such as the last one of a run, as far as its features show that. Nothing is known about the
+/// origin of a file.
+pub(super) fn writers(target: TargetKind, runner: &Runner) -> Option<String> {
+    if target.definition().inputs == Inputs::Recipes {
+        return Some("QEMU has written this one".to_string());
+    }
+    let vm = runner.pipeline()?.vm();
+    let not_of_qemu = vm.features().common(FeatureSet::NOT_OF_QEMU);
+    Some(match (vm.attacks().is_empty(), not_of_qemu == FeatureSet::EMPTY) {
+        (false, _) => "nothing writes them; the program damages the image".to_string(),
+        (true, true) => "QEMU writes all of their features".to_string(),
+        (true, false) => format!("QEMU does not write {not_of_qemu}"),
+    })
 }
 
 #[cfg(test)]

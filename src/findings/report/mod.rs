@@ -87,6 +87,9 @@ pub struct Report {
     /// The first guest byte about which the answers disagree, if the finding is about certain bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guest_offset: Option<u64>,
+    /// Who writes such images, in a few words, if the run shows a finding.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub writers: Option<String>,
     /// The fingerprints of known findings that the run met.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub known: Vec<String>,
@@ -159,6 +162,7 @@ impl Report {
             }
         }
         report.show(ran.finding());
+        report.writers = report.fingerprint.as_ref().and_then(|_| fault::writers(target, runner));
         report
     }
 
@@ -254,6 +258,9 @@ impl Report {
         }
         if let Some(fingerprint) = &self.fingerprint {
             writeln!(out, "fault: {}", fault::kind(fingerprint))?;
+        }
+        if let Some(writers) = &self.writers {
+            writeln!(out, "such images: {writers}")?;
         }
         writeln!(out, "implementation: {}", self.implementation)?;
         for known in &self.known {

@@ -82,6 +82,7 @@ fn heading(report: &Report) -> Markup {
         header {
             h1 .(style) { (report.judgement()) }
             @if let Some(fingerprint) = &report.fingerprint { p { "Fault: " (fault::kind(fingerprint)) "." } }
+            @if let Some(writers) = &report.writers { p { "Such images: " (writers) "." } }
             @if let Some(detail) = detail { p.detail { (detail) } }
             dl {
                 dt { "Input" } dd { (input) }

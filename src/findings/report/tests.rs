@@ -9,6 +9,7 @@ use crate::harness::Checks;
 use crate::harness::cases::implementation::Implementation;
 use crate::images::files::FileNames;
 use crate::programs::generate::{GenerateSettings, generate};
+use crate::programs::text::assemble;
 
 use super::*;
 
@@ -71,6 +72,35 @@ fn a_report_begins_with_the_fingerprint_and_marks_the_operation() {
     let printed = whole(&report);
     let line = printed.lines().find(|line| line.starts_with('>')).unwrap();
     assert!(line.ends_with("  —"), "{printed}");
+}
+
+#[test]
+fn a_report_says_who_writes_such_images() {
+    let image = |base: &str, operations: &str| {
+        format!(
+            "image version=3 cluster_bits=12 refcount_order=4 features=none size=8<<12+0 rng_seed=0 \
+             blocks=append table=append tolerance=0{base}\n{operations}"
+        )
+    };
+    let writers = |target: TargetKind, text: &str| {
+        let observer: Rc<Log> = Rc::default();
+        let implementation = Implementation::our_walker();
+        let mut runner = Runner::new(&implementation, target, FileNames::default(), observer);
+        runner.run(&assemble(text).unwrap().encode(), Checks::default());
+        Report::new(Path::new("input"), target, &runner, &violation("model", false)).writers
+    };
+    let (valid, hostile) = (TargetKind::MapExtents, TargetKind::Hostile);
+    let plain = image("", "write at=start+0 clusters=1");
+    let by_qemu = "QEMU writes all of their features";
+    assert_eq!(writers(valid, &plain).as_deref(), Some(by_qemu));
+    assert_eq!(writers(hostile, &plain).as_deref(), Some(by_qemu));
+    let extent = image(" base=vmdk", "extent kind=se_sparse length=1<<1 lead=0");
+    let expected = "QEMU does not write seSparse vmdk extents";
+    assert_eq!(writers(valid, &extent).as_deref(), Some(expected));
+    let cut = format!("{plain}\ntruncate depth=0 cut=1<<0");
+    let expected = "nothing writes them; the program damages the image";
+    assert_eq!(writers(hostile, &cut).as_deref(), Some(expected));
+    assert_eq!(writers(TargetKind::RawImage, &plain), None);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use crate::fuzzing::embedded::{FuzzProgress, SavedFindings};
 use crate::processes::{Process, ProcessEnd};
 
 use super::plan::{CampaignError, CampaignPlan};
+use super::run_times::RunTimes;
 use super::subject::Running;
 use super::worker::{Message, WorkerJob};
 
@@ -31,6 +32,8 @@ pub(super) struct Job {
     pub(super) found: SavedFindings,
     /// The indices of the counters that it covers. The worker reports them at its end.
     pub(super) covered: Vec<usize>,
+    /// The times of the runs of the last worker, which reports them at its end.
+    pub(super) times: RunTimes,
     /// The job has read the corpus and saved its state.
     begun: bool,
     /// The reason why the job could not go on.
@@ -96,6 +99,7 @@ impl Job {
             progress: FuzzProgress { runs: before, ..FuzzProgress::default() },
             found: SavedFindings::default(),
             covered: Vec::new(),
+            times: RunTimes::default(),
             begun: false,
             failure: None,
             done: false,
@@ -135,13 +139,18 @@ impl Job {
         self.progress.runs.saturating_sub(self.before)
     }
 
+    /// Returns the number of runs of the corpus, while the worker reads it.
+    pub(super) fn runs_of_corpus(&self) -> Option<u64> {
+        (!self.begun).then_some(self.run.0)
+    }
+
     /// Takes a message of the worker.
     pub(super) fn take(&mut self, message: Message) {
         match message {
             Message::Progress(progress, found) => {
                 (self.progress, self.found, self.begun) = (progress, found, true);
             }
-            Message::End(covered) => self.covered = covered,
+            Message::End(covered, times) => (self.covered, self.times) = (covered, times),
             Message::Failed(line) => self.failure = Some(line),
         }
     }

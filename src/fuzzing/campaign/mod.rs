@@ -8,6 +8,7 @@
 
 mod job;
 mod plan;
+mod run_times;
 pub(crate) mod subject;
 mod summary;
 pub mod worker;
@@ -24,8 +25,10 @@ use crate::harness::MetFinding;
 use super::embedded::{FuzzProgress, SavedFindings};
 
 use job::{End, Heard, Job};
+use run_times::RunTimes;
 
 pub use plan::{CampaignError, CampaignPlan, Places, build_name};
+pub use run_times::SlowFeature;
 pub use summary::{
     CampaignSummary, Finished, FoundBug, KnownBug, SeenFingerprint, UnansweredQuestion,
 };
@@ -45,6 +48,8 @@ pub struct Status {
     pub inputs: usize,
     /// The number of bugs.
     pub found: usize,
+    /// While a job reads the corpus: the number of its runs, each input a few times.
+    pub runs_of_corpus: Option<u64>,
 }
 
 /// The time between two looks at the clock.
@@ -194,6 +199,7 @@ impl<'p> Campaign<'p> {
             rare_events: most(|it| it.rare_events),
             inputs: most(|it| it.inputs),
             found: self.all_found().iter().count(),
+            runs_of_corpus: self.jobs.iter().filter_map(Job::runs_of_corpus).max(),
         }
     }
 
@@ -207,8 +213,11 @@ impl<'p> Campaign<'p> {
     fn finished(&self) -> Finished {
         let covered = self.jobs.iter().flat_map(|job| job.covered.iter().copied()).collect();
         let progress = self.jobs.iter().map(|job| job.progress).collect();
+        let mut times = RunTimes::default();
+        self.jobs.iter().for_each(|job| times.extend(&job.times));
+        let slow = times.slowest();
         let failure = self.jobs.iter().find_map(|job| job.failure.clone());
-        Finished { runs: self.runs(), found: self.all_found(), covered, progress, failure }
+        Finished { runs: self.runs(), found: self.all_found(), covered, progress, slow, failure }
     }
 }
 

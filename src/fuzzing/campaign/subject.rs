@@ -6,6 +6,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::rc::Rc;
+use std::time::Instant;
 
 use crate::findings::runner::{Ran, Runner};
 use crate::fuzzing::embedded::{RunReply, Subject};
@@ -18,6 +19,8 @@ use crate::images::files::FileNames;
 use crate::processes::RunCounter;
 use crate::programs::Program;
 
+use super::run_times::RunTimes;
+
 /// A target whose inputs are written to a slot before they are run.
 pub struct Supervised {
     runner: Runner,
@@ -25,6 +28,7 @@ pub struct Supervised {
     recorder: Rc<Recorder>,
     slot: Slot,
     counter: RunCounter,
+    times: RunTimes,
     checks: Checks,
     /// The program of the last run up to the operation after which the violation was found, if it shows the finding at
     /// its end.
@@ -49,8 +53,20 @@ impl Supervised {
         let recorder = Rc::new(Recorder::new());
         let runner = Runner::new(implementation, target, FileNames::default(), recorder.clone());
         let tracer = Tracer::new(implementation, target);
-        let (cut, skipped, failed) = Default::default();
-        Self { runner, tracer, recorder, slot, counter, checks, cut, killers, skipped, failed }
+        let (times, cut, skipped, failed) = Default::default();
+        Self {
+            runner,
+            tracer,
+            recorder,
+            slot,
+            counter,
+            times,
+            checks,
+            cut,
+            killers,
+            skipped,
+            failed,
+        }
     }
 
     /// Returns the program of `input` up to the operation after which a violation was found, if it shows the same
@@ -75,6 +91,11 @@ impl Supervised {
         self.counter.begin_run();
     }
 
+    /// Returns the times of the runs by the features of their last image.
+    pub(super) fn times(&self) -> &RunTimes {
+        &self.times
+    }
+
     /// Notes that no input is run.
     pub fn idle(&mut self) -> io::Result<()> {
         self.slot.idle()
@@ -95,7 +116,11 @@ impl Subject for Supervised {
         }
         self.enter(input);
         self.cut = None;
+        let begun = Instant::now();
         let ran = self.runner.run(input, self.checks);
+        if let Some(pipeline) = self.runner.pipeline() {
+            self.times.add(pipeline.vm().features(), begun.elapsed());
+        }
         if let Ran::Violation(failure) = &ran
             && self.runner.pipeline().is_some()
         {

@@ -14,6 +14,7 @@ use crate::harness::engine::questions::QuestionKind;
 use crate::harness::targets::TargetKind;
 
 use super::plan::CampaignPlan;
+use super::run_times::SlowFeature;
 
 /// The result of a campaign.
 #[derive(Debug, Default)]
@@ -26,6 +27,8 @@ pub struct Finished {
     pub covered: BTreeSet<usize>,
     /// The progress of each job.
     pub progress: Vec<FuzzProgress>,
+    /// The feature that slows the engine most, if one does.
+    pub slow: Option<SlowFeature>,
     /// The reason why a job could not go on.
     pub failure: Option<String>,
 }
@@ -51,6 +54,9 @@ pub struct CampaignSummary {
     pub not_compared: u64,
     /// The questions about which nothing was compared in some run, because the second opinion has no answers.
     pub uncompared: Vec<&'static str>,
+    /// The feature that slows the engine most, if one does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slow: Option<SlowFeature>,
     /// The number of edges that the corpus covers.
     pub edges: usize,
     /// The number of rare events that the corpus covers.
@@ -161,6 +167,7 @@ impl CampaignSummary {
             not_compared: all.compared.1,
             uncompared: uncompared.filter(|name| all.uncompared.contains(*name)).collect(),
             seconds: elapsed.as_secs_f64(),
+            slow: finished.slow,
             // A job that hung at its end has reported the number of covered edges, but not which ones.
             edges: edges.max(most(|it| it.edges)),
             rare_events: rare_events.max(most(|it| it.rare_events)),

@@ -42,7 +42,7 @@ fn run(plan: &CampaignPlan) -> Finished {
 }
 
 /// Reports some progress and ends, as a worker whose work is done.
-const DONE: &str = r#"echo '{"Progress":[{"runs":7,"inputs":3,"edges":2,"rare_events":1},{}]}'; echo '{"End":[0,1]}'; exit 0"#;
+const DONE: &str = r#"echo '{"Progress":[{"runs":7,"inputs":3,"edges":2,"rare_events":1},{}]}'; echo '{"End":[[0,1],{}]}'; exit 0"#;
 
 /// Writes an input to the slot, as a worker before a run. The number of the run is 1, the length 3.
 const ENTER: &str = r"printf '\1\0\0\0\0\0\0\0\3\0\0\0\0\0\0\0bad' > $state/job-0.input";

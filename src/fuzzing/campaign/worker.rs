@@ -26,6 +26,7 @@ use crate::harness::targets::TargetKind;
 use crate::processes::RunCounter;
 
 use super::plan::Places;
+use super::run_times::RunTimes;
 use super::subject::{Slot, Supervised};
 
 /// The job of a worker, as its command line has it.
@@ -65,8 +66,8 @@ pub struct WorkerJob {
 pub(super) enum Message {
     /// The progress and the findings.
     Progress(FuzzProgress, SavedFindings),
-    /// The worker has ended. The numbers are the indices of the counters that it covers.
-    End(Vec<usize>),
+    /// The worker has ended. The numbers are the indices of the counters that it covers; then the times of its runs.
+    End(Vec<usize>, RunTimes),
     /// The worker cannot go on.
     Failed(String),
 }
@@ -119,19 +120,21 @@ fn work(
     let shared = job.shared.clone().map(PathBuf::from);
     let places = Places::new(job.dir.clone().into(), shared, job.target)?;
     let state = places.state(job.number);
-    let mut fuzzer = fuzzer(implementation, job, &places, &state, counter)?;
+    let failed = |error: io::Error| Error::file(places.slot(job.number), error);
+    let end = job.limit.map(|limit| start + limit);
+    // An engine may need seconds for a run, so the clock is read before each.
+    let is_over = || stop.load(Ordering::Relaxed) || end.is_some_and(|end| Instant::now() >= end);
+    let mut fuzzer = opened(implementation, job, &places, &state, counter)?;
+    if job.begins || !state.exists() {
+        fuzzer.fill(&is_over)?;
+    }
+    // The next worker begins with the same corpus even if this one is killed.
+    fuzzer.subject().idle().map_err(failed)?;
+    fuzzer.save(&state, places.scratch())?;
     // The state that is saved by now has the inputs of the corpus.
     report(messages, &Message::Progress(fuzzer.progress(), fuzzer.found().clone()))?;
-    let end = job.limit.map(|limit| start + limit);
-    let failed = |error: io::Error| Error::file(places.slot(job.number), error);
     let shares = job.jobs > 1 || job.shared.is_some();
-    while !stop.load(Ordering::Relaxed) {
-        let runs = fuzzer.runs();
-        let late = || end.is_some_and(|end| Instant::now() >= end);
-        // An engine may need seconds for a run, so the clock is read before each.
-        if job.until.is_some_and(|until| runs >= until) || late() {
-            break;
-        }
+    while !is_over() && job.until.is_none_or(|until| fuzzer.runs() < until) {
         match job.generated {
             true => fuzzer.step_generated()?,
             false => fuzzer.step()?,
@@ -152,12 +155,12 @@ fn work(
     fuzzer.subject().idle().map_err(failed)?;
     fuzzer.save(&state, places.scratch())?;
     report(messages, &Message::Progress(fuzzer.progress(), fuzzer.found().clone()))?;
-    report(messages, &Message::End(fuzzer.covered().filter_map(Counter::index).collect()))
+    let covered = fuzzer.covered().filter_map(Counter::index).collect();
+    report(messages, &Message::End(covered, fuzzer.subject().times().clone()))
 }
 
-/// Returns the campaign from its saved state, or a new one. It is saved at once, so that the next worker begins with
-/// the same corpus even if this one is killed.
-fn fuzzer(
+/// Returns the campaign from its saved state, or one without inputs.
+fn opened(
     implementation: &Implementation,
     job: &WorkerJob,
     places: &Places,
@@ -180,22 +183,16 @@ fn fuzzer(
         build: job.build.clone(),
     };
     let (inputs, artifacts) = (places.corpus()?, places.artifacts()?);
-    let mut fuzzer = match state.exists() {
+    match state.exists() {
         true => {
             let mut state = CampaignState::read(state)?;
             if job.begins {
                 state.forget_findings();
             }
-            Fuzzer::resume(subject, settings, inputs, artifacts, state)?
+            Fuzzer::resume(subject, settings, inputs, artifacts, state)
         }
-        false => Fuzzer::begin(subject, settings, inputs, artifacts)?,
-    };
-    if job.begins {
-        fuzzer.import()?;
+        false => Ok(Fuzzer::without_inputs(subject, settings, inputs, artifacts)),
     }
-    fuzzer.subject().idle().map_err(failed)?;
-    fuzzer.save(state, places.scratch())?;
-    Ok(fuzzer)
 }
 
 /// The time that a worker has to end. A run, or saving the state, takes less.

@@ -85,7 +85,7 @@ impl<S: Subject> Fuzzer<S> {
     ) -> Result<Self, Error> {
         let same_build = state.build == settings.build;
         let settings = FuzzSettings { rng_seed: state.rng_seed, ..settings };
-        let mut fuzzer = Self::empty(subject, settings, corpus, artifacts);
+        let mut fuzzer = Self::without_inputs(subject, settings, corpus, artifacts);
         for entry in state.entries {
             fuzzer.restore(entry, same_build)?;
         }

@@ -89,7 +89,7 @@ pub fn one_of<T, const N: usize>(entropy: &mut Entropy, things: [T; N]) -> T {
     things.into_iter().nth(chosen).unwrap()
 }
 
-/// Compares all images of a format.
+/// Compares images of a format.
 pub fn judge_format<F: TestedFormat>() {
     let Some(()) = qemu::tools() else { return };
     let (count, base) = F::PROGRAMS;
@@ -116,20 +116,19 @@ pub fn judge_format<F: TestedFormat>() {
         .flat_map(|(kind, count)| (0..count).map(move |rng_seed| (kind, rng_seed)))
         .map(|(kind, rng_seed)| Case { rng_seed, kind, format: PhantomData })
         .collect();
-    let tally: Tally = qemu::judge_all(&cases, || (), |(), case| judge(case, programs));
     let large = ("images of programs with large disks", F::LARGE_PROGRAMS);
     let bounds = F::BOUNDS.iter().copied().chain([large]).chain(commands::bounds(F::FORMAT));
-    tally.assert_at_least(&bounds.collect::<Vec<_>>());
+    let bounds: Vec<_> = bounds.collect();
+    qemu::judge_share(cases, &bounds, || (), |(), case| judge(case, programs));
 }
 
-/// Compares the images of a format that qemu-img makes.
+/// Compares images of a format that qemu-img makes.
 pub fn judge_made<F: TestedFormat>() {
     let Some(()) = qemu::tools() else { return };
     let case = |rng_seed| Case { rng_seed, kind: Kind::MadeByQemu, format: PhantomData };
     let cases: Vec<Case<F>> = (0..F::MADE_BY_QEMU).map(case).collect();
-    let tally: Tally = qemu::judge_all(&cases, || (), |(), case| judge(case, &[]));
-    let bounds = F::BOUNDS.iter().copied().chain(commands::bounds(F::FORMAT));
-    tally.assert_at_least(&bounds.collect::<Vec<_>>());
+    let bounds: Vec<_> = F::BOUNDS.iter().copied().chain(commands::bounds(F::FORMAT)).collect();
+    qemu::judge_share(cases, &bounds, || (), |(), case| judge(case, &[]));
 }
 
 fn judge<F: TestedFormat>(case: &Case<F>, programs: &[Program]) -> Checked<Tally> {

@@ -65,8 +65,7 @@ fn qemu_agrees_about_every_program() {
     cases.extend(headers());
     cases.extend(with_given_bytes());
     cases.extend(on_other_formats());
-    let tally: Tally = qemu::judge_all(&cases, Bench::new, judge);
-    tally.assert_at_least(&BOUNDS.map(|(what, any, _)| (what, any)));
+    qemu::judge_share(cases, &BOUNDS.map(|(what, any, _)| (what, any)), Bench::new, judge);
 }
 
 /// Judges programs with random parts of the format, until every part has occurred often enough and every pair of parts
@@ -87,8 +86,8 @@ fn qemu_agrees_about_every_part_and_every_pair_of_parts() {
         let programs = pairs.had[at][at];
         assert!(programs >= ENOUGH, "{}: in {programs} programs", part.name);
     }
-    let tally: Tally = qemu::judge_all(&pairs.cases, Bench::new, judge);
-    tally.assert_at_least(&BOUNDS.map(|(what, _, chosen)| (what, chosen)));
+    let bounds = BOUNDS.map(|(what, _, chosen)| (what, chosen));
+    qemu::judge_share(pairs.cases, &bounds, Bench::new, judge);
 }
 
 /// The number of programs on raw files with holes.
@@ -98,8 +97,7 @@ const ON_HOLES: u64 = 520;
 fn qemu_agrees_about_holes_of_raw_files_below_programs() {
     let Some(()) = qemu::tools() else { return };
     let cases: Vec<Case> = (0..ON_HOLES).map(on_raw_holes).collect();
-    let tally: Tally = qemu::judge_all(&cases, Bench::new, judge_disk);
-    tally.assert_at_least(&[
+    let bounds = [
         ("programs", ON_HOLES),
         ("programs on small holes", 100),
         ("chains", ON_HOLES),
@@ -108,7 +106,8 @@ fn qemu_agrees_about_holes_of_raw_files_below_programs() {
         ("extents in zeros with an offset below", 1000),
         ("windows", 2 * ON_HOLES),
         ("whole disks", ON_HOLES),
-    ]);
+    ];
+    qemu::judge_share(cases, &bounds, Bench::new, judge_disk);
 }
 
 /// Returns a program with a qcow2 image on a raw file with holes, of any length up to 64 MiB. Every pair of a cluster

@@ -250,6 +250,31 @@ pub fn read_with(path: &Path, format: &str, windows: &[Window]) -> Checked<Vec<V
     Ok(contents)
 }
 
+/// The variable that has [`judge_share`] judge all cases. A nightly workflow sets it to 1.
+const ALL_CASES: &str = "QCOWFUZZ_ALL_CASES";
+/// Without it, one case in this many is judged.
+const SHARE: u64 = 4;
+
+/// Judges a share of the cases, the same in each run, as [`judge_all`] does. Requires that the counts are at least
+/// `bounds`, which are those of all cases; for the share, half of their share is enough.
+#[track_caller]
+pub fn judge_share<C: Display + Sync, S>(
+    mut cases: Vec<C>,
+    bounds: &[(&str, u64)],
+    state: impl Fn() -> S + Sync,
+    judge: impl Fn(&mut S, &C) -> Checked<Tally> + Sync,
+) {
+    let is_all = std::env::var_os(ALL_CASES).is_some_and(|value| value == "1");
+    let mut bounds = bounds.to_vec();
+    if !is_all {
+        let mut entropy = Entropy::new(SHARE);
+        cases.retain(|_| entropy.one_in(SHARE));
+        bounds.iter_mut().for_each(|(_, least)| *least /= 2 * SHARE);
+    }
+    let tally: Tally = judge_all(&cases, state, judge);
+    tally.assert_at_least(&bounds);
+}
+
 /// Calls `judge` for every case on two threads, each with its own state from `state`, and returns the sum of the
 /// results. Panics with the list of disagreements, if there are any.
 pub fn judge_all<C: Display + Sync, S, T: AddAssign + Default + Send>(
