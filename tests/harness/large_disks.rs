@@ -2,15 +2,10 @@
 
 mod narrow;
 
-use std::rc::Rc;
-
-use narrow::{CASES, LargeCase, Narrow, NarrowEngine};
-use qcowfuzz::findings::runner::Finding;
-use qcowfuzz::fuzzing::corpus::Folder;
-use qcowfuzz::fuzzing::embedded::{FuzzSettings, Fuzzer, RunReply, Subject};
-use qcowfuzz::fuzzing::feedback::Recorder;
-use qcowfuzz::harness::cases::target::Inputs;
+use narrow::{CASES, Narrow, NarrowEngine};
 use test_support::prelude::*;
+
+use crate::embedded::until_found;
 
 #[test]
 fn engines_with_narrow_guest_offsets_are_found() {
@@ -29,57 +24,13 @@ fn engines_with_narrow_guest_offsets_are_found() {
     }
 }
 
-struct Planted {
-    harness: Harness,
-    recorder: Rc<Recorder>,
-}
-
-impl Planted {
-    fn new(case: &LargeCase) -> Self {
-        let recorder: Rc<Recorder> = Rc::default();
-        let walker = Walker::observed(recorder.clone());
-        let engine = Changed { change: NarrowEngine::of(case), engine: walker };
-        Self { harness: Harness::observed(engine, recorder.clone()), recorder }
-    }
-}
-
-impl Subject for Planted {
-    fn run(&mut self, input: &[u8]) -> RunReply {
-        match self.harness.run(input, Checks::AtCheckpoints) {
-            Ok(outcome) => RunReply::Sound(outcome),
-            Err(failure) => RunReply::Found(Finding {
-                guest: None,
-                fingerprint: failure.violation.fingerprint(),
-                detail: String::new(),
-            }),
-        }
-    }
-
-    fn recorder(&self) -> &Recorder {
-        &self.recorder
-    }
-}
-
 /// The runs of the embedded loop within which each bug of reading is found from an empty corpus.
 const RUNS: u64 = 12_000;
 
 #[test]
 fn the_embedded_loop_finds_narrow_guest_offsets_from_nothing() {
     for case in CASES.iter().filter(|case| case.narrow == Narrow::Read) {
-        let dir = tempfile::tempdir().unwrap();
-        let folder = |name: &str| Folder::new(dir.path().join(name), dir.path().join("s")).unwrap();
-        let (inputs, limits, claims) = (Inputs::Programs, Limits::WALKED, Claims::ALL);
-        let build = "a test".to_string();
-        let settings =
-            FuzzSettings { rng_seed: 1, inputs, limits, claims, max_operations: 60, build };
-        let (corpus, artifacts) = (folder("corpus"), folder("artifacts"));
-        let mut fuzzer = Fuzzer::begin(Planted::new(case), settings, corpus, artifacts).unwrap();
-        let mut runs = 0;
-        while fuzzer.found().iter().next().is_none() && runs < RUNS {
-            fuzzer.step().unwrap();
-            runs += 1;
-        }
-        let found: Vec<_> = fuzzer.found().iter().map(|(name, _)| name.to_string()).collect();
+        let (runs, found) = until_found(NarrowEngine::of(case), 1, RUNS);
         println!("{:?}: {runs} runs, {found:?}", case.format);
         let is_expected = |name: &String| name.starts_with("data: ");
         assert!(!found.is_empty() && found.iter().all(is_expected), "{found:?}");

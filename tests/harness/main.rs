@@ -7,6 +7,7 @@ mod aims;
 mod anatomy;
 mod arbitrary;
 mod determinism;
+mod embedded;
 mod far;
 mod feedback;
 mod folding;
