@@ -87,7 +87,7 @@ pub struct Report {
     /// The first guest byte about which the answers disagree, if the finding is about certain bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guest_offset: Option<u64>,
-    /// Who writes such images, in a few words, if the run shows a finding.
+    /// A few words about what writes such images, if the run shows a finding.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub writers: Option<String>,
     /// The fingerprints of known findings that the run met.
