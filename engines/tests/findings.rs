@@ -124,6 +124,22 @@ fn each_program_shows_its_finding() {
     assert_shown(false);
 }
 
+/// The script of an archive shows a known finding, too: people report findings that a project knows.
+#[test]
+#[cfg_attr(debug_assertions, ignore = "the findings are those of release builds: --profile ci")]
+fn a_known_finding_can_be_packed() {
+    let mut of = implementations();
+    of.retain(|it| !it.implementation.is_behind_protocol);
+    for of in &of {
+        let finding = of.findings.iter().find(|it| fingerprint(of, it) == it.shown()).unwrap();
+        let (dir, input) = input_of(finding);
+        let mut bundle = command(of);
+        bundle.arg("bundle").arg(&input).args(["--target", finding.target(), "-o", "bug.tar"]);
+        let output = bundle.current_dir(dir.path()).output().unwrap();
+        assert!(output.status.success(), "{}/{}: {output:?}", of.name, finding.name);
+    }
+}
+
 #[test]
 #[ignore = "cargo xtask other-languages --rows installs the implementations and runs this test"]
 fn each_program_behind_the_protocol_shows_its_finding() {

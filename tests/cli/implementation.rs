@@ -156,6 +156,8 @@ fn known_findings_are_set_aside_by_every_verb() {
     // Replay names it, and finds nothing new.
     run("replay input").begins("ok\n").has(&format!("\nknown: {FINGERPRINT}\n"));
     assert_eq!(run("replay --brief input").out, "input: ok; known findings: 1\n");
+    let shown = small(&dir, "replay --brief --show-known input --known known.toml").exits(1);
+    assert_eq!(shown.out, format!("input: {FINGERPRINT}\n"));
     // Triage lists it apart.
     let triaged = run("triage artifacts/map_extents");
     let triaged = triaged.has(" 0 fingerprints, 0 of them new\n").has("set aside: model: ");

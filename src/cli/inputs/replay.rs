@@ -10,9 +10,9 @@ use crate::cli::{inputs, options};
 use crate::findings::PanicNotes;
 use crate::findings::report::Verdict;
 use crate::findings::report::examiner::Examiner;
-use crate::findings::runner::{Ran, Runner};
+use crate::findings::runner::{self, Ran, Runner};
 use crate::harness::against::second_opinion;
-use crate::harness::cases::implementation::no_observer;
+use crate::harness::cases::implementation::{Implementation, no_observer};
 use crate::harness::cases::target::{Expectation, Inputs};
 use crate::harness::engine::known::{KnownFinding, KnownFindings};
 use crate::harness::targets::TargetKind;
@@ -55,6 +55,9 @@ pub struct Arguments {
     /// Print only the verdict, without an explanation
     #[arg(long, conflicts_with_all = ["events", "dump_image"])]
     brief: bool,
+    /// Show the first known finding as if it were new, if there is no new one (one input only)
+    #[arg(long)]
+    show_known: bool,
     /// Write the last image of the run to this file, and the files that it names beside it (one program
     /// only): in the target writes, as the engine or a cut has left it
     #[arg(long, value_name = "F")]
@@ -73,6 +76,9 @@ pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
     let alone = arguments.inputs.len() == 1;
     let checks = Checks::after_each_if(arguments.check_each);
     let names = arguments.dump_image.as_deref().map_or_else(FileNames::default, export::names);
+    let known = arguments.inputs.first().filter(|_| arguments.show_known);
+    let showing = known.map(|input| showing(under_test, arguments.target, input)).transpose()?;
+    let implementation = showing.as_ref().unwrap_or(implementation);
     let mut examiner = Examiner::new(implementation, arguments.target, checks, names);
     let mut out = buffered_stdout();
     let mut violations = 0;
@@ -119,6 +125,16 @@ pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
         Ok(()) | Err(CommandError::Pipe) => Ok(Exit::after(violations)),
         Err(failure) => Err(failure),
     }
+}
+
+/// Returns the implementation that shows the findings of an input, even if all of them are known.
+fn showing(
+    under_test: &UnderTest,
+    target: TargetKind,
+    input: &Path,
+) -> Result<Implementation, CommandError> {
+    let bytes = inputs::read_input(input, target)?;
+    Ok(runner::showing(&under_test.implementation, target, &bytes))
 }
 
 /// Writes the answer of the second implementation, if there is one, or the command that asks QEMU; and the command that
@@ -201,14 +217,15 @@ fn dump(
 
 /// Rejects options that do not apply to these inputs.
 fn refuse(arguments: &Arguments) -> Result<(), CommandError> {
-    let Arguments { inputs, target, check_each, dump_image, events, .. } = arguments;
+    let Arguments { inputs, target, check_each, dump_image, events, show_known, .. } = arguments;
     let of_programs = [("--check-each", *check_each), ("--dump-image", dump_image.is_some())];
     if let Some((option, _)) = of_programs.iter().find(|(_, given)| *given) {
         options::reject_files(*target, option)?;
     }
-    if *events && inputs.len() > 1 {
-        let many = "--events: found several inputs, expected one";
-        return Err(CommandError::Message(many.to_string()));
+    let of_one = [("--events", *events), ("--show-known", *show_known)];
+    if let Some((option, _)) = of_one.iter().find(|(_, given)| *given && inputs.len() > 1) {
+        let many = format!("{option}: found several inputs, expected one");
+        return Err(CommandError::Message(many));
     }
     match dump_image {
         Some(path) if inputs.len() > 1 => Err(CommandError::at(

@@ -164,7 +164,7 @@ const REPRODUCE: &str = r#"#!/bin/sh
 expected='FINGERPRINT'
 qcowfuzz=$(command -v "${QCOWFUZZ:-qcowfuzz}") || { echo "no ${QCOWFUZZ:-qcowfuzz}" >&2; exit 2; }
 input=$(dirname "$0")/input
-found=$("$qcowfuzz" replay --brief OPTIONS "$input")
+found=$("$qcowfuzz" replay --brief --show-known OPTIONS "$input")
 test $? -le 1 || exit 2
 found=${found#"$input: "}
 echo "expected: $expected"
