@@ -70,11 +70,17 @@ impl<'s> WholeSectors<'s> {
         self.disk.request(&Request::Write { guest: start, bytes: &self.buffer })
     }
 
-    /// Has the implementation zero the whole sectors of a range. The bytes around them are written.
+    /// Has the implementation zero the whole sectors of a range. The bytes around them are written afterwards: if the
+    /// implementation has no answer to the request, nothing may change.
     fn write_zeroes(&mut self, guest: GuestOffset, length_bytes: u64) -> Answer {
         let (start, end) = (guest.get(), guest.get().saturating_add(length_bytes));
         let first = start.checked_next_multiple_of(self.sector_bytes).unwrap_or(end).min(end);
         let last = (end - end % self.sector_bytes).max(first);
+        if last > first {
+            let request =
+                Request::WriteZeroes { guest: GuestOffset::new(first), length_bytes: last - first };
+            self.disk.request(&request)?;
+        }
         for part in [start..first, last..end] {
             // Each part lies in one sector.
             let length = usize::try_from(part.end - part.start).unwrap_or(0);
@@ -82,13 +88,7 @@ impl<'s> WholeSectors<'s> {
                 self.write(GuestOffset::new(part.start), &vec![0; length])?;
             }
         }
-        match last - first {
-            0 => Ok(()),
-            length_bytes => {
-                let guest = GuestOffset::new(first);
-                self.disk.request(&Request::WriteZeroes { guest, length_bytes })
-            }
-        }
+        Ok(())
     }
 }
 
@@ -214,6 +214,36 @@ mod tests {
         read(1, 599).unwrap();
         // This range passes the end by itself.
         read(520, 100).unwrap_err();
+    }
+
+    /// A disk that writes, and has no answer to the request for zeroes.
+    struct WithoutZeroes(Disk);
+
+    impl OpenDisk for WithoutZeroes {
+        fn virtual_size_bytes(&mut self) -> u64 {
+            self.0.virtual_size_bytes()
+        }
+
+        fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
+            self.0.read(guest, into)
+        }
+
+        fn request(&mut self, request: &Request) -> Answer {
+            match request {
+                Request::WriteZeroes { .. } => Err(EngineError::NoAnswer),
+                request => self.0.request(request),
+            }
+        }
+    }
+
+    #[test]
+    fn a_request_without_an_answer_changes_nothing() {
+        let mut disk = WholeSectors::new(Box::new(WithoutZeroes(Disk(vec![7; 4096]))), 512);
+        let zeroes = Request::WriteZeroes { guest: GuestOffset::new(100), length_bytes: 2000 };
+        assert!(matches!(disk.request(&zeroes), Err(EngineError::NoAnswer)));
+        let mut read = vec![0; 4096];
+        disk.read(GuestOffset::ZERO, &mut read).unwrap();
+        assert_eq!(read, [7; 4096]);
     }
 
     #[test]
