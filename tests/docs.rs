@@ -258,7 +258,7 @@ fn sources_of_oracles() -> BTreeMap<String, String> {
     let mut files: Vec<_> = folder.into_iter().map(|it| (it.name, it.text)).collect();
     let of_folders = files.clone();
     // Oracles that lie with their only users.
-    files.extend(["targets/mod.rs", "writing/left_files.rs"].map(|name| {
+    files.extend(["targets/mod.rs", "writing/faults.rs", "writing/left_files.rs"].map(|name| {
         let name = format!("src/harness/{name}");
         let text = text_of(&name);
         (name, text)

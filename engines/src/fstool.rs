@@ -23,7 +23,7 @@ impl Engine for Fstool {
             Refcounts1, Refcounts2, Refcounts4, Refcounts8, Refcounts32, Refcounts64, ExtendedL2,
             DataFile, Dirty, Corrupt
         ],
-        size: Near, known: include_str!("../findings/fstool.toml"), no_writes: [Cuts, Snapshots]);
+        size: Near, known: include_str!("../findings/fstool.toml"), no_writes: [Cuts, FileErrors, Snapshots]);
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         let image = Qcow2Backend::open_read_only(self.0.write(chain)?);

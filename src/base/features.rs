@@ -206,6 +206,9 @@ macro_rules! with_formats {
             /// A power cut, or a kill of the process, while the engine has the image open for writing. An engine
             /// without this feature promises nothing about the file afterwards.
             Cuts = "power cuts",
+            /// Writes, reads, flushes or new lengths of a file that fail while the engine has the image open for
+            /// writing. An engine without this feature promises nothing after such an error.
+            FileErrors = "failing file operations",
         }
     };
 }

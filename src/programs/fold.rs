@@ -336,6 +336,7 @@ impl Folding {
                 !self.lacks(Feature::Bitmaps)
             }
             Operation::Extent { .. } => !self.lacks(Feature::Extents),
+            Operation::FailFile { .. } => !self.lacks(Feature::FileErrors),
             // The table of a disk that has grown since is too long for the snapshot's disk.
             Operation::ApplySnapshot { .. } => !self.lacks(Feature::SpareL1),
             _ => true,

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use crate::disk::offsets::GuestOffset;
 use crate::images::content::unstamped::UnstampedData;
+use crate::programs::operand::{DeviceError, Failures, FileOperation};
 
 /// A request to a disk that is open for writing. Its range lies on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,8 +71,24 @@ pub enum WriteRequest {
         /// Selects the moment, and the writes that it loses.
         choice: u16,
     },
+    /// From now on, operations of the engine on its files fail. The engine gets no request.
+    FailFile(FileFault),
     /// Closes the image, and opens it again.
     Reopen,
+}
+
+/// Operations of an engine on its files that fail: the image at the top, and its data file. Their reads by the harness
+/// never fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileFault {
+    /// The kind of the operations.
+    pub of: FileOperation,
+    /// The number of operations of that kind that succeed first.
+    pub before: u8,
+    /// How they fail.
+    pub error: DeviceError,
+    /// The number of operations that fail.
+    pub failures: Failures,
 }
 
 /// A change of the persistent dirty bitmaps of an image.
@@ -154,6 +171,7 @@ impl WriteRequest {
             | Self::ChangeBitmap { .. }
             | Self::Flush
             | Self::Cut { .. }
+            | Self::FailFile(_)
             | Self::Reopen => None,
         }
     }
@@ -169,6 +187,11 @@ impl WriteRequest {
     /// Reports whether the request is about bitmaps.
     pub fn is_about_bitmaps(&self) -> bool {
         matches!(self, Self::ChangeBitmap { .. })
+    }
+
+    /// Reports whether the request lets file operations fail.
+    pub fn is_fault(&self) -> bool {
+        matches!(self, Self::FailFile(_))
     }
 
     /// Reports whether the request is a cut.
@@ -202,7 +225,33 @@ impl fmt::Display for WriteRequest {
             Self::Cut { kind: CutKind::Process, choice } => {
                 write!(f, "end of the process, choice {choice}")
             }
+            Self::FailFile(fault) => write!(f, "{fault}"),
             Self::Reopen => f.write_str("close, and open again"),
+        }
+    }
+}
+
+/// Prints the fault for an explanation: `write number 4 of the files fails: no room`.
+impl fmt::Display for FileFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { of, before, error, failures } = self;
+        let of = match of {
+            FileOperation::Write => "write",
+            FileOperation::Read => "read",
+            FileOperation::Flush => "flush",
+            FileOperation::Length => "new length",
+        };
+        let error = match error {
+            DeviceError::Io => "I/O error",
+            DeviceError::Full => "no room",
+            DeviceError::Short => "half of it is done",
+        };
+        let number = u16::from(*before) + 1;
+        match failures {
+            Failures::One => write!(f, "{of} number {number} of the files fails: {error}"),
+            Failures::All => {
+                write!(f, "each {of} of the files from number {number} on fails: {error}")
+            }
         }
     }
 }

@@ -8,6 +8,9 @@ use test_support::prelude::*;
 
 const OVERLAY: &str =
     "overlay version=3 cluster_bits=12 refcount_order=4 features=none data_in=image size=same";
+/// Lets an operation on the file fail.
+const FAILING: &str =
+    "write_at at=start+0 inside=0 length=1<<9\nfail_file of=write before=0 error=io failures=one";
 /// The number of programs for each feature.
 const PROGRAMS: u64 = 300;
 
@@ -27,6 +30,8 @@ fn random_program(entropy: &mut Entropy) -> Vec<u8> {
         base if base == Base::of(ImageFormat::Vmdk) => vary_extents(&mut program, entropy),
         // Only an overlay makes a raw file of the image, and few random programs have one.
         Base::SparseRaw => program.operations.extend(lines::operations(OVERLAY)),
+        // Operations of the second table are rare in random bytes.
+        _ if bytes[1].is_multiple_of(16) => program.operations.extend(lines::operations(FAILING)),
         _ => return bytes,
     }
     program.encode()

@@ -26,6 +26,9 @@ pub(super) fn kind(fingerprint: &str) -> &'static str {
         "power cut" | "killed" => {
             "a cut at this moment loses data that were flushed, or damages the image"
         }
+        "file error" => {
+            "after an operation on the file has failed, bytes are lost or the image is damaged"
+        }
         "refusal" => "the code under test answers about damage that QEMU refuses",
         "hostile" => "damage in one place changes answers about others",
         "refcounts" | "layout" | "declarations" | "raw data file" => {
@@ -37,8 +40,8 @@ pub(super) fn kind(fingerprint: &str) -> &'static str {
     }
 }
 
-/// Returns who writes images such as the last one of a run, as far as its features show that. Nothing is known about the
-/// origin of a file.
+/// Returns who writes images such as the last one of a run, as far as its features show that. The origin of a file is not
+/// known.
 pub(super) fn writers(target: TargetKind, runner: &Runner) -> Option<String> {
     if target.definition().inputs == Inputs::Recipes {
         return Some("QEMU has written this one".to_string());

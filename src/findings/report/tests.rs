@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use crate::disk::image_format::ImageFormat;
 use crate::findings::panics::PanicNote;
 use crate::findings::report::log::Log;
 use crate::findings::runner::tests::violation;
@@ -94,9 +95,10 @@ fn a_report_says_who_writes_such_images() {
     let by_qemu = "QEMU writes all of their features";
     assert_eq!(writers(valid, &plain).as_deref(), Some(by_qemu));
     assert_eq!(writers(hostile, &plain).as_deref(), Some(by_qemu));
-    let extent = image(" base=vmdk", "extent kind=se_sparse length=1<<1 lead=0");
-    let expected = "QEMU does not write seSparse vmdk extents";
-    assert_eq!(writers(valid, &extent).as_deref(), Some(expected));
+    let base = ImageFormat::with_extents().next().unwrap().name();
+    let extent = image(&format!(" base={base}"), "extent kind=se_sparse length=1<<1 lead=0");
+    let others = writers(valid, &extent).unwrap();
+    assert!(others.starts_with("QEMU does not write seSparse "), "{others}");
     let cut = format!("{plain}\ntruncate depth=0 cut=1<<0");
     let expected = "nothing writes them; the program damages the image";
     assert_eq!(writers(hostile, &cut).as_deref(), Some(expected));

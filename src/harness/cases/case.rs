@@ -84,6 +84,8 @@ pub(crate) struct Verdicts {
     commands: Vec<String>,
     /// The features of the images that are judged.
     features: FeatureSet,
+    /// The oracle to which all violations from now on are attributed, if there is one.
+    attribution: Option<&'static str>,
     /// The words of the fingerprint that was set aside last: many answers in a row may have the same.
     last: Option<[&'static str; 4]>,
 }
@@ -103,7 +105,13 @@ impl Verdicts {
     /// Notes the features of the images that are judged next.
     pub(crate) fn begin_case(&mut self, features: FeatureSet) {
         self.features = features;
+        self.attribution = None;
         self.last = None;
+    }
+
+    /// Attributes all violations from now on to an oracle.
+    pub(crate) fn attribute_to(&mut self, oracle: &'static str) {
+        self.attribution = Some(oracle);
     }
 
     /// Notes the commands of the recipe that the run carries out.
@@ -125,7 +133,11 @@ impl Verdicts {
         }
     }
 
-    pub(crate) fn set_aside(&mut self, violation: Box<Violation>) -> OracleResult {
+    pub(crate) fn set_aside(&mut self, mut violation: Box<Violation>) -> OracleResult {
+        if let Some(oracle) = self.attribution {
+            // The questions of the oracle that found it may still follow from the checksum of the input.
+            violation.oracle = oracle;
+        }
         if self.known.is_empty() {
             return Err(violation);
         }

@@ -74,7 +74,7 @@ impl ChainFiles {
     /// struct MyDisk(Image, LentFiles);
     ///
     /// impl Engine for MyEngine {
-    ///     describe!("mine", no: [Cuts]);
+    ///     describe!("mine", no: [Cuts, FileErrors]);
     ///
     ///     fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
     ///         self.open_to_write(chain)
@@ -138,7 +138,7 @@ impl ChainFiles {
 
 /// Copies of the top image and its data file, which the engine may change. The chain does not see a write before the
 /// engine passes the files back. So a power cut can only come at a flush, and an engine with lent files claims nothing
-/// about cuts (`no: [Cuts]`).
+/// about cuts, nor about operations that fail (`no: [Cuts, FileErrors]`).
 #[derive(Debug)]
 pub struct LentFiles {
     path: PathBuf,

@@ -250,8 +250,8 @@ pub(crate) struct ConvertedFile {
 }
 
 impl ConvertedFile {
-    /// Has a program write the file at `path`, and opens it. If that fails, the program may have left a long file, which
-    /// is deleted.
+    /// Has a program write the file at `path`, and opens it. A long file that the program leaves when it fails is
+    /// deleted.
     pub(crate) fn written<T>(path: PathBuf, write: impl FnOnce() -> Answer<T>) -> Answer<Self> {
         if let Err(error) = write() {
             delete(&path);

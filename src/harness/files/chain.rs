@@ -18,6 +18,7 @@ use crate::images::files::image::Image;
 use crate::images::files::{FileNames, Images, LayerFile, LayerFiles};
 use crate::programs::CutKind;
 
+use super::file_faults::FileFaults;
 use super::meter::{FileAccess, Meter};
 use super::write_log::WriteLog;
 use super::written_file::{WrittenFile, WrittenFiles};
@@ -214,14 +215,12 @@ impl Chain {
         self.with_written(WrittenFiles::take_files)
     }
 
-    /// Returns the files as a cut could have left them, for reading. `choice` selects the moment, since the last flush
-    /// that the guest knows of, and the writes that it loses.
+    /// Returns the files as a cut could have left them. `choice` selects the moment and the lost writes.
     pub(crate) fn after_cut(&self, kind: CutKind, choice: u16) -> Self {
         self.clone().with_written(|files| files.cut(kind, choice))
     }
 
-    /// Returns the version of the files at the top. It grows with each write and each new length, so that files of the
-    /// same version have the same bytes.
+    /// Returns the version of the files at the top, which grows with each write and each new length.
     pub(crate) fn written_version(&self) -> u64 {
         self.written().map_or(0, WrittenFiles::version)
     }
@@ -241,6 +240,11 @@ impl Chain {
     ) -> Option<Self> {
         let left = self.written()?.cut_since(changes, kind, choice)?;
         Some(self.clone().with_written(|_| left))
+    }
+
+    /// Calls `change` with the faults of the files that can be written, if there are any.
+    pub(crate) fn faults<T>(&self, change: impl FnOnce(&mut FileFaults) -> T) -> Option<T> {
+        self.written().map(|files| files.faults(change))
     }
 
     /// Notes that the guest relies on all that was written so far.
@@ -354,7 +358,7 @@ impl ChainFile {
     /// # Errors
     /// The file is not open for writing.
     pub fn flush(&self) -> Result<(), StorageError> {
-        self.writable(HostOffset::ZERO).map(WrittenFile::flush)
+        self.writable(HostOffset::ZERO)?.flush()
     }
 
     /// Returns the file to change. Counts the attempt if the file is open for reading only.
@@ -380,7 +384,7 @@ impl ChainFile {
         match &self.bytes {
             ByteSource::Built => self.built().read_at(offset, into),
             ByteSource::Faulty(faults) => faults.read_at(self.built(), offset, into),
-            ByteSource::Written(file) => file.read(|image| image.read_at(offset, into)),
+            ByteSource::Written(file) => file.read_at(offset, into),
         }
     }
 
@@ -394,7 +398,7 @@ impl ChainFile {
 impl Storage for ChainFile {
     fn length_bytes(&self) -> u64 {
         match &self.bytes {
-            ByteSource::Written(file) => file.read(Image::length_bytes),
+            ByteSource::Written(file) => file.length_bytes(),
             _ => self.built().length_bytes(),
         }
     }
@@ -412,7 +416,7 @@ impl Storage for ChainFile {
     fn stored(&self, from: HostOffset, until: HostOffset) -> Result<Stored, StorageError> {
         self.meter.count_read(self.read_of(from))?;
         match &self.bytes {
-            ByteSource::Written(file) => file.read(|image| image.stored(from, until)),
+            ByteSource::Written(file) => file.stored(from, until),
             _ => self.built().stored(from, until),
         }
     }

@@ -3,6 +3,7 @@
 //! engine gets it, and the files beside it.
 
 pub mod chain;
+mod file_faults;
 pub(crate) mod meter;
 pub mod stream;
 #[cfg(feature = "fuzzer")]

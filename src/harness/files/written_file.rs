@@ -5,12 +5,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::disk::error::StorageError;
 use crate::disk::offsets::HostOffset;
-use crate::disk::storage::{Data, GRAIN_BYTES, Storage, read_widened};
+use crate::disk::storage::{Data, GRAIN_BYTES, Storage, Stored, read_widened};
+use crate::harness::files::file_faults::FileFaults;
 use crate::harness::files::write_log::WriteLog;
 use crate::images::files::image::Image;
 use crate::images::files::{LayerFile, LayerFiles};
 use crate::programs::CutKind;
+use crate::programs::operand::FileOperation;
 
+/// A device stores whole sectors.
+const SECTOR_BYTES: u64 = 512;
 /// The longest file, as in QEMU.
 const MAX_WRITTEN_LENGTH_BYTES: u64 = i64::MAX as u64;
 /// The most bytes that an engine may write to the files; bytes that it writes twice count twice. The requests of a
@@ -30,13 +34,16 @@ struct WrittenState {
     version: u64,
     /// The writes, if a cut is to come.
     log: Option<WriteLog>,
+    /// The operations of the engine that fail.
+    faults: FileFaults,
 }
 
 impl WrittenFiles {
     /// Creates the files. Keeps their writes if there are cuts.
     pub(crate) fn new(files: LayerFiles, has_cuts: bool) -> Self {
         let log = has_cuts.then(WriteLog::default);
-        Self(Mutex::new(WrittenState { files, written_bytes: 0, version: 0, log }))
+        let faults = FileFaults::default();
+        Self(Mutex::new(WrittenState { files, written_bytes: 0, version: 0, log, faults }))
     }
 
     /// Returns a copy of the files as they are now.
@@ -80,6 +87,11 @@ impl WrittenFiles {
         state.log.as_ref()?.cut_since(&state.files, changes, kind, choice)
     }
 
+    /// Calls `change` with the faults that operations of the engine meet.
+    pub(crate) fn faults<T>(&self, change: impl FnOnce(&mut FileFaults) -> T) -> T {
+        change(&mut self.lock().faults)
+    }
+
     /// Calls `note` with the log, if there is one.
     pub(crate) fn note(&self, note: impl FnOnce(&mut WriteLog)) {
         if let Some(log) = &mut self.lock().log {
@@ -91,6 +103,14 @@ impl WrittenFiles {
         // Nothing panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns the bytes that a short write stores: the whole sectors in the first half.
+fn first_sectors(offset: HostOffset, bytes: &[u8]) -> &[u8] {
+    let half = offset.get().saturating_add(bytes.len() as u64 / 2);
+    let end = half / SECTOR_BYTES * SECTOR_BYTES;
+    // At most the half of a length in memory.
+    &bytes[..end.saturating_sub(offset.get()) as usize]
 }
 
 /// One of the files that an engine writes.
@@ -106,9 +126,36 @@ impl WrittenFile {
         Self { files, file }
     }
 
-    /// Calls `read` with the file as it is now.
-    pub(crate) fn read<T>(&self, read: impl FnOnce(&Image) -> T) -> T {
-        read(self.files.lock().files.file(self.file))
+    /// Returns the length of the file.
+    pub(crate) fn length_bytes(&self) -> u64 {
+        self.files.lock().files.file(self.file).length_bytes()
+    }
+
+    /// Reads bytes as [`Storage::read_at`] does.
+    pub(crate) fn read_at(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError> {
+        self.read(offset, |image| image.read_at(offset, into))
+    }
+
+    /// Returns what is stored as [`Storage::stored`] does.
+    pub(crate) fn stored(
+        &self,
+        from: HostOffset,
+        until: HostOffset,
+    ) -> Result<Stored, StorageError> {
+        self.read(from, |image| image.stored(from, until))
+    }
+
+    /// Calls `read` with the file as it is now, unless the read meets a fault.
+    fn read<T>(
+        &self,
+        offset: HostOffset,
+        read: impl FnOnce(&Image) -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        let mut state = self.files.lock();
+        match state.faults.meet(FileOperation::Read, offset) {
+            Some(error) => Err(error),
+            None => read(state.files.file(self.file)),
+        }
     }
 
     /// Returns data as [`Storage::next_data`] does. The bytes may change, and are copied to `scratch`.
@@ -118,9 +165,11 @@ impl WrittenFile {
         until: HostOffset,
         scratch: &'a mut [u8],
     ) -> Result<Option<Data<'a>>, StorageError> {
-        self.read(|image| match image.next_data(from, until, &mut [0; GRAIN_BYTES as usize])? {
-            Some(Data { offset, .. }) => read_widened(image, from, offset, until, scratch),
-            None => Ok(None),
+        self.read(from, |image| {
+            match image.next_data(from, until, &mut [0; GRAIN_BYTES as usize])? {
+                Some(Data { offset, .. }) => read_widened(image, from, offset, until, scratch),
+                None => Ok(None),
+            }
         })
     }
 
@@ -133,7 +182,16 @@ impl WrittenFile {
             .checked_add(bytes.len() as u64)
             .filter(|end| end.get() <= MAX_WRITTEN_LENGTH_BYTES);
         let mut state = self.files.lock();
-        let WrittenState { files, written_bytes, version, log } = &mut *state;
+        let WrittenState { files, written_bytes, version, log, faults } = &mut *state;
+        let met = faults.meet(FileOperation::Write, offset);
+        let stored = match &met {
+            None => bytes,
+            Some(_) if faults.is_short() => first_sectors(offset, bytes),
+            Some(_) => &[],
+        };
+        if let ([], Some(error)) = (stored, met) {
+            return Err(error);
+        }
         let image = files.file_mut(self.file);
         // A saturated number of bytes exceeds the limit.
         let all_bytes = written_bytes.saturating_add(bytes.len() as u64);
@@ -143,11 +201,13 @@ impl WrittenFile {
         *written_bytes = all_bytes;
         *version += 1;
         if let Some(log) = log {
-            log.note_write(self.file, image, offset, bytes);
+            log.note_write(self.file, image, offset, stored);
         }
-        image.set_length(image.length_bytes().max(end.get()));
-        image.overwrite(offset, bytes);
-        Ok(())
+        let unstored = (bytes.len() - stored.len()) as u64;
+        let end = end.get().saturating_sub(unstored);
+        image.set_length(image.length_bytes().max(end));
+        image.overwrite(offset, stored);
+        met.map_or(Ok(()), Err)
     }
 
     /// Cuts the file, or appends a hole.
@@ -157,7 +217,9 @@ impl WrittenFile {
             return Err(StorageError { offset, kind: ErrorKind::FileTooLarge });
         }
         let mut state = self.files.lock();
-        let WrittenState { files, version, log, .. } = &mut *state;
+        let WrittenState { files, version, log, faults, .. } = &mut *state;
+        let met = faults.meet(FileOperation::Length, HostOffset::new(length_bytes));
+        met.map_or(Ok(()), Err)?;
         *version += 1;
         let image = files.file_mut(self.file);
         if let Some(log) = log {
@@ -167,8 +229,11 @@ impl WrittenFile {
         Ok(())
     }
 
-    /// Has the file keep all that was written to it so far.
-    pub(crate) fn flush(&self) {
+    /// Has the file keep all that was written to it so far. If that fails, a cut may lose it.
+    pub(crate) fn flush(&self) -> Result<(), StorageError> {
+        let met = self.files.faults(|faults| faults.meet(FileOperation::Flush, HostOffset::ZERO));
+        met.map_or(Ok(()), Err)?;
         self.files.note(|log| log.note_flush(self.file));
+        Ok(())
     }
 }

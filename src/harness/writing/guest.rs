@@ -18,14 +18,11 @@ use crate::programs::request::RequestContent;
 use crate::programs::{CutKind, WriteRequest};
 
 use super::bitmaps::TrackedBitmaps;
-use super::state::{BuiltDisks, DiskState, GuestChange, SavedDisks};
+use super::pattern::written_bytes;
+use super::state::{BuiltDisks, DiskState, GuestChange, SavedDisks, TornRequest};
 
 /// The first bytes of a write that show whether a file has it. The bytes of a write occur nowhere else.
 const PROOF_BYTES: usize = 8;
-/// The length of a block of the bytes of a write.
-const PATTERN_BLOCK_BYTES: usize = 64;
-/// The difference between the words of a block.
-const WORD_STEP: u64 = 0xD6E8_FEB8_6659_FD93;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct GuestDisk {
@@ -38,6 +35,8 @@ pub(super) struct GuestDisk {
     replaced: Vec<DiskState>,
     /// The number of requests so far.
     requests: u32,
+    /// The number of requests at the last flush.
+    settled_requests: u32,
     /// No request has changed the size.
     has_first_size: bool,
     pub(super) snapshots: SavedDisks,
@@ -60,6 +59,7 @@ impl GuestDisk {
         self.now.settle();
         self.snapshots.settle();
         self.bitmaps.settle();
+        self.settled_requests = self.requests;
         self.replaced.clear();
         self.sizes.clear();
         self.sizes.push(self.now.size_bytes);
@@ -103,6 +103,7 @@ impl GuestDisk {
             | WriteRequest::TakeSnapshot { .. }
             | WriteRequest::Flush
             | WriteRequest::Cut { .. }
+            | WriteRequest::FailFile(_)
             | WriteRequest::Reopen => true,
         }
     }
@@ -143,8 +144,10 @@ impl GuestDisk {
             WriteRequest::ApplySnapshot { number } => self.apply(number),
             WriteRequest::DeleteSnapshot { number } => self.snapshots.delete(number),
             WriteRequest::Flush => self.settle(),
-            WriteRequest::ChangeBitmap { .. } | WriteRequest::Cut { .. } | WriteRequest::Reopen => {
-            }
+            WriteRequest::ChangeBitmap { .. }
+            | WriteRequest::Cut { .. }
+            | WriteRequest::FailFile(_)
+            | WriteRequest::Reopen => {}
         }
         self.bitmaps.note(request, before_bytes);
     }
@@ -156,14 +159,44 @@ impl GuestDisk {
     }
 
     fn note_write(&mut self, range: Range<u64>, content: RequestContent) {
-        let change = match content {
-            RequestContent::Fresh => GuestChange::Written(self.requests),
-            RequestContent::Zeros => GuestChange::Zeroed,
-            RequestContent::Same => return self.now.keep(range),
-            RequestContent::Former => GuestChange::Former,
-            RequestContent::Unstamped(data) => GuestChange::Unstamped { data, first: range.start },
+        match self.change_of(&range, content) {
+            Some(change) => self.now.change(range, change),
+            None => self.now.keep(range),
+        }
+    }
+
+    /// Returns the change of a range by the last request, a write; `None` if it writes the bytes that are there.
+    fn change_of(&self, range: &Range<u64>, content: RequestContent) -> Option<GuestChange> {
+        match content {
+            RequestContent::Fresh => Some(GuestChange::Written(self.requests)),
+            RequestContent::Zeros => Some(GuestChange::Zeroed),
+            RequestContent::Same => None,
+            RequestContent::Former => Some(GuestChange::Former),
+            RequestContent::Unstamped(data) => {
+                Some(GuestChange::Unstamped { data, first: range.start })
+            }
+        }
+    }
+
+    /// Notes a write, zeroes or a discard that has failed because a file operation did.
+    pub(super) fn note_torn(&mut self, request: &WriteRequest) {
+        self.requests = self.requests.saturating_add(1);
+        let Some(range) = request.changed() else { return };
+        let change = match *request {
+            WriteRequest::Write { content, .. } => self.change_of(&range, content),
+            _ => Some(GuestChange::Zeroed),
         };
-        self.now.change(range, change);
+        match change {
+            Some(change) => self.now.tear(range, change),
+            None => self.now.keep(range),
+        }
+    }
+
+    /// Notes that the engine has closed the image while file operations failed: only the bytes at the last flush are
+    /// certain. Returns false if more than bytes has changed since.
+    pub(super) fn note_failed_close(&mut self) -> bool {
+        self.now.lose_unsettled();
+        self.sizes.len() == 1 && self.replaced.is_empty() && self.snapshots.is_settled()
     }
 
     /// Returns the ranges that have changed since the last flush.
@@ -171,11 +204,15 @@ impl GuestDisk {
         &self.now.unsettled
     }
 
-    /// Reports whether the first bytes of a guest range read back as the last request has written them.
+    /// Reports whether the first bytes of a guest range read back as the last request has written them. A request that
+    /// has written the bytes which were there before the last flush proves nothing.
     pub(super) fn has_written(&self, range: &Range<u64>, read: &mut GuestRead) -> bool {
         let (Some(GuestChange::Written(write)), _) = self.now.changes.at(range.start) else {
             return false;
         };
+        if *write <= self.settled_requests {
+            return false;
+        }
         let length = range.end.saturating_sub(range.start).min(PROOF_BYTES as u64) as usize;
         let (mut written, mut actual) = ([0; PROOF_BYTES], [0; PROOF_BYTES]);
         written_bytes(*write, range.start, &mut written[..length]);
@@ -275,20 +312,59 @@ impl<'d> ChangedDisk<'d> {
         for_each_part(&self.guest.changes, start, expected.len(), |change, guest, there| {
             let part = &mut expected[there.clone()];
             let actual = actual.map(|actual| &actual[there]);
-            match change {
-                None | Some(GuestChange::Former) => {
-                    self.expect_unchanged(GuestOffset::new(guest), actual, part);
-                }
-                Some(GuestChange::Unknown) if let Some(actual) = actual => {
-                    part.copy_from_slice(actual);
-                }
-                Some(GuestChange::Zeroed | GuestChange::Unknown) => part.fill(0),
-                Some(GuestChange::Written(write)) => written_bytes(*write, guest, part),
-                Some(GuestChange::Unstamped { data, first }) => {
-                    data.fill(guest.saturating_sub(*first), part);
+            self.expect_change(change, GuestOffset::new(guest), actual, part);
+        });
+    }
+
+    /// Fills `part` with the bytes of a range that has one change.
+    fn expect_change(
+        &self,
+        change: Option<&GuestChange>,
+        guest: GuestOffset,
+        actual: Option<&[u8]>,
+        part: &mut [u8],
+    ) {
+        match change {
+            None | Some(GuestChange::Former) => self.expect_unchanged(guest, actual, part),
+            Some(GuestChange::Unknown) if let Some(actual) = actual => {
+                part.copy_from_slice(actual);
+            }
+            Some(GuestChange::Zeroed | GuestChange::Unknown) => part.fill(0),
+            Some(GuestChange::Written(write)) => written_bytes(*write, guest.get(), part),
+            Some(GuestChange::Unstamped { data, first }) => {
+                data.fill(guest.get().saturating_sub(*first), part);
+            }
+            Some(GuestChange::Torn(nth)) => {
+                if let Some(torn) = self.guest.torn(*nth) {
+                    self.expect_torn(torn, guest, actual, part);
                 }
             }
-        });
+        }
+    }
+
+    /// Fills `part` with the new bytes of a request that has failed, or with those from before in each unit that the
+    /// guest has read so.
+    fn expect_torn(
+        &self,
+        torn: &TornRequest,
+        guest: GuestOffset,
+        actual: Option<&[u8]>,
+        part: &mut [u8],
+    ) {
+        self.expect_change(Some(&torn.change), guest, actual, part);
+        let Some(actual) = actual else { return };
+        let mut old = vec![0; part.len()];
+        let before = ChangedDisk { guest: &torn.before, ..*self };
+        before.expect_bytes(guest, Some(actual), &mut old);
+        let mut at = 0;
+        while at < part.len() {
+            let inside = guest.get().saturating_add(at as u64) % torn.unit_bytes;
+            let end = (at + (torn.unit_bytes - inside) as usize).min(part.len());
+            if old[at..end] == actual[at..end] {
+                part[at..end].copy_from_slice(&old[at..end]);
+            }
+            at = end;
+        }
     }
 
     /// Admits bytes of the states that a snapshot has replaced.
@@ -330,11 +406,11 @@ impl ExpectedDisk for ChangedDisk<'_> {
     }
 
     fn last_change(&self, guest: u64) -> (LastChange, u64) {
-        use GuestChange::{Former, Unknown, Unstamped, Written, Zeroed};
+        use GuestChange::{Former, Torn, Unknown, Unstamped, Written, Zeroed};
         let (change, next) = self.guest.changes.at(guest);
         let change = match change {
             None => LastChange::None,
-            Some(Written(_) | Former | Unstamped { .. } | Unknown) => LastChange::Written,
+            Some(Written(_) | Former | Unstamped { .. } | Unknown | Torn(_)) => LastChange::Written,
             Some(Zeroed) => LastChange::Zeroed,
         };
         (change, next)
@@ -375,71 +451,10 @@ impl ExpectedDisk for ChangedDisk<'_> {
     }
 }
 
-/// Fills `into` with the bytes of a write from a guest offset on. Each write has other bytes at each offset.
-fn written_bytes(write: u32, guest: u64, into: &mut [u8]) {
-    const BLOCK: u64 = PATTERN_BLOCK_BYTES as u64;
-    // The write number fills the bits from the top, and the block number from the bottom, so the two do not overlap.
-    let of_write = u64::from(write).reverse_bits();
-    let block_at = |at: u64| pattern_block(of_write ^ (at / BLOCK));
-    // Bytes up to the first whole block of the disk, whole blocks, and the rest.
-    let inside = guest % BLOCK;
-    let before = ((BLOCK - inside) % BLOCK) as usize;
-    let (head, rest) = into.split_at_mut(before.min(into.len()));
-    head.copy_from_slice(&block_at(guest)[inside as usize..][..head.len()]);
-    let first = guest.saturating_add(head.len() as u64);
-    let (blocks, tail) = rest.as_chunks_mut::<PATTERN_BLOCK_BYTES>();
-    let ats = (first..).step_by(PATTERN_BLOCK_BYTES);
-    for (at, block) in ats.zip(&mut *blocks) {
-        *block = block_at(at);
-    }
-    let last = block_at(first.saturating_add((PATTERN_BLOCK_BYTES * blocks.len()) as u64));
-    tail.copy_from_slice(&last[..tail.len()]);
-}
-
-/// Returns the bytes of the block with this number. It mixes bits once for all words: once for each would take a
-/// twentieth of the time of `writes`.
-fn pattern_block(number: u64) -> [u8; PATTERN_BLOCK_BYTES] {
-    let (first, mut block) = (mixed(number), [0; PATTERN_BLOCK_BYTES]);
-    let (words, _) = block.as_chunks_mut::<8>();
-    for (nth, word) in (0..).zip(words) {
-        *word = first.wrapping_add(WORD_STEP.wrapping_mul(nth)).to_le_bytes();
-    }
-    block
-}
-
-/// Mixes the bits of a number (the finalizer of SplitMix64).
-fn mixed(number: u64) -> u64 {
-    let number = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let number = (number ^ number >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let number = (number ^ number >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    number ^ number >> 31
-}
-
 /// The files that a cut could have left, and the disk of the guest at that moment.
 #[derive(Debug)]
 pub(super) struct Cut {
     pub(super) kind: CutKind,
     pub(super) files: Chain,
     pub(super) guest: GuestDisk,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_bytes_of_a_write_depend_on_their_offsets_alone() {
-        let mut whole = [0; 200];
-        written_bytes(3, 1000, &mut whole);
-        for start in 0..whole.len() {
-            for end in start..whole.len() {
-                let mut part = vec![0; end - start];
-                written_bytes(3, 1000 + start as u64, &mut part);
-                assert_eq!(part, whole[start..end]);
-            }
-        }
-        let mut other = [0; 200];
-        written_bytes(4, 1000, &mut other);
-        assert!(whole != other);
-    }
 }

@@ -50,8 +50,31 @@ impl WriterJudge {
             GuestChange::Zeroed
             | GuestChange::Former
             | GuestChange::Unstamped { .. }
-            | GuestChange::Unknown => Ok(()),
+            | GuestChange::Unknown
+            | GuestChange::Torn(_) => Ok(()),
         })
+    }
+
+    /// Recounts the file that the engine has left.
+    pub(super) fn count(
+        &mut self,
+        chain: &Chain,
+        are_dropped: bool,
+        set_aside: &mut SetAside,
+    ) -> OracleResult {
+        match are_dropped {
+            true => self.count_without_bitmaps(chain, set_aside),
+            false => refcounts::check(&mut self.recount, chain.image(), &[], set_aside),
+        }
+    }
+
+    /// Recounts the file of an engine that has dropped the bitmaps. Nothing but a repair frees their clusters.
+    fn count_without_bitmaps(&mut self, chain: &Chain, set_aside: &mut SetAside) -> OracleResult {
+        let of_bitmaps = match self.guest.bitmaps.built() {
+            Some(built) => refcounts::clusters_of_bitmaps(&mut self.recount, built)?,
+            None => Vec::new(),
+        };
+        refcounts::check_with_leaks(&mut self.recount, chain.image(), &of_bitmaps, set_aside)
     }
 
     /// Judges the files after an engine had the image open for writing, without a request.
@@ -380,7 +403,7 @@ fn attribution(kind: CutKind) -> fn(Box<Violation>) -> Box<Violation> {
 }
 
 /// Reports whether the image at the top of `files` is marked as dirty.
-fn is_dirty(files: &Chain) -> bool {
+pub(super) fn is_dirty(files: &Chain) -> bool {
     let header = Header::read(files.image());
     header.is_ok_and(|header| header.incompatible & INCOMPATIBLE_DIRTY != 0)
 }

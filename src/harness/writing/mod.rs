@@ -3,8 +3,10 @@
 //! engine's process.
 
 mod bitmaps;
+mod faults;
 mod guest;
 mod left_files;
+mod pattern;
 mod requests;
 mod state;
 mod steps;
@@ -29,7 +31,6 @@ use crate::harness::oracles::bounds::Collector;
 use crate::harness::oracles::data::GuestRead;
 use crate::harness::oracles::extents::window::WholeWalk;
 use crate::harness::oracles::qcow2::recount::Recount;
-use crate::harness::oracles::qcow2::refcounts;
 use crate::harness::oracles::written::{self, BeyondEdges, DiskReader, Moment};
 use crate::harness::oracles::{self, OracleResult, SetAside};
 use crate::images::content::entropy::Entropy;
@@ -37,13 +38,11 @@ use crate::images::files::{FileNames, Images};
 use crate::programs::{CutKind, WriteRequest};
 
 use guest::{Cut, GuestDisk};
-use state::BuiltDisks;
+use state::{BuiltDisks, MetFaults, SECTOR_BYTES};
 use steps::FileSteps;
 
 /// Bytes that an engine handles for a request besides the request's own: a part of a table and of a refcount block.
 const REQUEST_BYTES: u64 = 1024;
-/// The unit of QEMU's sizes.
-const SECTOR_BYTES: u64 = 512;
 /// The most steps of the walk of a written image.
 const MAX_WALK_STEPS: u64 = 1 << 20;
 
@@ -65,6 +64,7 @@ pub(crate) struct WriterJudge {
     /// Selects the bytes that are compared.
     entropy: Entropy,
     payload: Vec<u8>,
+    faults: MetFaults,
     /// The cuts of a session, which are judged when the image is closed.
     cuts: Vec<Cut>,
     /// The files that the engine left, or those of the cut in which an oracle found a new violation.
@@ -105,7 +105,9 @@ impl JudgeCase for WriterJudge {
     ) -> OracleResult {
         // If the file has a known finding, the other implementation would only report the same fault.
         match (run.verdicts.met(), &self.written) {
-            ([], Some(left)) => opinion.judge_left(engine, case, left, run.verdicts),
+            ([], Some(left)) if !self.faults.ever => {
+                opinion.judge_left(engine, case, left, run.verdicts)
+            }
             _ => Ok(()),
         }
     }
@@ -131,6 +133,7 @@ impl WriterJudge {
     ) -> OracleResult {
         self.meter = Arc::clone(run.meter);
         self.cuts.clear();
+        self.faults = MetFaults::default();
         self.begin(case);
         let has_cuts = case.requests.iter().any(WriteRequest::is_cut);
         self.meter.take_refused_writes();
@@ -225,6 +228,9 @@ impl WriterJudge {
         if !ended? {
             return Ok(false);
         }
+        if self.faults.is_lost {
+            return self.judge_lost(&chain.as_written(), verdicts).map(|()| false);
+        }
         chain.note_closed();
         self.guest.settle();
         Ok(is_last || !self.closed(&chain.as_written(), verdicts)?.has_harm)
@@ -253,19 +259,25 @@ impl WriterJudge {
             return Ok(false);
         };
         self.check_open_size(size, disk.virtual_size_bytes())?;
+        self.begin_faults(chain);
         for request in requests {
             // The program expects all requests before to be carried out. The engine may lack one.
-            if self.guest.fits(request) {
+            if self.guest.fits(request) && !self.faults.is_lost {
                 self.carry_out((chain, &mut disk), request, run)?;
             }
         }
-        self.check_open_size(size, disk.virtual_size_bytes())?;
-        let read = &mut |at, into: &mut [u8]| disk.read(at, into);
-        let compared = self.compare(Moment::Open, read, &mut |found| run.verdicts.set_aside(found));
-        run.verdicts.judge_answer(compared)?;
+        if !self.faults.is_lost {
+            self.check_open_size(size, disk.virtual_size_bytes())?;
+            let read = &mut |at, into: &mut [u8]| disk.read(at, into);
+            let set_aside = &mut |found| run.verdicts.set_aside(found);
+            let compared = self.compare(Moment::Open, read, set_aside);
+            run.verdicts.judge_answer(self.excused(compared))?;
+        }
         let written = chain.written_changes();
-        disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))?;
-        if let Some(WriteRequest::Cut { kind, choice }) = requests.last() {
+        self.close(chain, disk, run.verdicts)?;
+        if let Some(WriteRequest::Cut { kind, choice }) = requests.last()
+            && !self.faults.is_lost
+        {
             self.cut_while_closing(chain, written, *kind, *choice);
         }
         if let Some((version, before)) = before
@@ -311,10 +323,10 @@ impl WriterJudge {
         let mut steps = FileSteps::new(verdicts, written::in_file);
         let are_dropped = self.guest.bitmaps.note_dropped(chain);
         steps.judge(self.guest.bitmaps.check_kept())?;
-        steps.each(|set_aside| match are_dropped {
-            true => self.count_without_bitmaps(chain, set_aside),
-            false => refcounts::check(&mut self.recount, chain.image(), &[], set_aside),
-        })?;
+        match self.faults.ever {
+            true => self.count_with_leaks(chain, &mut steps)?,
+            false => steps.each(|set_aside| self.count(chain, are_dropped, set_aside)).map(drop)?,
+        }
         let mut reader = std::mem::take(&mut self.reader);
         let walked = self.walk(&mut reader, chain, &mut steps);
         self.reader = reader;
@@ -326,15 +338,6 @@ impl WriterJudge {
         steps.each(|set_aside| self.guest.bitmaps.check(chain, set_aside))?;
         steps.each(|set_aside| self.raw_data_file(chain, set_aside))?;
         Ok(ClosedFile { has_harm: steps.has_harm(), has_disk })
-    }
-
-    /// Recounts the file of an engine that has dropped the bitmaps. Nothing but a repair frees their clusters.
-    fn count_without_bitmaps(&mut self, chain: &Chain, set_aside: &mut SetAside) -> OracleResult {
-        let of_bitmaps = match self.guest.bitmaps.built() {
-            Some(built) => refcounts::clusters_of_bitmaps(&mut self.recount, built)?,
-            None => Vec::new(),
-        };
-        refcounts::check_with_leaks(&mut self.recount, chain.image(), &of_bitmaps, set_aside)
     }
 
     /// Walks and reads the file and its snapshots with our own walker. Returns true if the disk has the guest's bytes,

@@ -16,6 +16,7 @@ use crate::harness::oracles::{self, OracleResult, SetAside, observed};
 use crate::programs::{NewImage, WriteRequest};
 
 use super::WriterJudge;
+use super::faults::exposed;
 use super::guest::Cut;
 use super::steps::FileSteps;
 
@@ -33,10 +34,14 @@ impl WriterJudge {
             run.observer.event(State::Write, Event::Cut);
             return Ok(());
         }
-        let (kind, event, done) = match self.pass(disk, request) {
-            Some(passed) => passed,
-            None => return Ok(()),
+        if let WriteRequest::FailFile(fault) = *request {
+            chain.faults(|faults| faults.arm(fault));
+            return Ok(());
+        }
+        let Some((kind, event, done)) = exposed(chain, || self.pass(disk, request)) else {
+            return Ok(());
         };
+        self.note_faults(chain, run.verdicts);
         match done {
             Ok(()) => {
                 run.observer.event(State::Write, event);
@@ -46,7 +51,7 @@ impl WriterJudge {
                 }
                 let set_aside = &mut |found| run.verdicts.set_aside(found);
                 let compared = self.compare_edges(request, disk, set_aside);
-                run.verdicts.judge_answer(compared).map(|_| ())
+                run.verdicts.judge_answer(self.excused(compared)).map(|_| ())
             }
             Err(EngineError::NoAnswer) => Ok(()),
             // Version 2 has no zero clusters, say.
@@ -57,6 +62,11 @@ impl WriterJudge {
             // The engine has closed the image, and the harness could not give it back.
             Err(error @ EngineError::NotGiven(_)) => {
                 Err(oracles::unexpected_error("open", "image", &error))
+            }
+            Err(error) if self.faults.in_session => {
+                observed::error(&error, run.observer);
+                self.note_refused(request);
+                Ok(())
             }
             Err(error) => {
                 let found = oracles::unexpected_error("written", kind.oracles().0, &error);
@@ -108,7 +118,9 @@ impl WriterJudge {
                 (Event::Bitmap, Request::ChangeBitmap { index, change })
             }
             WriteRequest::Flush => (Event::Flushed, Request::Flush),
-            WriteRequest::Cut { .. } | WriteRequest::Reopen => return None,
+            WriteRequest::Cut { .. } | WriteRequest::FailFile(_) | WriteRequest::Reopen => {
+                return None;
+            }
         };
         Some((request.kind(), event, disk.request(&request)))
     }

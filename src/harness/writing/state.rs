@@ -2,11 +2,15 @@
 //! snapshot, as the requests have left it.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::base::ranges::RangeMap;
 use crate::harness::model::Model;
 use crate::images::content::unstamped::UnstampedData;
 use crate::programs::Journal;
+
+/// The unit of QEMU's sizes, and of a device.
+pub(super) const SECTOR_BYTES: u64 = 512;
 
 /// A change of guest bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +31,9 @@ pub(super) enum GuestChange {
     /// The range may have any bytes, but must be readable: a request for it has failed with a known error, or no
     /// specification defines its bytes.
     Unknown,
+    /// A request has failed because a file operation did. Each part has its new bytes, or those from before. The number
+    /// is that of the request among those that have failed so.
+    Torn(u32),
 }
 
 /// The state of a disk at some moment: a disk that the program has built, with changes.
@@ -40,6 +47,20 @@ pub(super) struct DiskState {
     pub(super) unsettled: RangeMap<()>,
     /// The bytes behind the end of the disk that a shrinking disk has left in its last cluster.
     cut_off: Range<u64>,
+    /// The requests that have failed because a file operation did.
+    torn: Vec<Arc<TornRequest>>,
+}
+
+/// A request that has failed because a file operation did.
+#[derive(Debug)]
+pub(super) struct TornRequest {
+    /// The disk before.
+    pub(super) before: DiskState,
+    /// The change that the request asked for.
+    pub(super) change: GuestChange,
+    /// The unit in bytes that is old or new: a sector, or a byte if the request has no whole sectors. A device writes
+    /// whole sectors, and nothing promises that a writer keeps the parts of one together.
+    pub(super) unit_bytes: u64,
 }
 
 impl DiskState {
@@ -89,11 +110,45 @@ impl DiskState {
         }
     }
 
+    /// Notes a request for a change that has failed because a file operation did.
+    pub(super) fn tear(&mut self, range: Range<u64>, change: GuestChange) {
+        // A program has few requests.
+        let nth = self.torn.len() as u32;
+        let is_whole = [range.start, range.end].iter().all(|at| at.is_multiple_of(SECTOR_BYTES));
+        let unit_bytes = if is_whole { SECTOR_BYTES } else { 1 };
+        self.torn.push(Arc::new(TornRequest { before: self.clone(), change, unit_bytes }));
+        self.change(range, GuestChange::Torn(nth));
+    }
+
+    /// Returns a request that has failed because a file operation did.
+    pub(super) fn torn(&self, nth: u32) -> Option<&TornRequest> {
+        self.torn.get(nth as usize).map(|torn| &**torn)
+    }
+
+    /// Notes that no one knows which of the bytes that have changed since the last flush are there.
+    pub(super) fn lose_unsettled(&mut self) {
+        let ranges: Vec<_> = self.unsettled.iter().map(|(range, ())| range).collect();
+        ranges.into_iter().for_each(|range| self.changes.insert(range, GuestChange::Unknown));
+    }
+
     /// Notes a change.
     pub(super) fn change(&mut self, range: Range<u64>, change: GuestChange) {
         self.changes.insert(range.clone(), change);
         self.unsettled.insert(range, ());
     }
+}
+
+/// The operations that have failed so far, and what follows from them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct MetFaults {
+    /// The number of operations that had failed when the image was opened.
+    pub(super) before: u32,
+    /// An operation has failed since then.
+    pub(super) in_session: bool,
+    /// An operation has failed since the beginning: clusters may be leaked.
+    pub(super) ever: bool,
+    /// Nothing is known about the disk any more.
+    pub(super) is_lost: bool,
 }
 
 /// The disks that the program has built: the disk itself, and those of its snapshots in the order of their table.

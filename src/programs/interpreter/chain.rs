@@ -49,6 +49,8 @@ impl Vm {
         let has_holes = self.journals().any(|journal| journal.has_holes);
         features.add_if(has_holes, Feature::RawHoles);
         features.add_if(self.requests().iter().any(WriteRequest::is_cut), Feature::Cuts);
+        let fails = self.requests().iter().any(WriteRequest::is_fault);
+        features.add_if(fails, Feature::FileErrors);
         let is_odd = |builder: &Builder| {
             let plan = builder.plan();
             plan.size_bytes != plan.virtual_size_bytes()

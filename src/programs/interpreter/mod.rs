@@ -216,7 +216,9 @@ impl Vm {
             SpareBlocks { blocks, distance } => self.spare_blocks(blocks, distance),
             Bytes { kind, length } => self.begin_bytes(kind, length),
             Data(bytes) => self.add_data(bytes),
-            WriteAt { .. } | WriteDataAt { .. } | ZeroAt { .. } | Sync { .. } => Effect::None,
+            WriteAt { .. } | WriteDataAt { .. } | ZeroAt { .. } | Sync { .. } | FailFile { .. } => {
+                Effect::None
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use crate::programs::operand::{
     At, BitmapFlags, Count, DataContent, Few, Gap, Inside, Size, SyncKind,
 };
 use crate::programs::operation::{Class, Operation};
-use crate::programs::request::{CutKind, NewImage, RequestContent, WriteRequest};
+use crate::programs::request::{CutKind, FileFault, NewImage, RequestContent, WriteRequest};
 
 use super::state::{WritingSnapshot, selected};
 use super::{Effect, Vm, effect};
@@ -104,6 +104,9 @@ impl Vm {
             }
             Operation::Sync { kind: SyncKind::Kill, choice } => {
                 self.request_cut(CutKind::Process, choice)
+            }
+            Operation::FailFile { of, before, error, failures } => {
+                self.request_failures(FileFault { of, before, error, failures })
             }
             Operation::Checkpoint {} => {
                 let wants =
@@ -298,6 +301,14 @@ impl Vm {
             self.writing.snapshots.retain(|other| other.number != snapshot.number);
         }
         made
+    }
+
+    fn request_failures(&mut self, fault: FileFault) -> Effect {
+        let faults = self.writing.requests.iter().filter(|request| request.is_fault()).count();
+        match faults < self.limits.cuts {
+            true => self.request(WriteRequest::FailFile(fault)),
+            false => Effect::None,
+        }
     }
 
     fn request_cut(&mut self, kind: CutKind, choice: u16) -> Effect {

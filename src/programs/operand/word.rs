@@ -168,6 +168,39 @@ words! {
     }
 }
 words! {
+    /// The kind of file operations of which some fail.
+    pub enum FileOperation: Other, fold 8 {
+        /// Writes of bytes.
+        Write = "write",
+        /// Reads of bytes.
+        Read = "read",
+        /// Flushes.
+        Flush = "flush",
+        /// New lengths of a file.
+        Length = "length",
+    }
+}
+words! {
+    /// How a file operation fails.
+    pub enum DeviceError: Other, fold 8 {
+        /// The device reports an error (EIO).
+        Io = "io",
+        /// The device has no room (ENOSPC).
+        Full = "full",
+        /// A write stores the whole sectors in its first half, and then the device reports an error.
+        Short = "short",
+    }
+}
+words! {
+    /// The number of file operations that fail.
+    pub enum Failures: Other {
+        /// One operation.
+        One = "one",
+        /// All operations from there on, until the image is closed.
+        All = "all",
+    }
+}
+words! {
     /// The use of the bytes in a program.
     pub enum BytesKind: Content, fold 8 {
         /// The payload of the next compressed cluster.

@@ -21,9 +21,10 @@ use crate::images::qcow2::placement::Policy;
 use crate::images::qcow2::{FileEnd, Fill, HeaderFlags, HeaderLength, Leaving};
 
 use super::operand::{
-    AnyShape, At, BitmapFlags, BytesKind, Change, ClusterBits, Count, DataContent, DataIn, Extra,
-    FarGap, Few, Gap, Hidden, ImageFeatures, ImageForm, Inside, Keep, Length, Magnitude,
-    NameLength, Number, RefcountOrder, Relative, Size, Skew, SyncKind,
+    AnyShape, At, BitmapFlags, BytesKind, Change, ClusterBits, Count, DataContent, DataIn,
+    DeviceError, Extra, Failures, FarGap, Few, FileOperation, Gap, Hidden, ImageFeatures,
+    ImageForm, Inside, Keep, Length, Magnitude, NameLength, Number, RefcountOrder, Relative, Size,
+    Skew, SyncKind,
 };
 use definition::Class::{Arranges, Asks, Attacks, Builds, Checkpoints, Overlays, Requests};
 use definition::operations;
@@ -407,4 +408,15 @@ operations! {
     } is Requests(Event::Normal), plainer [
         Self::WriteAt { at, inside: Inside::default(), length },
     ];
+    /// Lets operations of the engine on its files fail. A later one takes the place of an earlier one.
+    259 "fail_file" FailFile {
+        /// The kind of the operations.
+        of: FileOperation,
+        /// The number of operations of that kind that succeed first.
+        before: u8,
+        /// How they fail.
+        error: DeviceError,
+        /// The number of operations that fail.
+        failures: Failures,
+    } is Requests(Event::Attacked), plainer [];
 }

@@ -31,6 +31,8 @@ const QEMU_DATA_FILES: u64 = 60;
 const MAX_FOLDER_BYTES: u64 = 64 << 20;
 /// The number of cuts after a change that is not flushed.
 const LOST_CHANGES: u64 = 16;
+/// The number of programs in which an operation on a file fails.
+const FILE_ERRORS: u64 = 60;
 /// The opcode of an overlay.
 const OVERLAY: u8 = 14;
 
@@ -76,6 +78,21 @@ fn cut_snapshot(number: u64) -> Program {
         cuts.collect::<String>()
     );
     lines::program("cluster_bits=9 size=9<<9+0", &operations)
+}
+
+/// Returns a program in which an operation on a file fails while a shared cluster is copied, a long write allocates, or
+/// the disk is flushed. Another write and a cut follow.
+fn with_file_error(number: u64) -> Program {
+    let (nth, of) = (number / 3, ["write", "read", "flush"][(number % 3) as usize]);
+    // A later flush would keep what the one that has failed should have kept.
+    let failures = if of == "flush" { "all" } else { "one" };
+    let operations = format!(
+        "write at=start+0 clusters=9\nsnapshot\nsync kind=flush choice=0\n\
+         fail_file of={of} before={nth} error=io failures={failures}\n\
+         write_at at=start+2 inside=100 length=20<<7\nsync kind=flush choice=0\n\
+         write_at at=start+20 inside=0 length=20<<7\nsync kind=cut choice={number}\n"
+    );
+    lines::program("cluster_bits=9 size=90<<9+0", &operations)
 }
 
 /// Returns a program that makes a disk with a raw data file larger, or smaller.
@@ -187,6 +204,11 @@ fn found_by(fault: WriterFault) -> &'static [&'static str] {
         BitmapStaysDisabled => &["bitmaps: "],
         BitmapForgets => &["bitmaps: bits from before, ", "bitmaps: the bits of a change, "],
         FlushIgnored => &["power_cut: a flushed write, ", "power_cut: flushed zeros, "],
+        WriteErrorIgnored => &["file_error: "],
+        // The file of a cut.
+        FlushErrorIgnored => &["file_error: "],
+        CopyErrorIgnored => &["file_error: the rest", "file_error: a snapshot"],
+        AllocatedTwice => &["file_error: "],
         _ => found_in_new_image(fault),
     }
 }
@@ -213,14 +235,21 @@ const LEAST: usize = 2;
 
 #[test]
 fn each_planted_fault_is_found() {
-    let with_cuts = programs();
+    let mut with_cuts = programs();
+    let mut with_errors = with_cuts.clone();
+    with_errors.extend((0..FILE_ERRORS).map(with_file_error));
+    with_cuts.iter_mut().for_each(|program| program.operations.retain(|it| !is_error(it)));
     let mut without_cuts = with_cuts.clone();
     without_cuts.iter_mut().for_each(|program| program.operations.retain(|it| !is_cut(it)));
     for fault in WriterFault::ALL {
         let by = found_by(*fault);
         // A cut also shows most faults that an oracle finds in the closed file, and hides that this oracle finds them.
-        let concerns_cuts = by.iter().any(|name| is_of_cut(name));
-        let programs = if concerns_cuts { &with_cuts } else { &without_cuts };
+        // The same holds for an error of the file.
+        let programs = match by.first() {
+            Some(name) if name.starts_with("file_error: ") => &with_errors,
+            _ if by.iter().any(|name| is_of_cut(name)) => &with_cuts,
+            _ => &without_cuts,
+        };
         let mut target = TargetKind::Writes.judging(WritingWalker::default().with_fault(*fault));
         let found = programs.iter().rev().filter_map(|program| found_in(&mut target, program));
         let found: Vec<String> = found.take(LEAST).collect();
@@ -228,6 +257,10 @@ fn each_planted_fault_is_found() {
         let is_expected = |name: &&String| by.iter().any(|start| name.starts_with(start));
         assert_eq!(found.iter().find(|name| !is_expected(name)), None, "{}", fault.name());
     }
+}
+
+fn is_error(operation: &Operation) -> bool {
+    matches!(operation, Operation::FailFile { .. })
 }
 
 fn is_cut(operation: &Operation) -> bool {

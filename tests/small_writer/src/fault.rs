@@ -164,4 +164,13 @@ faults! {
     BitmapStaysDisabled "bitmap_stays_disabled",
     /// A bitmap that is disabled loses its bits.
     BitmapForgets "bitmap_forgets",
+    /// If the file does not take the data of a write, the write succeeds all the same.
+    WriteErrorIgnored "write_error_ignored",
+    /// If a flush of the file fails, the flush of the disk succeeds all the same.
+    FlushErrorIgnored "flush_error_ignored",
+    /// If the rest of a shared cluster cannot be read, its copy has zeros there.
+    CopyErrorIgnored "copy_error_ignored",
+    /// After a write that has failed, the next write gets clusters that the first one has already given to entries
+    /// (cloud-hypervisor, a5e145bde: an allocation that is handed out twice after an error).
+    AllocatedTwice "allocated_twice",
 }

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use crate::base::features::{Feature, FeatureSet};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::formats::qcow2::header::Header;
 use crate::harness::ChainFiles;
@@ -61,7 +62,9 @@ pub struct QemuDisk<'s> {
 impl Engine for QemuEngine {
     fn facts(&self) -> Facts {
         // QEMU reads copies of the files, and the harness sees no access.
-        Facts { reads: AccessFeedback::None, ..Facts::new("qemu") }
+        let facts = Facts { reads: AccessFeedback::None, ..Facts::new("qemu") };
+        // Nor does an operation that the harness lets fail reach QEMU.
+        facts.without(FeatureSet::of(&[Feature::FileErrors]))
     }
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {

@@ -110,6 +110,15 @@ impl<'s> SmallWriter<'s> {
     /// # Errors
     /// The image is malformed, or cannot be read or written. The same holds for all changes below.
     pub fn write(&mut self, guest: GuestOffset, bytes: &[u8]) -> Result<(), WriteError> {
+        let end = self.tables.end();
+        let written = self.write_all(guest, bytes);
+        if written.is_err() && self.tables.has(WriterFault::AllocatedTwice) {
+            self.tables.roll_back(end);
+        }
+        written
+    }
+
+    fn write_all(&mut self, guest: GuestOffset, bytes: &[u8]) -> Result<(), WriteError> {
         let mut behind_last = None;
         let mut rest = bytes;
         let range = guest.get()..guest.get().saturating_add(bytes.len() as u64);

@@ -3,6 +3,7 @@
 use std::ops::{ControlFlow, Range};
 
 use qcowfuzz::disk::clusters::{ClusterSize, GuestCluster, HostCluster};
+use qcowfuzz::disk::error::StorageError;
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::{Data, Layer, Storage, each_data};
 use qcowfuzz::formats::qcow2::constants::{
@@ -134,7 +135,9 @@ impl<'s> WrittenTables<'s> {
     ) -> Result<(), WriteError> {
         let first = at + part.start as u64;
         match bytes.get(part) {
-            Some(part) if !part.is_empty() => self.write(first, part),
+            Some(part) if !part.is_empty() => {
+                self.tolerated(WriterFault::WriteErrorIgnored, self.file.write_at(first, part))
+            }
             _ => Ok(()),
         }
     }
@@ -156,7 +159,7 @@ impl<'s> WrittenTables<'s> {
 
     /// Writes data of the guest.
     pub(super) fn write_data(&self, at: HostOffset, bytes: &[u8]) -> Result<(), WriteError> {
-        Ok(self.data().write_at(at, bytes)?)
+        self.tolerated(WriterFault::WriteErrorIgnored, self.data().write_at(at, bytes))
     }
 
     /// Writes zeros over the guest's data in a range of their file. Holes stay holes.
@@ -177,9 +180,30 @@ impl<'s> WrittenTables<'s> {
         new: HostOffset,
     ) -> Result<(), WriteError> {
         let range = old + range.start..old + range.end;
-        each_data_of(self.file, range, |at, data| {
+        let copied = each_data_of(self.file, range, |at, data| {
             self.write(new + at.saturating_distance_from(old), data)
-        })
+        });
+        match copied {
+            Err(_) if self.has(WriterFault::CopyErrorIgnored) => Ok(()),
+            copied => copied,
+        }
+    }
+
+    /// Returns the result of an operation on a file, whose error a fault ignores.
+    fn tolerated(
+        &self,
+        fault: WriterFault,
+        done: Result<(), StorageError>,
+    ) -> Result<(), WriteError> {
+        match done {
+            Err(_) if self.has(fault) => Ok(()),
+            done => Ok(done?),
+        }
+    }
+
+    /// Has the next allocation begin at `end` again, as if nothing had been allocated since.
+    pub(super) fn roll_back(&mut self, end: HostOffset) {
+        self.end = end;
     }
 
     pub(super) fn entry(&self, at: HostOffset) -> Result<u64, WriteError> {
@@ -206,9 +230,9 @@ impl<'s> WrittenTables<'s> {
         if let Some(data_file) = self.data_file
             && !self.has(WriterFault::DataFileNotFlushed)
         {
-            data_file.flush()?;
+            self.tolerated(WriterFault::FlushErrorIgnored, data_file.flush())?;
         }
-        Ok(self.file.flush()?)
+        self.tolerated(WriterFault::FlushErrorIgnored, self.file.flush())
     }
 
     /// Returns the cluster type that an entry of an L2 table states.
