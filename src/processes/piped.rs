@@ -160,8 +160,8 @@ impl PipedProcess {
     }
 }
 
-/// Returns the number of bytes that the files of a folder store, without their holes. A file that the process deletes or
-/// hides meanwhile stores nothing.
+/// Returns the number of bytes that the files of a folder store, without their holes. A file that the process deletes
+/// or hides meanwhile stores nothing.
 fn stored_bytes(folder: &Path) -> u64 {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let blocks = entries.filter_map(|entry| Some(entry.metadata().ok()?.blocks()));

@@ -40,8 +40,8 @@ pub(super) fn kind(fingerprint: &str) -> &'static str {
     }
 }
 
-/// Returns who writes images such as the last one of a run, as far as its features show that. The origin of a file is not
-/// known.
+/// Returns who writes images such as the last one of a run, as far as its features show that. The origin of a file
+/// is not known.
 pub(super) fn writers(target: TargetKind, runner: &Runner) -> Option<String> {
     if target.definition().inputs == Inputs::Recipes {
         return Some("QEMU has written this one".to_string());
