@@ -109,9 +109,9 @@ impl Verdicts {
         self.last = None;
     }
 
-    /// Attributes all violations from now on to an oracle.
-    pub(crate) fn attribute_to(&mut self, oracle: &'static str) {
-        self.attribution = Some(oracle);
+    /// Attributes all violations from now on to an oracle, or each to its own. Returns the oracle so far.
+    pub(crate) fn attribute_to(&mut self, oracle: Option<&'static str>) -> Option<&'static str> {
+        std::mem::replace(&mut self.attribution, oracle)
     }
 
     /// Notes the commands of the recipe that the run carries out.

@@ -47,7 +47,7 @@ impl WriterJudge {
     pub(super) fn note_faults(&mut self, chain: &Chain, verdicts: &mut Verdicts) {
         if met(chain) > self.faults.before && !self.faults.in_session {
             (self.faults.in_session, self.faults.ever) = (true, true);
-            verdicts.attribute_to(FILE_ERROR);
+            verdicts.attribute_to(Some(FILE_ERROR));
         }
     }
 

@@ -224,7 +224,10 @@ impl WriterJudge {
     ) -> OracleResult<bool> {
         self.check_read_only("layer below", verdicts)?;
         // The cuts before an error have left their files all the same, even if the error is known.
+        // Their violations have the names of the cuts, also after an error of the file.
+        let attribution = verdicts.attribute_to(None);
         self.judge_cuts(engine, verdicts)?;
+        verdicts.attribute_to(attribution);
         if !ended? {
             return Ok(false);
         }

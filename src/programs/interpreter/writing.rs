@@ -98,16 +98,12 @@ impl Vm {
             }
             Operation::FillBitmap { index, fill, .. } => self.request_bitmap_change(index, fill),
             Operation::DeleteBitmap { index, .. } => self.request_removed_bitmap(index),
-            Operation::Sync { kind: SyncKind::Flush, .. } => self.request(WriteRequest::Flush),
-            Operation::Sync { kind: SyncKind::Cut, choice } => {
-                self.request_cut(CutKind::Power, choice)
-            }
-            Operation::Sync { kind: SyncKind::Kill, choice } => {
-                self.request_cut(CutKind::Process, choice)
-            }
-            Operation::FailFile { of, before, error, failures } => {
-                self.request_failures(FileFault { of, before, error, failures })
-            }
+            Operation::Sync { kind, choice } => match kind {
+                SyncKind::Flush => self.request(WriteRequest::Flush),
+                SyncKind::Cut => self.request_cut(CutKind::Power, choice),
+                SyncKind::Kill => self.request_cut(CutKind::Process, choice),
+            },
+            Operation::FailFile { .. } => self.request_failures(operation),
             Operation::Checkpoint {} => {
                 let wants =
                     self.writing.requests.last().is_some_and(|it| *it != WriteRequest::Reopen);
@@ -303,7 +299,11 @@ impl Vm {
         made
     }
 
-    fn request_failures(&mut self, fault: FileFault) -> Effect {
+    fn request_failures(&mut self, operation: Operation) -> Effect {
+        let Operation::FailFile { of, before, error, failures } = operation else {
+            return Effect::None;
+        };
+        let fault = FileFault { of, before, error, failures };
         let faults = self.writing.requests.iter().filter(|request| request.is_fault()).count();
         match faults < self.limits.cuts {
             true => self.request(WriteRequest::FailFile(fault)),

@@ -204,11 +204,9 @@ fn found_by(fault: WriterFault) -> &'static [&'static str] {
         BitmapStaysDisabled => &["bitmaps: "],
         BitmapForgets => &["bitmaps: bits from before, ", "bitmaps: the bits of a change, "],
         FlushIgnored => &["power_cut: a flushed write, ", "power_cut: flushed zeros, "],
-        WriteErrorIgnored => &["file_error: "],
-        // The file of a cut.
-        FlushErrorIgnored => &["file_error: "],
-        CopyErrorIgnored => &["file_error: the rest", "file_error: a snapshot"],
-        AllocatedTwice => &["file_error: "],
+        WriteErrorIgnored | FlushErrorIgnored | CopyErrorIgnored | AllocatedTwice => {
+            &["power_cut: ", "killed: ", "file_error: "]
+        }
         _ => found_in_new_image(fault),
     }
 }
@@ -245,7 +243,7 @@ fn each_planted_fault_is_found() {
         let by = found_by(*fault);
         // A cut also shows most faults that an oracle finds in the closed file, and hides that this oracle finds them.
         // The same holds for an error of the file.
-        let programs = match by.first() {
+        let programs = match by.last() {
             Some(name) if name.starts_with("file_error: ") => &with_errors,
             _ if by.iter().any(|name| is_of_cut(name)) => &with_cuts,
             _ => &without_cuts,
