@@ -325,6 +325,7 @@ impl FeatureSet {
 
     /// The features that no image has which QEMU has written, in any version (`block/qcow2.c`, `block/vpc.c`,
     /// `block/vmdk.c`: the functions that create images).
+    #[cfg(feature = "fuzzer")]
     pub(crate) const NOT_OF_QEMU: Self = Self::of(&[
         Feature::OddHeader,
         Feature::UnknownBits,
