@@ -289,17 +289,11 @@ impl FromStr for Feature {
         let words = || name.split_whitespace().filter(|word| word.len() > 2);
         let is_similar = |feature: &&str| words().any(|word| feature.contains(word));
         let similar: Vec<&str> = names.into_iter().filter(is_similar).collect();
-        Err(match similar.is_empty() {
-            true => {
-                format!(
-                    "expected a feature, found '{name}'; the features are: {}",
-                    names.join(", ")
-                )
-            }
-            false => {
-                format!("expected a feature, found '{name}'; similar: {}", similar.join(", "))
-            }
-        })
+        let (these, listed) = match similar.is_empty() {
+            true => ("the features are", names.join(", ")),
+            false => ("similar", similar.join(", ")),
+        };
+        Err(format!("expected a feature, found '{name}'; {these}: {listed}"))
     }
 }
 

@@ -31,7 +31,7 @@ impl Total {
 #[serde(default)]
 pub(super) struct RunTimes {
     all: Total,
-    /// Those with each feature, in the order of [`Feature::ALL`].
+    /// The totals of the runs with each feature, in the order of [`Feature::ALL`].
     with: Vec<Total>,
 }
 

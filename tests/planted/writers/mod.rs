@@ -204,9 +204,10 @@ fn found_by(fault: WriterFault) -> &'static [&'static str] {
         BitmapStaysDisabled => &["bitmaps: "],
         BitmapForgets => &["bitmaps: bits from before, ", "bitmaps: the bits of a change, "],
         FlushIgnored => &["power_cut: a flushed write, ", "power_cut: flushed zeros, "],
-        WriteErrorIgnored | FlushErrorIgnored | CopyErrorIgnored | AllocatedTwice => {
-            &["power_cut: ", "killed: ", "file_error: "]
-        }
+        WriteErrorIgnored | AllocatedTwice => &["file_error: "],
+        CopyErrorIgnored => &["file_error: the rest", "file_error: a snapshot"],
+        // Only the file of a cut shows it.
+        FlushErrorIgnored => &["power_cut: ", "killed: "],
         _ => found_in_new_image(fault),
     }
 }
@@ -236,14 +237,20 @@ fn each_planted_fault_is_found() {
     let mut with_cuts = programs();
     let mut with_errors = with_cuts.clone();
     with_errors.extend((0..FILE_ERRORS).map(with_file_error));
-    with_cuts.iter_mut().for_each(|program| program.operations.retain(|it| !is_error(it)));
+    let without = |programs: &mut [Program], is_one: fn(&Operation) -> bool| {
+        programs.iter_mut().for_each(|program| program.operations.retain(|it| !is_one(it)));
+    };
+    let with_both = with_errors.clone();
+    without(&mut with_errors, is_cut);
+    without(&mut with_cuts, is_error);
     let mut without_cuts = with_cuts.clone();
-    without_cuts.iter_mut().for_each(|program| program.operations.retain(|it| !is_cut(it)));
+    without(&mut without_cuts, is_cut);
     for fault in WriterFault::ALL {
         let by = found_by(*fault);
         // A cut also shows most faults that an oracle finds in the closed file, and hides that this oracle finds them.
         // The same holds for an error of the file.
-        let programs = match by.last() {
+        let programs = match by.first() {
+            _ if *fault == WriterFault::FlushErrorIgnored => &with_both,
             Some(name) if name.starts_with("file_error: ") => &with_errors,
             _ if by.iter().any(|name| is_of_cut(name)) => &with_cuts,
             _ => &without_cuts,
