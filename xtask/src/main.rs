@@ -60,7 +60,7 @@ enum Verb {
     CheckWorkflows,
     /// Plant a fault for each check, which must find it
     ChecksFail,
-    /// Check that both loops find the canary
+    /// Check that the embedded loop finds the canary
     Canary,
     /// Check that ClusterFuzz derives one crash state from one bug
     CrashStates,

@@ -44,7 +44,7 @@ pub struct Smoke {
     #[arg(long, default_value = NIGHTLY)]
     toolchain: String,
     /// Runs of each target
-    #[arg(long, default_value_t = 10_000)]
+    #[arg(long, default_value_t = 5_000)]
     runs: u64,
     /// The targets [default: all]
     targets: Vec<String>,
