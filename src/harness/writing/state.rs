@@ -75,14 +75,19 @@ impl DiskState {
     }
 
     /// Notes that the bytes of a range have been written again. Those that nothing has changed are still those of the
-    /// built disk, but a writer may have moved them.
+    /// built disk, but a writer may have moved them. Those of a torn request are now the new ones, which were written.
     pub(super) fn keep(&mut self, range: Range<u64>) {
         let mut at = range.start;
         while at < range.end {
             let (change, end) = self.changes.at(at);
-            let (is_changed, end) = (change.is_some(), end.min(range.end));
-            if !is_changed {
-                self.changes.insert(at..end, GuestChange::Former);
+            let (change, end) = (change.copied(), end.min(range.end));
+            let written = match change {
+                None => Some(GuestChange::Former),
+                Some(GuestChange::Torn(nth)) => self.torn(nth).map(|torn| torn.change),
+                Some(_) => None,
+            };
+            if let Some(written) = written {
+                self.changes.insert(at..end, written);
             }
             at = end;
         }
