@@ -75,7 +75,7 @@ pub fn bugs(causes: &Causes) -> Result<String> {
         let others = bugs.iter().filter_map(|it| Some(format!("- `{}`: {}\n", path(it), it.see?)));
         let others: String = others.collect();
         if !others.is_empty() {
-            write!(page, "\n`cargo xtask findings` does not show these bugs:\n\n{others}")?;
+            write!(page, "\n`cargo xtask findings` and CI do not show these bugs:\n\n{others}")?;
         }
     }
     page += DAMAGED;
@@ -102,10 +102,11 @@ fn totals(causes: &Causes) -> String {
         "qcowfuzz has found **{} bugs in {} implementations** of disk images. **{} of them lose data**, **{} return\n\
         wrong data**, and **{by_qemu} occur on images that QEMU makes**. {reported} In {accepted}\n\
         more cases, an implementation answers with data from a damaged image that QEMU refuses.\n\n\
-        A bug is a cause, and it may have several programs. Each section begins with images that QEMU makes, or made in an\n\
-        earlier version. This command builds the implementation, runs the program, and asks qemu-img about its image:\n\n    \
+        Each bug is one fault of the code, which several programs may show. Each section lists the bugs first that occur\n\
+        on images which QEMU makes, or made in an earlier version. This command builds the implementation, runs the\n\
+        program, and asks qemu-img about its image:\n\n    \
         $ cargo xtask findings fstool/zstd_frames\n\n\
-        `engines/findings/` has the program, the cause and the text of qemu-img for each bug. CI runs all programs\n\
+        `engines/findings/` has the program, the cause and the text of qemu-img for each bug. CI runs these programs\n\
         (`engines/tests/findings.rs`).\n",
         bugs.len(),
         implementations.len(),
