@@ -21,9 +21,7 @@ impl Engine for Imago {
     // The external data file is the only incompatible feature that the crate knows. Its cache is a map whose order is
     // random, and so is the order in which it writes the tables.
     describe!("imago", version: "0.2.6", no: [OddBackingSize], refuses: [ExtendedL2, Zstd, Dirty, Corrupt],
-        size: Near, known: include_str!("../findings/imago.toml"), writes: Parts,
-        // Its bugs after an error of the file are not among the findings yet.
-        no_writes: [FileErrors]);
+        size: Near, known: include_str!("../findings/imago.toml"), writes: Parts);
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         Ok(Box::new(ImagoDisk(open(&chain.layers()[0], &chain.layers()[1..], false)?)))
