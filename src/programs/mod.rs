@@ -20,8 +20,9 @@ pub mod text;
 
 pub(crate) use interpreter::{Effect, Question, Vm};
 pub(crate) use journal::{Journal, JournalRecord, Placed};
+pub(crate) use operand::CutKind;
 pub use operation::Operation;
 pub use program::{Input, Program};
 pub(crate) use prologue::Prologue;
+pub(crate) use request::WriteRequest;
 pub use request::{BitmapChange, NewImage};
-pub(crate) use request::{CutKind, WriteRequest};

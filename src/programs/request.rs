@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::disk::offsets::GuestOffset;
 use crate::images::content::unstamped::UnstampedData;
-use crate::programs::operand::{DeviceError, Failures, FileOperation};
+use crate::programs::operand::{CutKind, DeviceError, Failures, FileOperation};
 
 /// A request to a disk that is open for writing. Its range lies on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +67,13 @@ pub enum WriteRequest {
     /// Keeps a file that a cut at some moment since the last flush could have left. The engine goes on.
     Cut {
         /// The cause of the cut.
+        kind: CutKind,
+        /// Selects the moment, and the writes that it loses.
+        choice: u16,
+    },
+    /// Ends the engine without a word, and opens the file that a cut has left. The engine gets no request.
+    Crash {
+        /// The cause.
         kind: CutKind,
         /// Selects the moment, and the writes that it loses.
         choice: u16,
@@ -145,15 +152,6 @@ pub struct NewImage {
     pub size_bytes: u64,
 }
 
-/// The cause of a cut while an engine has an image open for writing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CutKind {
-    /// The power fails: of the writes after the last flush, the disk has kept any sectors.
-    Power,
-    /// The engine's process ends: the file has all that was written up to then.
-    Process,
-}
-
 impl WriteRequest {
     /// Returns the guest bytes that the request changes, if it changes any. After a resize, these are at most the bytes
     /// at the new end.
@@ -171,6 +169,7 @@ impl WriteRequest {
             | Self::ChangeBitmap { .. }
             | Self::Flush
             | Self::Cut { .. }
+            | Self::Crash { .. }
             | Self::FailFile(_)
             | Self::Reopen => None,
         }
@@ -189,14 +188,24 @@ impl WriteRequest {
         matches!(self, Self::ChangeBitmap { .. })
     }
 
+    /// Reports whether the engine no longer has the image open after the request.
+    pub fn ends_session(&self) -> bool {
+        self.is_crash() || *self == Self::Reopen
+    }
+
+    /// Reports whether the engine ends in a cut.
+    pub fn is_crash(&self) -> bool {
+        matches!(self, Self::Crash { .. })
+    }
+
     /// Reports whether the request lets file operations fail.
     pub fn is_fault(&self) -> bool {
         matches!(self, Self::FailFile(_))
     }
 
-    /// Reports whether the request is a cut.
+    /// Reports whether the request is a cut, after which the engine may go on or not.
     pub fn is_cut(&self) -> bool {
-        matches!(self, Self::Cut { .. })
+        self.is_crash() || matches!(self, Self::Cut { .. })
     }
 }
 
@@ -221,13 +230,21 @@ impl fmt::Display for WriteRequest {
                 write!(f, "bitmap number {number} {change}")
             }
             Self::Flush => f.write_str("flush"),
-            Self::Cut { kind: CutKind::Power, choice } => write!(f, "power cut, choice {choice}"),
-            Self::Cut { kind: CutKind::Process, choice } => {
-                write!(f, "end of the process, choice {choice}")
+            Self::Cut { kind, choice } => write!(f, "{}, choice {choice}", cause(kind)),
+            Self::Crash { kind, choice } => {
+                write!(f, "{}, choice {choice}; its file is opened again", cause(kind))
             }
             Self::FailFile(fault) => write!(f, "{fault}"),
             Self::Reopen => f.write_str("close, and open again"),
         }
+    }
+}
+
+/// Returns the words for the cause of a cut.
+fn cause(kind: CutKind) -> &'static str {
+    match kind {
+        CutKind::Power => "power cut",
+        CutKind::Process => "end of the process",
     }
 }
 

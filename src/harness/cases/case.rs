@@ -134,7 +134,8 @@ impl Verdicts {
     }
 
     pub(crate) fn set_aside(&mut self, mut violation: Box<Violation>) -> OracleResult {
-        if let Some(oracle) = self.attribution {
+        // An image that the harness could not give is no violation.
+        if let Some(oracle) = self.attribution.filter(|_| !violation.is_not_given()) {
             // The questions of the oracle that found it may still follow from the checksum of the input.
             violation.oracle = oracle;
         }

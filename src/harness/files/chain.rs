@@ -194,15 +194,24 @@ impl Chain {
         has_cuts: bool,
         meter: &Arc<Meter>,
     ) -> Self {
-        let mut chain = Self::metered(images, meter);
-        let ChainLayer { image, data_file, .. } = &mut chain.layers[0];
+        Self::metered(images, meter).copied_at_top(change, has_cuts)
+    }
+
+    /// Returns these files, which a cut has left, for an engine that goes on to write to them. Their writes are kept.
+    pub(crate) fn writable_again(self) -> Self {
+        self.copied_at_top(|_| {}, true)
+    }
+
+    /// Returns a chain whose files at the top are copies that can be written, as `change` changes them.
+    fn copied_at_top(mut self, change: impl FnOnce(&mut LayerFiles), has_cuts: bool) -> Self {
+        let ChainLayer { image, data_file, .. } = &mut self.layers[0];
         let mut files = LayerFiles::clone(&image.files);
         change(&mut files);
         let written = Arc::new(WrittenFiles::new(files, has_cuts));
         for file in [Some(image), data_file.as_mut()].into_iter().flatten() {
             file.bytes = ByteSource::Written(WrittenFile::new(Arc::clone(&written), file.part));
         }
-        chain
+        self
     }
 
     /// Returns the files as they are now, for reading.

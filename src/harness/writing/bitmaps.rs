@@ -106,6 +106,11 @@ impl TrackedBitmaps {
         self.built.is_some() || !self.all.is_empty()
     }
 
+    /// Reports whether no request about bitmaps has come since the last flush.
+    pub(super) fn are_settled(&self) -> bool {
+        !self.are_unsettled
+    }
+
     /// Returns the image before all requests, if it has bitmaps or traces of them.
     pub(super) fn built(&self) -> Option<&ChainFile> {
         self.built.as_ref().map(|(chain, _)| chain.image())

@@ -46,7 +46,7 @@ impl WriterJudge {
     /// Notes the operations that have failed since the image was opened.
     pub(super) fn note_faults(&mut self, chain: &Chain, verdicts: &mut Verdicts) {
         if met(chain) > self.faults.before && !self.faults.in_session {
-            (self.faults.in_session, self.faults.ever) = (true, true);
+            (self.faults.in_session, self.faults.may_leak) = (true, true);
             verdicts.attribute_to(Some(FILE_ERROR));
         }
     }

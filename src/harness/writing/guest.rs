@@ -103,6 +103,7 @@ impl GuestDisk {
             | WriteRequest::TakeSnapshot { .. }
             | WriteRequest::Flush
             | WriteRequest::Cut { .. }
+            | WriteRequest::Crash { .. }
             | WriteRequest::FailFile(_)
             | WriteRequest::Reopen => true,
         }
@@ -146,6 +147,7 @@ impl GuestDisk {
             WriteRequest::Flush => self.settle(),
             WriteRequest::ChangeBitmap { .. }
             | WriteRequest::Cut { .. }
+            | WriteRequest::Crash { .. }
             | WriteRequest::FailFile(_)
             | WriteRequest::Reopen => {}
         }
@@ -161,7 +163,10 @@ impl GuestDisk {
     fn note_write(&mut self, range: Range<u64>, content: RequestContent) {
         match self.change_of(&range, content) {
             Some(change) => self.now.change(range, change),
-            None => self.now.keep(range),
+            None => {
+                self.now.confirm(range.clone());
+                self.now.keep(range);
+            }
         }
     }
 
@@ -197,6 +202,17 @@ impl GuestDisk {
     pub(super) fn note_failed_close(&mut self) -> bool {
         self.now.lose_unsettled();
         self.sizes.len() == 1 && self.replaced.is_empty() && self.snapshots.is_settled()
+    }
+
+    /// Notes that the engine goes on with the file that a cut has left, with a disk of `size_bytes`. Bytes that have
+    /// changed since the last flush may have any value. Returns false if more than bytes may have changed, or if the
+    /// cut has lost a new size, which the program expects.
+    pub(super) fn note_crash(&mut self, size_bytes: u64) -> bool {
+        let has_bitmaps = self.bitmaps.were_there() || !self.bitmaps.are_settled();
+        let has_snapshots_as_before = self.replaced.is_empty() && self.snapshots.is_settled();
+        self.now.lose_unsettled();
+        self.settle();
+        size_bytes == self.now.size_bytes && has_snapshots_as_before && !has_bitmaps
     }
 
     /// Returns the ranges that have changed since the last flush.
@@ -457,4 +473,15 @@ pub(super) struct Cut {
     pub(super) kind: CutKind,
     pub(super) files: Chain,
     pub(super) guest: GuestDisk,
+}
+
+/// The end of a session.
+#[derive(Debug)]
+pub(super) enum SessionEnd {
+    /// The engine does not open the image for writing.
+    NotOpened,
+    /// The engine has closed the image.
+    Closed,
+    /// The engine has left these files in a crash.
+    Crashed(Chain),
 }

@@ -3,6 +3,7 @@
 //! engine's process.
 
 mod bitmaps;
+mod crash;
 mod faults;
 mod guest;
 mod left_files;
@@ -35,9 +36,9 @@ use crate::harness::oracles::written::{self, BeyondEdges, DiskReader, Moment};
 use crate::harness::oracles::{self, OracleResult, SetAside};
 use crate::images::content::entropy::Entropy;
 use crate::images::files::{FileNames, Images};
-use crate::programs::{CutKind, WriteRequest};
+use crate::programs::WriteRequest;
 
-use guest::{Cut, GuestDisk};
+use guest::{Cut, GuestDisk, SessionEnd};
 use state::{BuiltDisks, MetFaults, SECTOR_BYTES};
 use steps::FileSteps;
 
@@ -104,8 +105,10 @@ impl JudgeCase for WriterJudge {
         case: &Case,
     ) -> OracleResult {
         // If the file has a known finding, the other implementation would only report the same fault.
+        // It would carry out the requests without the crash.
+        let crashes = case.requests.iter().any(WriteRequest::is_crash);
         match (run.verdicts.met(), &self.written) {
-            ([], Some(left)) if !self.faults.ever => {
+            ([], Some(left)) if !self.faults.may_leak && !crashes => {
                 opinion.judge_left(engine, case, left, run.verdicts)
             }
             _ => Ok(()),
@@ -140,13 +143,13 @@ impl WriterJudge {
         let created = self.create(engine, case, has_cuts, run)?;
         self.before = created.is_none().then(|| Chain::new(case.images));
         let images = created.as_ref().filter(|_| run.observer.observes()).map(images_of);
-        let chain = match created {
+        let mut chain = match created {
             Some(chain) => chain,
             None => Chain::writable(case.images, has_cuts, &self.meter),
         };
         let feedback = engine.facts().writes();
         AccessReport::begin(feedback, &self.meter, run.observer);
-        let ran = self.sessions(engine, case, &chain, run);
+        let ran = self.sessions(engine, case, &mut chain, run);
         // Nothing is known about the origin of data in an image that the engine has created.
         let files = match &images {
             Some(images) => (images, &[][..]),
@@ -187,29 +190,31 @@ impl WriterJudge {
         self.guest.begin(&self.built, has_bitmaps.then(|| Chain::new(case.images)));
     }
 
-    /// Carries out all requests. A session ends where the engine closes the image; the file is judged after each
-    /// session but the last. Returns false if the caller must not judge the file: the engine does not open images for
-    /// writing, or one of these files has a known finding that is more than a leak.
+    /// Carries out all requests. A session ends where the engine closes the image, or crashes; the file is judged after
+    /// each session but the last. Returns false if the caller must not judge the file: the engine does not open images
+    /// for writing, or one of these files has a known finding that is more than a leak.
     fn sessions(
         &mut self,
         engine: &mut TestedEngine,
         case: &Case,
-        chain: &Chain,
+        chain: &mut Chain,
         run: &mut CaseRun,
     ) -> OracleResult<bool> {
-        let mut sessions =
-            case.requests.split(|request| *request == WriteRequest::Reopen).peekable();
-        while let Some(session) = sessions.next() {
-            let ended = self.session(engine, chain, session, run);
+        let mut rest = case.requests;
+        loop {
+            let length = rest.iter().position(WriteRequest::ends_session).unwrap_or(rest.len());
+            let (session, behind) = rest.split_at(length);
+            let (end, behind) =
+                behind.split_first().map_or((None, behind), |(it, all)| (Some(it), all));
+            let ended = self.session(engine, chain, (session, end), run);
             let was_traced = self.meter.interrupt_trace();
-            let is_last = sessions.peek().is_none();
-            let goes_on = self.judge_session(engine, chain, (ended, is_last), run.verdicts);
+            let goes_on = self.judge_session(engine, chain, (ended, end.is_none()), run.verdicts);
             self.meter.resume_trace(was_traced);
-            if !goes_on? {
-                return Ok(false);
+            match (goes_on?, end) {
+                (true, Some(_)) => rest = behind,
+                (goes_on, _) => return Ok(goes_on),
             }
         }
-        Ok(true)
     }
 
     /// Judges the files that a session leaves. The caller judges the one that the last session closes. Returns false if
@@ -218,18 +223,22 @@ impl WriterJudge {
     fn judge_session(
         &mut self,
         engine: &mut TestedEngine,
-        chain: &Chain,
-        (ended, is_last): (OracleResult<bool>, bool),
+        chain: &mut Chain,
+        (ended, is_last): (OracleResult<SessionEnd>, bool),
         verdicts: &mut Verdicts,
     ) -> OracleResult<bool> {
         self.check_read_only("layer below", verdicts)?;
         // The cuts before an error have left their files all the same, even if the error is known.
         // Their violations have the names of the cuts, also after an error of the file.
         let attribution = verdicts.attribute_to(None);
-        self.judge_cuts(engine, verdicts)?;
+        let cuts_hold = self.judge_cuts(engine, verdicts)?;
         verdicts.attribute_to(attribution);
-        if !ended? {
-            return Ok(false);
+        match ended? {
+            SessionEnd::NotOpened => return Ok(false),
+            SessionEnd::Crashed(left) => {
+                return Ok(cuts_hold && self.go_on(chain, left));
+            }
+            SessionEnd::Closed => {}
         }
         if self.faults.is_lost {
             return self.judge_lost(&chain.as_written(), verdicts).map(|()| false);
@@ -239,27 +248,29 @@ impl WriterJudge {
         Ok(is_last || !self.closed(&chain.as_written(), verdicts)?.has_harm)
     }
 
-    /// Opens the image, carries out requests, reads the disk, and closes the image. Returns false if the engine does
-    /// not open images for writing.
+    /// Opens the image, carries out requests, reads the disk, and closes the image, unless the request `end` lets the
+    /// engine crash.
     fn session(
         &mut self,
         engine: &mut TestedEngine,
         chain: &Chain,
-        requests: &[WriteRequest],
+        (requests, end): (&[WriteRequest], Option<&WriteRequest>),
         run: &mut CaseRun,
-    ) -> OracleResult<bool> {
+    ) -> OracleResult<SessionEnd> {
+        let needs_repair = self.needs_repair(chain);
         // Bitmaps are in use while an image is open.
-        let is_compared = requests.is_empty() && !self.guest.bitmaps.were_there();
+        let is_compared = requests.is_empty() && !needs_repair && !self.guest.bitmaps.were_there();
         let before = is_compared.then(|| (chain.written_version(), chain.as_written()));
         let size = engine.facts().policy.size;
         let refused = |error| oracles::unexpected_error("open", "image", &error);
         let opened = match engine.open_to_write(chain) {
             // The engine is not to blame: the caller counts the run among those that were not judged.
             Err(error @ EngineError::NotGiven(_)) => return Err(refused(error)),
+            Err(_) if needs_repair => return Ok(SessionEnd::NotOpened),
             opened => opened.map_err(refused),
         };
         let Some(mut disk) = run.verdicts.judge_answer(opened)? else {
-            return Ok(false);
+            return Ok(SessionEnd::NotOpened);
         };
         self.check_open_size(size, disk.virtual_size_bytes())?;
         self.begin_faults(chain);
@@ -268,6 +279,10 @@ impl WriterJudge {
             if self.guest.fits(request) && !self.faults.is_lost {
                 self.carry_out((chain, &mut disk), request, run)?;
             }
+        }
+        if let (Some(WriteRequest::Crash { kind, choice }), false) = (end, self.faults.is_lost) {
+            run.observer.event(State::Write, Event::Cut);
+            return Ok(SessionEnd::Crashed(self.crash(chain, disk, *kind, *choice)));
         }
         if !self.faults.is_lost {
             self.check_open_size(size, disk.virtual_size_bytes())?;
@@ -289,15 +304,7 @@ impl WriterJudge {
             self.unchanged(&before, &chain.as_written())?;
         }
         run.observer.event(State::Write, Event::Checkpoint);
-        Ok(true)
-    }
-
-    /// Keeps files that a cut could have left while the engine closed the image. Keeps none if the engine changed
-    /// nothing then. Closing is no promise to the guest: only the last guest flush decides what must survive.
-    fn cut_while_closing(&mut self, chain: &Chain, written: usize, kind: CutKind, choice: u16) {
-        let files = chain.after_cut_since(written, kind, choice);
-        let cut = files.map(|files| Cut { kind, files, guest: self.guest.clone() });
-        self.cuts.extend(cut);
+        Ok(SessionEnd::Closed)
     }
 
     fn check_open_size(&self, policy: SizePolicy, actual_bytes: u64) -> OracleResult {
@@ -326,7 +333,7 @@ impl WriterJudge {
         let mut steps = FileSteps::new(verdicts, written::in_file);
         let are_dropped = self.guest.bitmaps.note_dropped(chain);
         steps.judge(self.guest.bitmaps.check_kept())?;
-        match self.faults.ever {
+        match self.faults.may_leak {
             true => self.count_with_leaks(chain, &mut steps)?,
             false => steps.each(|set_aside| self.count(chain, are_dropped, set_aside)).map(drop)?,
         }
@@ -464,7 +471,9 @@ fn handled_bytes(images: &Images, requests: &[WriteRequest]) -> u64 {
     requests.iter().fold(image_bytes, |sum, request| {
         let bytes = match request {
             WriteRequest::Write { length_bytes, .. } => u64::from(*length_bytes) + REQUEST_BYTES,
-            WriteRequest::Cut { .. } | WriteRequest::Reopen => image_bytes,
+            WriteRequest::Cut { .. } | WriteRequest::Crash { .. } | WriteRequest::Reopen => {
+                image_bytes
+            }
             _ => REQUEST_BYTES,
         };
         sum.saturating_add(bytes)

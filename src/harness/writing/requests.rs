@@ -118,9 +118,10 @@ impl WriterJudge {
                 (Event::Bitmap, Request::ChangeBitmap { index, change })
             }
             WriteRequest::Flush => (Event::Flushed, Request::Flush),
-            WriteRequest::Cut { .. } | WriteRequest::FailFile(_) | WriteRequest::Reopen => {
-                return None;
-            }
+            WriteRequest::Cut { .. }
+            | WriteRequest::Crash { .. }
+            | WriteRequest::FailFile(_)
+            | WriteRequest::Reopen => return None,
         };
         Some((request.kind(), event, disk.request(&request)))
     }

@@ -74,24 +74,36 @@ impl DiskState {
         self.unsettled.clear();
     }
 
-    /// Notes that the bytes of a range have been written again. Those that nothing has changed are still those of the
-    /// built disk, but a writer may have moved them. Those of a torn request are now the new ones, which were written.
+    /// Notes that a request has written the bytes of a range again, or has failed to do so. Those that nothing has
+    /// changed are still those of the built disk, but a writer may have moved them.
     pub(super) fn keep(&mut self, range: Range<u64>) {
+        self.replace(range.clone(), |_, change| change.is_none().then_some(GuestChange::Former));
+        self.unsettled.insert(range, ());
+    }
+
+    /// Notes that a request has written the new bytes of torn requests in a range again.
+    pub(super) fn confirm(&mut self, range: Range<u64>) {
+        self.replace(range, |state, change| match change {
+            Some(GuestChange::Torn(nth)) => state.torn(nth).map(|torn| torn.change),
+            _ => None,
+        });
+    }
+
+    /// Gives each part of a range the change that `change_of` returns for its present one, if it returns one.
+    fn replace(
+        &mut self,
+        range: Range<u64>,
+        change_of: impl Fn(&Self, Option<GuestChange>) -> Option<GuestChange>,
+    ) {
         let mut at = range.start;
         while at < range.end {
             let (change, end) = self.changes.at(at);
             let (change, end) = (change.copied(), end.min(range.end));
-            let written = match change {
-                None => Some(GuestChange::Former),
-                Some(GuestChange::Torn(nth)) => self.torn(nth).map(|torn| torn.change),
-                Some(_) => None,
-            };
-            if let Some(written) = written {
-                self.changes.insert(at..end, written);
+            if let Some(new) = change_of(self, change) {
+                self.changes.insert(at..end, new);
             }
             at = end;
         }
-        self.unsettled.insert(range, ());
     }
 
     /// Gives the disk another size. Bytes that come back later are zeros, except for those of the last cluster: the
@@ -143,15 +155,17 @@ impl DiskState {
     }
 }
 
-/// The operations that have failed so far, and what follows from them.
+/// The operations that have failed so far, the crashes, and what follows from them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct MetFaults {
     /// The number of operations that had failed when the image was opened.
     pub(super) before: u32,
     /// An operation has failed since then.
     pub(super) in_session: bool,
-    /// An operation has failed since the beginning: clusters may be leaked.
-    pub(super) ever: bool,
+    /// An operation has failed since the beginning, or the engine has crashed: clusters may be leaked.
+    pub(super) may_leak: bool,
+    /// The engine goes on with a file that a cut has left.
+    pub(super) has_crashed: bool,
     /// Nothing is known about the disk any more.
     pub(super) is_lost: bool,
 }

@@ -216,9 +216,12 @@ impl Vm {
             SpareBlocks { blocks, distance } => self.spare_blocks(blocks, distance),
             Bytes { kind, length } => self.begin_bytes(kind, length),
             Data(bytes) => self.add_data(bytes),
-            WriteAt { .. } | WriteDataAt { .. } | ZeroAt { .. } | Sync { .. } | FailFile { .. } => {
-                Effect::None
-            }
+            WriteAt { .. }
+            | WriteDataAt { .. }
+            | ZeroAt { .. }
+            | Sync { .. }
+            | FailFile { .. }
+            | Crash { .. } => Effect::None,
         }
     }
 

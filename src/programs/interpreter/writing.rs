@@ -8,10 +8,10 @@ use crate::disk::offsets::GuestOffset;
 use crate::formats::qcow2::geometry::{Compression, Version};
 use crate::images::qcow2::Sizes;
 use crate::programs::operand::{
-    At, BitmapFlags, Count, DataContent, Few, Gap, Inside, Size, SyncKind,
+    At, BitmapFlags, Count, CutKind, DataContent, Few, Gap, Inside, Size, SyncKind,
 };
 use crate::programs::operation::{Class, Operation};
-use crate::programs::request::{CutKind, FileFault, NewImage, RequestContent, WriteRequest};
+use crate::programs::request::{FileFault, NewImage, RequestContent, WriteRequest};
 
 use super::state::{WritingSnapshot, selected};
 use super::{Effect, Vm, effect};
@@ -100,10 +100,17 @@ impl Vm {
             Operation::DeleteBitmap { index, .. } => self.request_removed_bitmap(index),
             Operation::Sync { kind, choice } => match kind {
                 SyncKind::Flush => self.request(WriteRequest::Flush),
-                SyncKind::Cut => self.request_cut(CutKind::Power, choice),
-                SyncKind::Kill => self.request_cut(CutKind::Process, choice),
+                SyncKind::Cut => {
+                    self.request_cut(WriteRequest::Cut { kind: CutKind::Power, choice })
+                }
+                SyncKind::Kill => {
+                    self.request_cut(WriteRequest::Cut { kind: CutKind::Process, choice })
+                }
             },
             Operation::FailFile { .. } => self.request_failures(operation),
+            Operation::Crash { kind, choice } => {
+                self.request_cut(WriteRequest::Crash { kind, choice })
+            }
             Operation::Checkpoint {} => {
                 let wants =
                     self.writing.requests.last().is_some_and(|it| *it != WriteRequest::Reopen);
@@ -311,10 +318,10 @@ impl Vm {
         }
     }
 
-    fn request_cut(&mut self, kind: CutKind, choice: u16) -> Effect {
+    fn request_cut(&mut self, cut: WriteRequest) -> Effect {
         let cuts = self.writing.requests.iter().filter(|request| request.is_cut()).count();
         match cuts < self.limits.cuts {
-            true => self.request(WriteRequest::Cut { kind, choice }),
+            true => self.request(cut),
             false => Effect::None,
         }
     }

@@ -16,6 +16,6 @@ pub use number::{
 };
 pub use size::{FarGap, Gap, Magnitude, Relative, Size, Skew};
 pub use word::{
-    AnyShape, BitmapFlags, BytesKind, Change, DataContent, DataIn, DeviceError, Failures,
+    AnyShape, BitmapFlags, BytesKind, Change, CutKind, DataContent, DataIn, DeviceError, Failures,
     FileOperation, Hidden, Keep, SyncKind,
 };

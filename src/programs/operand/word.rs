@@ -168,6 +168,15 @@ words! {
     }
 }
 words! {
+    /// The cause of a cut while an engine has an image open for writing.
+    pub enum CutKind: Other {
+        /// The power fails: of the writes after the last flush, the disk has kept any sectors.
+        Power = "power",
+        /// The engine's process ends: the file has all that was written up to then.
+        Process = "process",
+    }
+}
+words! {
     /// The kind of file operations of which some fail.
     pub enum FileOperation: Other, fold 8 {
         /// Writes of bytes.

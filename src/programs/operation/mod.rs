@@ -21,7 +21,7 @@ use crate::images::qcow2::placement::Policy;
 use crate::images::qcow2::{FileEnd, Fill, HeaderFlags, HeaderLength, Leaving};
 
 use super::operand::{
-    AnyShape, At, BitmapFlags, BytesKind, Change, ClusterBits, Count, DataContent, DataIn,
+    AnyShape, At, BitmapFlags, BytesKind, Change, ClusterBits, Count, CutKind, DataContent, DataIn,
     DeviceError, Extra, Failures, FarGap, Few, FileOperation, Gap, Hidden, ImageFeatures,
     ImageForm, Inside, Keep, Length, Magnitude, NameLength, Number, RefcountOrder, Relative, Size,
     Skew, SyncKind,
@@ -418,5 +418,12 @@ operations! {
         error: DeviceError,
         /// The number of operations that fail.
         failures: Failures,
+    } is Requests(Event::Attacked), plainer [];
+    /// Ends the engine in a cut. The program goes on with the file that the cut has left.
+    260 "crash" Crash {
+        /// The cause.
+        kind: CutKind,
+        /// Selects the moment of the cut, and the writes that it loses.
+        choice: u16,
     } is Requests(Event::Attacked), plainer [];
 }

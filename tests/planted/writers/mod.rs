@@ -33,6 +33,8 @@ const MAX_FOLDER_BYTES: u64 = 64 << 20;
 const LOST_CHANGES: u64 = 16;
 /// The number of programs in which an operation on a file fails.
 const FILE_ERRORS: u64 = 60;
+/// The number of programs in which the engine crashes.
+const CRASHES: u64 = 16;
 /// The opcode of an overlay.
 const OVERLAY: u8 = 14;
 
@@ -93,6 +95,15 @@ fn with_file_error(number: u64) -> Program {
          write_at at=start+20 inside=0 length=20<<7\nsync kind=cut choice={number}\n"
     );
     lines::program("cluster_bits=9 size=90<<9+0", &operations)
+}
+
+/// Returns a program that goes on after its engine has crashed in a write to a new part of the disk.
+fn with_crash(number: u64) -> Program {
+    let operations = format!(
+        "write_at at=start+0 inside=0 length=20<<7\ncrash kind=process choice={number}\n\
+         write_at at=start+3 inside=0 length=20<<7\ncheckpoint\n"
+    );
+    lines::program("cluster_bits=9 size=9<<9+0", &operations)
 }
 
 /// Returns a program that makes a disk with a raw data file larger, or smaller.
@@ -204,6 +215,7 @@ fn found_by(fault: WriterFault) -> &'static [&'static str] {
         BitmapStaysDisabled => &["bitmaps: "],
         BitmapForgets => &["bitmaps: bits from before, ", "bitmaps: the bits of a change, "],
         FlushIgnored => &["power_cut: a flushed write, ", "power_cut: flushed zeros, "],
+        LeakFreedTooFar => &["refcounts: ", "power_cut: ", "killed: ", "written: "],
         WriteErrorIgnored | AllocatedTwice => &["file_error: "],
         CopyErrorIgnored => &["file_error: the rest", "file_error: a snapshot"],
         // Only the file of a cut shows it.
@@ -236,6 +248,7 @@ const LEAST: usize = 2;
 fn each_planted_fault_is_found() {
     let mut with_cuts = programs();
     let mut with_errors = with_cuts.clone();
+    with_cuts.extend((0..CRASHES).map(with_crash));
     with_errors.extend((0..FILE_ERRORS).map(with_file_error));
     let without = |programs: &mut [Program], is_one: fn(&Operation) -> bool| {
         programs.iter_mut().for_each(|program| program.operations.retain(|it| !is_one(it)));
@@ -269,7 +282,10 @@ fn is_error(operation: &Operation) -> bool {
 }
 
 fn is_cut(operation: &Operation) -> bool {
-    matches!(operation, Operation::Sync { kind: SyncKind::Cut | SyncKind::Kill, .. })
+    matches!(
+        operation,
+        Operation::Crash { .. } | Operation::Sync { kind: SyncKind::Cut | SyncKind::Kill, .. }
+    )
 }
 
 /// Reports whether a fingerprint begins with the name of an oracle on files of cuts.
@@ -434,7 +450,10 @@ fn qemu_finds_no_fault_in_written_images() {
         let Ok(path) = written.write_to(&mut folder) else { continue };
         let words = ["check", "-f", "qcow2"].map(OsStr::new);
         let output = qemu::run("qemu-img", &[&words[..], &[path.as_ref()]].concat()).unwrap();
-        assert!(output.status.success(), "program {number}: {output:?}");
+        // Only a crash, or an error of the file, excuses leaks, for which the exit code is 3.
+        let may_leak = program.operations.iter().any(|it| is_cut(it) || is_error(it));
+        let is_sound = output.status.success() || may_leak && output.status.code() == Some(3);
+        assert!(is_sound, "program {number}: {output:?}");
         checked += 1;
     }
     let programs = QEMU_PROGRAMS + QEMU_DATA_FILES;

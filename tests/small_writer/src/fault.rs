@@ -173,4 +173,6 @@ faults! {
     /// After a write that has failed, the next write gets clusters that the first one has already given to entries
     /// (cloud-hypervisor, a5e145bde: an allocation that is handed out twice after an error).
     AllocatedTwice "allocated_twice",
+    /// Opening for writing frees the clusters that a crash has leaked, and the cluster in use behind them.
+    LeakFreedTooFar "leak_freed_too_far",
 }

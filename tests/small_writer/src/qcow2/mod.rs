@@ -76,7 +76,10 @@ impl<'s> SmallWriter<'s> {
     ) -> Result<Self, WriteError> {
         let layers: Vec<_> = chain.layers().iter().map(borrowed).collect();
         let top = layers.first().ok_or(WriteError::Malformed("the chain has no image"))?;
-        let tables = WrittenTables::open(*top, fault)?;
+        let mut tables = WrittenTables::open(*top, fault)?;
+        if tables.has(WriterFault::LeakFreedTooFar) {
+            tables.free_leaks_too_far()?;
+        }
         if let Some(file) = top.data_file.filter(|_| tables.has(WriterFault::DataFileGrows)) {
             file.write_at(HostOffset::new(file.length_bytes()), &[0])?;
         }

@@ -21,7 +21,7 @@ pub(super) struct ClusterReferences(Vec<(u64, u64)>);
 
 impl ClusterReferences {
     /// Returns the number of references to a cluster.
-    fn to(&self, cluster: HostCluster) -> u64 {
+    pub(super) fn to(&self, cluster: HostCluster) -> u64 {
         let found = self.0.binary_search_by_key(&cluster.get(), |(cluster, _)| *cluster);
         found.ok().and_then(|at| self.0.get(at)).map_or(0, |(_, references)| *references)
     }
