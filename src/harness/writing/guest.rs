@@ -483,5 +483,5 @@ pub(super) enum SessionEnd {
     /// The engine has closed the image.
     Closed,
     /// The engine has left these files in a crash.
-    Crashed(Chain),
+    Crashed(Box<Chain>),
 }

@@ -236,7 +236,7 @@ impl WriterJudge {
         match ended? {
             SessionEnd::NotOpened => return Ok(false),
             SessionEnd::Crashed(left) => {
-                return Ok(cuts_hold && self.go_on(chain, left));
+                return Ok(cuts_hold && self.go_on(chain, *left));
             }
             SessionEnd::Closed => {}
         }
@@ -282,7 +282,7 @@ impl WriterJudge {
         }
         if let (Some(WriteRequest::Crash { kind, choice }), false) = (end, self.faults.is_lost) {
             run.observer.event(State::Write, Event::Cut);
-            return Ok(SessionEnd::Crashed(self.crash(chain, disk, *kind, *choice)));
+            return Ok(SessionEnd::Crashed(Box::new(self.crash(chain, disk, *kind, *choice))));
         }
         if !self.faults.is_lost {
             self.check_open_size(size, disk.virtual_size_bytes())?;
