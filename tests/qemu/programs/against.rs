@@ -63,7 +63,8 @@ fn qemu_agrees_about_generated_programs() {
                 Err(failure) => panic!("{}\n{program}", failure.violation),
             }
         }
-        assert!(compared >= 150 && not_compared * 10 < compared, "{compared} {not_compared}");
+        // After a crash or an error of the file, nothing is compared.
+        assert!(compared >= 120 && not_compared * 10 < compared, "{compared} {not_compared}");
     }
 }
 
