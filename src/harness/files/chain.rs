@@ -176,7 +176,7 @@ impl Chain {
     /// Creates the chain of all layers of `images`, for an engine that writes: the image at the top and its data file
     /// are copies that can be written. Their writes are kept if there are cuts. Counts reads on `meter`.
     pub(crate) fn writable(images: &Images, has_cuts: bool, meter: &Arc<Meter>) -> Self {
-        Self::with_top(images, |_| {}, has_cuts, meter)
+        Self::metered(images, meter).copied_at_top(|_| {}, has_cuts)
     }
 
     /// Creates the same chain with an empty image at the top.
@@ -184,17 +184,7 @@ impl Chain {
         let remove = |files: &mut LayerFiles| {
             (files.image, files.data_file) = Default::default();
         };
-        Self::with_top(images, remove, has_cuts, meter)
-    }
-
-    /// Creates the chain of all layers of `images`. At the top are copies of the built files, which `change` changes.
-    fn with_top(
-        images: &Images,
-        change: impl FnOnce(&mut LayerFiles),
-        has_cuts: bool,
-        meter: &Arc<Meter>,
-    ) -> Self {
-        Self::metered(images, meter).copied_at_top(change, has_cuts)
+        Self::metered(images, meter).copied_at_top(remove, has_cuts)
     }
 
     /// Returns these files, which a cut has left, for an engine that goes on to write to them. Their writes are kept.

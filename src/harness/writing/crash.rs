@@ -1,10 +1,11 @@
-//! Lets an engine go on with the file that a cut has left: its process has ended, or the power has failed, and the image
-//! is opened for writing again. All that the guest has flushed must stay there, and the file must need no repair but for
-//! leaks. If the image is marked as dirty, a writer counts all clusters again before it writes, or refuses the image
-//! (qcow2 specification, "incompatible_features").
+//! Lets an engine go on with the file that a cut has left: its process has ended, or the power has failed, and the
+//! image is opened for writing again. All that the guest has flushed must stay there, and the file must need no repair
+//! but for leaks. If the image is marked as dirty, a writer counts all clusters again before it writes, or refuses the
+//! image (qcow2 specification, "incompatible_features").
 //!
-//! Does not check: the program from there on, if the cut has lost a new size, if a request has changed snapshots since the
-//! last flush, or if the image has bitmaps; the values of bytes that a request has changed since the last flush, until they are written again.
+//! Does not check: the program from there on, if the cut has lost a new size, if a request has changed snapshots since
+//! the last flush, or if the image has bitmaps; the values of bytes that a request has changed since the last flush,
+//! until they are written again.
 
 use crate::formats::qcow2::header::Header;
 use crate::harness::engine::tested::TestedDisk;

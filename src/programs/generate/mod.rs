@@ -269,8 +269,8 @@ fn opcodes() -> impl Iterator<Item = &'static (u16, &'static str)> {
     Operation::OPCODES.iter().filter(|(code, _)| !REQUESTS.contains(code))
 }
 
-/// The opcodes of `write_at`, `zero_at`, `sync`, `write_data_at`, `fail_file` and `crash`, which mean something only in the
-/// target that writes.
+/// The opcodes of `write_at`, `zero_at`, `sync`, `write_data_at`, `fail_file` and `crash`, which mean something only in
+/// the target that writes.
 const REQUESTS: [u16; 6] = [34, 35, 36, 258, 259, 260];
 
 /// The opcodes from which [`request`] draws: `write_at`, `write_data_at`, `write_data`, `zero_at`, `sync`, `write`,

@@ -98,15 +98,7 @@ impl Vm {
             }
             Operation::FillBitmap { index, fill, .. } => self.request_bitmap_change(index, fill),
             Operation::DeleteBitmap { index, .. } => self.request_removed_bitmap(index),
-            Operation::Sync { kind, choice } => match kind {
-                SyncKind::Flush => self.request(WriteRequest::Flush),
-                SyncKind::Cut => {
-                    self.request_cut(WriteRequest::Cut { kind: CutKind::Power, choice })
-                }
-                SyncKind::Kill => {
-                    self.request_cut(WriteRequest::Cut { kind: CutKind::Process, choice })
-                }
-            },
+            Operation::Sync { kind, choice } => self.request_sync(kind, choice),
             Operation::FailFile { .. } => self.request_failures(operation),
             Operation::Crash { kind, choice } => {
                 self.request_cut(WriteRequest::Crash { kind, choice })
@@ -316,6 +308,15 @@ impl Vm {
             true => self.request(WriteRequest::FailFile(fault)),
             false => Effect::None,
         }
+    }
+
+    fn request_sync(&mut self, kind: SyncKind, choice: u16) -> Effect {
+        let kind = match kind {
+            SyncKind::Flush => return self.request(WriteRequest::Flush),
+            SyncKind::Cut => CutKind::Power,
+            SyncKind::Kill => CutKind::Process,
+        };
+        self.request_cut(WriteRequest::Cut { kind, choice })
     }
 
     fn request_cut(&mut self, cut: WriteRequest) -> Effect {

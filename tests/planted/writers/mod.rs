@@ -157,7 +157,7 @@ fn found_by(fault: WriterFault) -> &'static [&'static str] {
     match fault {
         CopiedIgnored => &["written: a snapshot, ", "written: the rest, "],
         SharedInside => &["written: a snapshot, the bytes of the guest → "],
-        SharedTable | CompressedNeighbour => &["refcounts: ", "written: "],
+        SharedTable | CompressedNeighbour | SnapshotKeepsCopied => &["refcounts: ", "written: "],
         CountNotRaised | CountNotLowered | TableNotStored => &["refcounts: "],
         CopiedNotSet => &["refcounts: data, copied → not copied"],
         HeadLost | TailLost | BelowLost => &["written: the rest, the bytes of the guest → zeros"],
@@ -182,7 +182,6 @@ fn found_by(fault: WriterFault) -> &'static [&'static str] {
         EntryBeforeData | FreedEarly => &["power_cut: ", "killed: "],
         CountedLate => &["killed: data, the references → fewer", "power_cut: "],
         SnapshotNotCounted => &["refcounts: "],
-        SnapshotKeepsCopied => &["refcounts: ", "written: "],
         SnapshotTableLate => &["power_cut: "],
         AppliedTableShared => &["refcounts: L1 table, a cluster of its own → an overlap"],
         AppliedSizeIgnored => &["model: virtual size, ", "written: "],

@@ -18,8 +18,8 @@ const FINGERPRINTS: [&str; 2] =
 /// The files that walk, look up and read. Files that only decode have lines that the seeds of one target miss.
 const WALKER: [&str; 4] = ["layer/inflate", "layer/kept", "layer/mod", "layer/walk"];
 
-/// libFuzzer finds a planted bug from an empty corpus. Its input reproduces it, the fingerprint first, with a symbolised
-/// stack.
+/// libFuzzer finds a planted bug from an empty corpus. Its input reproduces it, the fingerprint first, with a
+/// symbolised stack.
 pub fn check_crash(out: &Path, llvm: &Path) -> Result<()> {
     let sandbox = Sandbox::new(out, llvm)?;
     sandbox.folder("empty")?;
