@@ -33,7 +33,6 @@ impl Engine for Qcow2Rs {
         no: [Clusters512, Clusters1K, Clusters2K, OddBackingSize],
         refuses: [ExtendedL2, Zstd, DataFile, Dirty, Corrupt, RawBacking],
         size: Near, sectors: 512, known: include_str!("../findings/qcow2_rs.toml"), writes: Parts,
-        // Its bugs after an error of the file are not among the findings yet.
         no_writes: [Snapshots, Refcounts2, Refcounts4]);
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {

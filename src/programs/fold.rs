@@ -327,20 +327,17 @@ impl Folding {
 
     /// Reports whether an operation stays.
     fn keeps(&self, operation: &Operation) -> bool {
-        match operation {
-            Operation::Snapshot { .. } | Operation::SnapshotWith { .. } => {
-                !self.lacks(Feature::Snapshots)
-            }
+        !self.lacks(match operation {
+            Operation::Snapshot { .. } | Operation::SnapshotWith { .. } => Feature::Snapshots,
             // Deleting bitmaps that do not exist leaves traces all the same.
-            Operation::Bitmap { .. } | Operation::DeleteBitmap { .. } => {
-                !self.lacks(Feature::Bitmaps)
-            }
-            Operation::Extent { .. } => !self.lacks(Feature::Extents),
-            Operation::FailFile { .. } => !self.lacks(Feature::FileErrors),
-            Operation::Crash { .. } => !self.lacks(Feature::Cuts),
-            Operation::ApplySnapshot { .. } => !self.lacks(Feature::SpareL1), // The L1 table may have grown.
-            _ => true,
-        }
+            Operation::Bitmap { .. } | Operation::DeleteBitmap { .. } => Feature::Bitmaps,
+            Operation::Extent { .. } => Feature::Extents,
+            Operation::FailFile { .. } => Feature::FileErrors,
+            Operation::Crash { .. } => Feature::Cuts,
+            // The table of a disk that has grown since is too long for the snapshot's disk.
+            Operation::ApplySnapshot { .. } => Feature::SpareL1,
+            _ => return true,
+        })
     }
 
     /// Reports whether a resize stays. A disk that shrinks keeps its L1 table.

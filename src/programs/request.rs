@@ -190,12 +190,7 @@ impl WriteRequest {
 
     /// Reports whether the engine no longer has the image open after the request.
     pub fn ends_session(&self) -> bool {
-        self.is_crash() || *self == Self::Reopen
-    }
-
-    /// Reports whether the engine ends in a cut.
-    pub fn is_crash(&self) -> bool {
-        matches!(self, Self::Crash { .. })
+        matches!(self, Self::Crash { .. } | Self::Reopen)
     }
 
     /// Reports whether the request lets file operations fail.
@@ -205,7 +200,7 @@ impl WriteRequest {
 
     /// Reports whether the request is a cut, after which the engine may go on or not.
     pub fn is_cut(&self) -> bool {
-        self.is_crash() || matches!(self, Self::Cut { .. })
+        matches!(self, Self::Cut { .. } | Self::Crash { .. })
     }
 }
 

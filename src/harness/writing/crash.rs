@@ -49,6 +49,7 @@ impl WriterJudge {
     ) -> Chain {
         let files = chain.after_cut(kind, choice);
         self.cuts.push(Cut { kind, files: files.clone(), guest: self.guest.clone() });
+        (self.faults.may_leak, self.faults.has_crashed) = (true, true);
         // The engine has ended. Here, it closes files that nothing reads any more, so an error has no effect.
         chain.faults(|faults| faults.disarm());
         let was_traced = self.meter.interrupt_trace();
@@ -65,7 +66,6 @@ impl WriterJudge {
             return false;
         }
         *chain = left.writable_again();
-        (self.faults.may_leak, self.faults.has_crashed) = (true, true);
         true
     }
 }

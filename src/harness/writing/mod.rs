@@ -105,10 +105,8 @@ impl JudgeCase for WriterJudge {
         case: &Case,
     ) -> OracleResult {
         // If the file has a known finding, the other implementation would only report the same fault.
-        // It would carry out the requests without the crash.
-        let crashes = case.requests.iter().any(WriteRequest::is_crash);
         match (run.verdicts.met(), &self.written) {
-            ([], Some(left)) if !self.faults.may_leak && !crashes => {
+            ([], Some(left)) if !self.faults.may_leak => {
                 opinion.judge_left(engine, case, left, run.verdicts)
             }
             _ => Ok(()),

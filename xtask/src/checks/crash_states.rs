@@ -63,7 +63,7 @@ type Parsed = (BTreeMap<String, [State; 2]>, Vec<[String; 2]>);
 pub fn check() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let work = folder.path();
-    // With ASan in the release profile, as `canary` builds it, and without a sanitizer in the dev profile.
+    // With ASan in the release profile, as `fuzz-smoke` builds it, and without a sanitizer in the dev profile.
     let programs = thread::scope(|scope| {
         let parser = scope.spawn(|| python("crash-states/venv", &["clusterfuzz==2.6.0"]));
         let asan = scope.spawn(|| build(work, "asan", "release", &[]));

@@ -18,13 +18,21 @@ const FINGERPRINTS: [&str; 2] =
 /// The files that walk, look up and read. Files that only decode have lines that the seeds of one target miss.
 const WALKER: [&str; 4] = ["layer/inflate", "layer/kept", "layer/mod", "layer/walk"];
 
-/// libFuzzer finds a planted bug from an empty corpus. Its input reproduces it, the fingerprint first, with a
-/// symbolised stack.
+/// A planted bug is found in the seeds, and by libFuzzer from an empty corpus. Each input reproduces it, the
+/// fingerprint first, with a symbolised stack.
 pub fn check_crash(out: &Path, llvm: &Path) -> Result<()> {
+    let sandbox = Sandbox::new(out, llvm)?;
+    sandbox.unpack_seeds(TARGET)?;
+    check_found(&sandbox, &["-runs=0", "/tmp/seeds"])?;
     let sandbox = Sandbox::new(out, llvm)?;
     sandbox.folder("empty")?;
     let search = ["-use_counters=0", "-seed=1", "-max_len=512", "-runs=200000", "/tmp/empty"];
-    let (code, output) = sandbox.fuzz(TARGET, "/out", &search)?;
+    check_found(&sandbox, &search)
+}
+
+/// libFuzzer finds the planted bug with these arguments. Its input reproduces it.
+fn check_found(sandbox: &Sandbox, arguments: &[&str]) -> Result<()> {
+    let (code, output) = sandbox.fuzz(TARGET, "/out", arguments)?;
     let mut crashes = names_in(sandbox.tmp.path())?;
     crashes.retain(|name| name.starts_with("crash-"));
     let found = crashes.len();

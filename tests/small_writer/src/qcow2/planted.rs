@@ -54,13 +54,8 @@ impl WrittenTables<'_> {
         };
         mark(HostOffset::ZERO, 1);
         mark(l1.start, cluster_size.clusters_for(l1.length_bytes));
-        let table_clusters = u64::from(self.header.refcount_table_clusters);
-        mark(self.header.refcount_table_offset, table_clusters);
-        let table = HostTable {
-            start: self.header.refcount_table_offset,
-            length_bytes: cluster_size.saturating_bytes(table_clusters),
-            entry_bytes: 8,
-        };
+        let table = HostTable::refcounts(&self.header);
+        mark(table.start, cluster_size.clusters_for(table.length_bytes));
         for slot in self.entries(table)? {
             entry::refcount_block_offset(slot.word).into_iter().for_each(|block| mark(block, 1));
         }
