@@ -40,14 +40,17 @@ pub fn check() -> Result<()> {
     let [walker, library] = ["qcowfuzz-walker", "qcowfuzz"].map(|name| unpacked(&packages, name));
     let (walker, library) = (walker?, library?);
     // Cargo names the files of a crate after its place in its workspace, which is the same for both crates, and after
-    // its profile. With a profile of its own, the packed crate does not replace the library that the tests beside this
-    // step use. The walker that the library depends on is the packed one, as if it were on crates.io; Cargo.lock then
-    // changes.
-    let profile = "profile.dev.package.qcowfuzz.codegen-units=32".to_owned();
+    // its profile. With profiles of its own, the packed crate does not replace the library that the tests beside this
+    // step use. Only the unit tests run for long enough to be worth an optimized build. The walker that the library
+    // depends on is the packed one, as if it were on crates.io; Cargo.lock then changes.
+    let profile = "profile.dev.package.qcowfuzz.opt-level=0".to_owned();
+    let optimized = "profile.test.package.qcowfuzz.codegen-units=32".to_owned();
     let patch = format!("patch.crates-io.qcowfuzz-walker.path='{}'", walker.display());
     let config = ["--config", &profile, "--config", &patch];
     run(packed(&library).args(config).arg("build"))?;
-    run(packed(&library).args(config).arg("test"))?;
+    let config_of_tests = ["--config", &optimized, "--config", &patch];
+    run(packed(&library).args(config_of_tests).args(["test", "--lib"]))?;
+    run(packed(&library).args(config).args(["test", "--doc", "--profile", "dev"]))?;
     run(packed(&walker).args(["test", "--locked"]))?;
     let mut example = packed(&library);
     example.args(config).args(["run", "-q", "--example", "engine"]);
