@@ -84,7 +84,12 @@ fn leaked_clusters(image: &ChainFile) -> BTreeSet<u64> {
 
 /// Reports whether a crash, or an error of a file, may leave leaks.
 fn may_leak(program: &Program) -> bool {
-    let leaks = |it: &Operation| matches!(it, Operation::Crash { .. } | Operation::FailFile { .. });
+    let leaks = |it: &Operation| {
+        matches!(
+            it,
+            Operation::Crash { .. } | Operation::FailFile { .. } | Operation::Device { .. }
+        )
+    };
     program.operations.iter().any(leaks)
 }
 

@@ -207,7 +207,8 @@ macro_rules! with_formats {
             /// without this feature promises nothing about the file afterwards.
             Cuts = "power cuts",
             /// Writes, reads, flushes or new lengths of a file that fail while the engine has the image open for
-            /// writing. An engine without this feature promises nothing after such an error.
+            /// writing; also at the end of a block device. An engine without this feature promises nothing after such
+            /// an error.
             FileErrors = "failing file operations",
         }
     };

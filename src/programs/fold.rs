@@ -332,7 +332,7 @@ impl Folding {
             // Deleting bitmaps that do not exist leaves traces all the same.
             Operation::Bitmap { .. } | Operation::DeleteBitmap { .. } => Feature::Bitmaps,
             Operation::Extent { .. } => Feature::Extents,
-            Operation::FailFile { .. } => Feature::FileErrors,
+            Operation::FailFile { .. } | Operation::Device { .. } => Feature::FileErrors,
             Operation::Crash { .. } => Feature::Cuts,
             // The table of a disk that has grown since is too long for the snapshot's disk.
             Operation::ApplySnapshot { .. } => Feature::SpareL1,

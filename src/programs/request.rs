@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::disk::offsets::GuestOffset;
 use crate::images::content::unstamped::UnstampedData;
-use crate::programs::operand::{CutKind, DeviceError, Failures, FileOperation};
+use crate::programs::operand::{CutKind, DeviceError, Failures, FileOperation, OldBytes};
 
 /// A request to a disk that is open for writing. Its range lies on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +80,14 @@ pub enum WriteRequest {
     },
     /// From now on, operations of the engine on its files fail. The engine gets no request.
     FailFile(FileFault),
+    /// The image lies on a block device: a file of a fixed size. Only the first request can be this one. The engine
+    /// gets no request.
+    Device {
+        /// The clusters of the device behind the image.
+        spare_clusters: u64,
+        /// The bytes that lie there.
+        old: OldBytes,
+    },
     /// Closes the image, and opens it again.
     Reopen,
 }
@@ -171,6 +179,7 @@ impl WriteRequest {
             | Self::Cut { .. }
             | Self::Crash { .. }
             | Self::FailFile(_)
+            | Self::Device { .. }
             | Self::Reopen => None,
         }
     }
@@ -193,9 +202,9 @@ impl WriteRequest {
         matches!(self, Self::Crash { .. } | Self::Reopen)
     }
 
-    /// Reports whether the request lets file operations fail.
+    /// Reports whether the request lets file operations fail, now or at the end of a device.
     pub fn is_fault(&self) -> bool {
-        matches!(self, Self::FailFile(_))
+        matches!(self, Self::FailFile(_) | Self::Device { .. })
     }
 
     /// Reports whether the request is a cut, after which the engine may go on or not.
@@ -230,6 +239,15 @@ impl fmt::Display for WriteRequest {
                 write!(f, "{}, choice {choice}; its file is opened again", cause(kind))
             }
             Self::FailFile(fault) => write!(f, "{fault}"),
+            Self::Device { spare_clusters, old } => {
+                let old = match old {
+                    OldBytes::Data => "bytes of files",
+                    OldBytes::Entries => "bytes that look like table entries",
+                    OldBytes::Counts => "bytes that look like refcounts",
+                    OldBytes::Zeros => "zeros",
+                };
+                write!(f, "block device with {spare_clusters} clusters of {old} behind the image")
+            }
             Self::Reopen => f.write_str("close, and open again"),
         }
     }

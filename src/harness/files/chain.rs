@@ -1,25 +1,25 @@
 //! The files that an engine opens: an image, the images below it, and their data files. An engine may keep its files as
 //! long as it likes, and may read them from other threads.
 
-use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use crate::base::limits::MAX_LAYERS;
-use crate::disk::error::StorageError;
 use crate::disk::image_format::ImageFormat;
-use crate::disk::offsets::HostOffset;
-use crate::disk::storage::{Data, Layer, Storage, Stored};
+use crate::disk::storage::Layer;
 use crate::images::damage::{Damage, ReadFaults};
 pub use crate::images::files::export::{ChainFolder, ChainFolderError};
 use crate::images::files::image::Image;
 use crate::images::files::{FileNames, Images, LayerFile, LayerFiles};
 use crate::programs::CutKind;
 
+use super::chain_file::ByteSource;
+pub use super::chain_file::ChainFile;
+use super::device::Device;
 use super::file_faults::FileFaults;
-use super::meter::{FileAccess, Meter};
+use super::meter::Meter;
 use super::write_log::WriteLog;
 use super::written_file::{WrittenFile, WrittenFiles};
 
@@ -43,29 +43,6 @@ pub struct ChainLayer {
     pub format: ImageFormat,
     /// The image declares its data file a raw image of the disk.
     pub data_file_is_raw: bool,
-}
-
-/// A file of a chain. A copy of it is the same file. Only the image at the top of a chain that an engine opens for
-/// writing can be written, and its data file.
-#[derive(Clone, Debug)]
-pub struct ChainFile {
-    files: Arc<LayerFiles>,
-    /// The layer, counted from the top.
-    depth: usize,
-    part: LayerFile,
-    meter: Arc<Meter>,
-    bytes: ByteSource,
-}
-
-/// The place in which the reads of a file find its bytes.
-#[derive(Clone, Debug)]
-enum ByteSource {
-    /// In the built file.
-    Built,
-    /// In the built file, and some reads meet faults.
-    Faulty(Arc<ReadFaults>),
-    /// In a copy of the built file that can be written.
-    Written(WrittenFile),
 }
 
 impl Chain {
@@ -174,9 +151,18 @@ impl Chain {
     }
 
     /// Creates the chain of all layers of `images`, for an engine that writes: the image at the top and its data file
-    /// are copies that can be written. Their writes are kept if there are cuts. Counts reads on `meter`.
-    pub(crate) fn writable(images: &Images, has_cuts: bool, meter: &Arc<Meter>) -> Self {
-        Self::metered(images, meter).copied_at_top(|_| {}, has_cuts)
+    /// are copies that can be written. The image may lie on a device. Their writes are kept if there are cuts. Counts
+    /// reads on `meter`.
+    pub(crate) fn writable(
+        images: &Images,
+        device: Option<Device>,
+        has_cuts: bool,
+        meter: &Arc<Meter>,
+    ) -> Self {
+        let lay = |files: &mut LayerFiles| {
+            device.into_iter().for_each(|device| device.lay(files.file_mut(LayerFile::Image)));
+        };
+        Self::metered(images, meter).copied_at_top(lay, has_cuts, device.is_some())
     }
 
     /// Creates the same chain with an empty image at the top.
@@ -184,20 +170,27 @@ impl Chain {
         let remove = |files: &mut LayerFiles| {
             (files.image, files.data_file) = Default::default();
         };
-        Self::metered(images, meter).copied_at_top(remove, has_cuts)
+        Self::metered(images, meter).copied_at_top(remove, has_cuts, false)
     }
 
-    /// Returns these files, which a cut has left, for an engine that goes on to write to them. Their writes are kept.
-    pub(crate) fn writable_again(self) -> Self {
-        self.copied_at_top(|_| {}, true)
+    /// Returns the files `left`, which a cut has left of these, for an engine that goes on to write to them. Their
+    /// writes are kept.
+    pub(crate) fn go_on(&self, left: Self) -> Self {
+        let on_device = self.written().is_some_and(WrittenFiles::on_device);
+        left.copied_at_top(|_| {}, true, on_device)
     }
 
     /// Returns a chain whose files at the top are copies that can be written, as `change` changes them.
-    fn copied_at_top(mut self, change: impl FnOnce(&mut LayerFiles), has_cuts: bool) -> Self {
+    fn copied_at_top(
+        mut self,
+        change: impl FnOnce(&mut LayerFiles),
+        has_cuts: bool,
+        on_device: bool,
+    ) -> Self {
         let ChainLayer { image, data_file, .. } = &mut self.layers[0];
         let mut files = LayerFiles::clone(&image.files);
         change(&mut files);
-        let written = Arc::new(WrittenFiles::new(files, has_cuts));
+        let written = Arc::new(WrittenFiles::new(files, has_cuts, on_device));
         for file in [Some(image), data_file.as_mut()].into_iter().flatten() {
             file.bytes = ByteSource::Written(WrittenFile::new(Arc::clone(&written), file.part));
         }
@@ -308,139 +301,9 @@ impl ChainLayer {
     }
 }
 
-impl ChainFile {
-    /// Returns the name by which another file of the chain names this one.
-    pub fn name(&self) -> &str {
-        match self.part {
-            LayerFile::Image => &self.files.name,
-            LayerFile::DataFile => &self.files.data_file_name,
-            LayerFile::Extent(index) => &self.files.extent_names[index],
-        }
-    }
-
-    /// Writes `bytes` at `offset`. The file grows to their end.
-    ///
-    /// # Errors
-    /// The file is not open for writing, or an engine has written 256 MiB to the image and its data file.
-    pub fn write_at(&self, offset: HostOffset, bytes: &[u8]) -> Result<(), StorageError> {
-        let length_bytes = bytes.len() as u64;
-        self.meter.note_access(FileAccess { length_bytes, is_write: true, ..self.read_of(offset) });
-        self.changeable(offset)?.write_at(offset, bytes)
-    }
-
-    /// Calls `read` with this file. The engine does not make its reads.
-    pub(crate) fn untraced<T>(&self, read: impl FnOnce(&Self) -> T) -> T {
-        let was_traced = self.meter.interrupt_trace();
-        let done = read(self);
-        self.meter.resume_trace(was_traced);
-        done
-    }
-
-    /// Returns the access of a read that has not returned any bytes yet.
-    #[inline(always)]
-    fn read_of(&self, offset: HostOffset) -> FileAccess {
-        let (depth, file) = (self.depth, self.part);
-        FileAccess { depth, file, offset, length_bytes: 0, is_write: false }
-    }
-
-    /// Cuts the file to `length_bytes`, or appends a hole.
-    ///
-    /// # Errors
-    /// The file is not open for writing, or the length is 2^63 or more.
-    pub fn set_length(&self, length_bytes: u64) -> Result<(), StorageError> {
-        self.changeable(HostOffset::new(length_bytes))?.set_length(length_bytes)
-    }
-
-    /// Has the file keep all that was written to it so far in a power cut. A flush of an image does not flush its data
-    /// file.
-    ///
-    /// # Errors
-    /// The file is not open for writing.
-    pub fn flush(&self) -> Result<(), StorageError> {
-        self.writable(HostOffset::ZERO)?.flush()
-    }
-
-    /// Returns the file to change. Counts the attempt if the file is open for reading only.
-    fn changeable(&self, offset: HostOffset) -> Result<&WrittenFile, StorageError> {
-        self.writable(offset).inspect_err(|_| self.meter.count_refused_write())
-    }
-
-    fn writable(&self, offset: HostOffset) -> Result<&WrittenFile, StorageError> {
-        self.written().ok_or(StorageError { offset, kind: ErrorKind::PermissionDenied })
-    }
-
-    fn written(&self) -> Option<&WrittenFile> {
-        match &self.bytes {
-            ByteSource::Written(file) => Some(file),
-            _ => None,
-        }
-    }
-
-    /// Reads a file of which faults or an engine have changed bytes. It is not part of [`Storage::read_at`], so that
-    /// the compiler puts the read of a built file into its callers.
-    #[cold]
-    fn read_changed(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError> {
-        match &self.bytes {
-            ByteSource::Built => self.built().read_at(offset, into),
-            ByteSource::Faulty(faults) => faults.read_at(self.built(), offset, into),
-            ByteSource::Written(file) => file.read_at(offset, into),
-        }
-    }
-
-    /// Returns the file that the build made.
-    #[inline]
-    pub(crate) fn built(&self) -> &Image {
-        self.files.file(self.part)
-    }
-}
-
-impl Storage for ChainFile {
-    fn length_bytes(&self) -> u64 {
-        match &self.bytes {
-            ByteSource::Written(file) => file.length_bytes(),
-            _ => self.built().length_bytes(),
-        }
-    }
-
-    #[inline]
-    fn read_at(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError> {
-        self.meter.count_read(self.read_of(offset))?;
-        self.meter.count_bytes(offset, into.len());
-        match &self.bytes {
-            ByteSource::Built => self.built().read_at(offset, into),
-            _ => self.read_changed(offset, into),
-        }
-    }
-
-    fn stored(&self, from: HostOffset, until: HostOffset) -> Result<Stored, StorageError> {
-        self.meter.count_read(self.read_of(from))?;
-        match &self.bytes {
-            ByteSource::Written(file) => file.stored(from, until),
-            _ => self.built().stored(from, until),
-        }
-    }
-
-    #[inline]
-    fn next_data<'a>(
-        &'a self,
-        from: HostOffset,
-        until: HostOffset,
-        scratch: &'a mut [u8],
-    ) -> Result<Option<Data<'a>>, StorageError> {
-        self.meter.count_read(self.read_of(from))?;
-        let data = match &self.bytes {
-            ByteSource::Written(file) => file.next_data(from, until, scratch)?,
-            ByteSource::Faulty(faults) => faults.next_data(self.built(), from, until, scratch)?,
-            _ => self.built().next_data(from, until, scratch)?,
-        };
-        let (at, bytes) = data.map_or((from, 0), |data| (data.offset, data.bytes.len()));
-        self.meter.count_bytes(at, bytes);
-        Ok(data)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use crate::disk::storage::Storage;
     use crate::formats::anatomy::Part;
     use crate::images::Limits;
     use crate::images::damage::{Attack, Spot, Transform};

@@ -47,6 +47,12 @@ impl FileFaults {
         self.is_short
     }
 
+    /// Counts an operation that needs room behind the end of a device, and returns its error.
+    pub(crate) fn meet_end(&mut self, offset: HostOffset) -> StorageError {
+        self.met = self.met.saturating_add(u32::from(self.is_active));
+        StorageError { offset, kind: ErrorKind::StorageFull }
+    }
+
     /// Counts an operation. Returns the error with which it fails, if it does.
     pub(crate) fn meet(&mut self, of: FileOperation, offset: HostOffset) -> Option<StorageError> {
         let fault = self.armed.as_mut().filter(|fault| self.is_active && fault.of == of)?;

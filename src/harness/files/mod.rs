@@ -3,6 +3,8 @@
 //! engine gets it, and the files beside it.
 
 pub mod chain;
+mod chain_file;
+pub(crate) mod device;
 mod file_faults;
 pub(crate) mod meter;
 pub mod stream;

@@ -36,14 +36,32 @@ struct WrittenState {
     log: Option<WriteLog>,
     /// The operations of the engine that fail.
     faults: FileFaults,
+    /// The image lies on a device, whose length it has.
+    on_device: bool,
+}
+
+impl WrittenState {
+    /// Returns the error of an operation on a file that needs `length_bytes`, if there is no room for them.
+    fn meet_end(&mut self, file: LayerFile, length_bytes: u64) -> Option<StorageError> {
+        let capacity = self.files.file(file).length_bytes();
+        let has_end = self.on_device && file == LayerFile::Image;
+        let is_behind = has_end && length_bytes > capacity;
+        is_behind.then(|| self.faults.meet_end(HostOffset::new(capacity)))
+    }
 }
 
 impl WrittenFiles {
-    /// Creates the files. Keeps their writes if there are cuts.
-    pub(crate) fn new(files: LayerFiles, has_cuts: bool) -> Self {
+    /// Creates the files. Keeps their writes if there are cuts. An image on a device keeps its length.
+    pub(crate) fn new(files: LayerFiles, has_cuts: bool, on_device: bool) -> Self {
         let log = has_cuts.then(WriteLog::default);
         let faults = FileFaults::default();
-        Self(Mutex::new(WrittenState { files, written_bytes: 0, version: 0, log, faults }))
+        let state = WrittenState { files, written_bytes: 0, version: 0, log, faults, on_device };
+        Self(Mutex::new(state))
+    }
+
+    /// Reports whether the image lies on a device.
+    pub(crate) fn on_device(&self) -> bool {
+        self.lock().on_device
     }
 
     /// Returns a copy of the files as they are now.
@@ -182,7 +200,9 @@ impl WrittenFile {
             .checked_add(bytes.len() as u64)
             .filter(|end| end.get() <= MAX_WRITTEN_LENGTH_BYTES);
         let mut state = self.files.lock();
-        let WrittenState { files, written_bytes, version, log, faults } = &mut *state;
+        let needed_bytes = offset.get().saturating_add(bytes.len() as u64);
+        state.meet_end(self.file, needed_bytes).map_or(Ok(()), Err)?;
+        let WrittenState { files, written_bytes, version, log, faults, .. } = &mut *state;
         let met = faults.meet(FileOperation::Write, offset);
         let stored = match &met {
             None => bytes,
@@ -217,6 +237,11 @@ impl WrittenFile {
             return Err(StorageError { offset, kind: ErrorKind::FileTooLarge });
         }
         let mut state = self.files.lock();
+        state.meet_end(self.file, length_bytes).map_or(Ok(()), Err)?;
+        if state.on_device && self.file == LayerFile::Image {
+            // A device keeps its length (QEMU, `raw_co_truncate`).
+            return Ok(());
+        }
         let WrittenState { files, version, log, faults, .. } = &mut *state;
         let met = faults.meet(FileOperation::Length, HostOffset::new(length_bytes));
         met.map_or(Ok(()), Err)?;

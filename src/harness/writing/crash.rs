@@ -65,7 +65,7 @@ impl WriterJudge {
         if !self.guest.note_crash(header.virtual_size_bytes()) {
             return false;
         }
-        *chain = left.writable_again();
+        *chain = chain.go_on(left);
         true
     }
 }

@@ -105,6 +105,7 @@ impl GuestDisk {
             | WriteRequest::Cut { .. }
             | WriteRequest::Crash { .. }
             | WriteRequest::FailFile(_)
+            | WriteRequest::Device { .. }
             | WriteRequest::Reopen => true,
         }
     }
@@ -149,6 +150,7 @@ impl GuestDisk {
             | WriteRequest::Cut { .. }
             | WriteRequest::Crash { .. }
             | WriteRequest::FailFile(_)
+            | WriteRequest::Device { .. }
             | WriteRequest::Reopen => {}
         }
         self.bitmaps.note(request, before_bytes);

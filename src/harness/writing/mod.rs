@@ -143,7 +143,7 @@ impl WriterJudge {
         let images = created.as_ref().filter(|_| run.observer.observes()).map(images_of);
         let mut chain = match created {
             Some(chain) => chain,
-            None => Chain::writable(case.images, has_cuts, &self.meter),
+            None => Chain::writable(case.images, self.device(case), has_cuts, &self.meter),
         };
         let feedback = engine.facts().writes();
         AccessReport::begin(feedback, &self.meter, run.observer);

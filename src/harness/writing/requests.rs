@@ -121,6 +121,7 @@ impl WriterJudge {
             WriteRequest::Cut { .. }
             | WriteRequest::Crash { .. }
             | WriteRequest::FailFile(_)
+            | WriteRequest::Device { .. }
             | WriteRequest::Reopen => return None,
         };
         Some((request.kind(), event, disk.request(&request)))
@@ -239,7 +240,7 @@ impl WriterJudge {
                 chain.note_closed();
                 chain
             }
-            None => Chain::writable(case.images, false, &self.meter),
+            None => Chain::writable(case.images, None, false, &self.meter),
         };
         for session in case.requests.split(|request| *request == WriteRequest::Reopen) {
             let mut disk = engine.open_to_write(&chain)?;

@@ -221,7 +221,8 @@ impl Vm {
             | ZeroAt { .. }
             | Sync { .. }
             | FailFile { .. }
-            | Crash { .. } => Effect::None,
+            | Crash { .. }
+            | Device { .. } => Effect::None,
         }
     }
 

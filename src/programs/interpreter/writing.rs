@@ -8,7 +8,7 @@ use crate::disk::offsets::GuestOffset;
 use crate::formats::qcow2::geometry::{Compression, Version};
 use crate::images::qcow2::Sizes;
 use crate::programs::operand::{
-    At, BitmapFlags, Count, CutKind, DataContent, Few, Gap, Inside, Size, SyncKind,
+    At, BitmapFlags, Count, CutKind, DataContent, Few, Gap, Inside, OldBytes, Size, SyncKind,
 };
 use crate::programs::operation::{Class, Operation};
 use crate::programs::request::{FileFault, NewImage, RequestContent, WriteRequest};
@@ -100,6 +100,7 @@ impl Vm {
             Operation::DeleteBitmap { index, .. } => self.request_removed_bitmap(index),
             Operation::Sync { kind, choice } => self.request_sync(kind, choice),
             Operation::FailFile { .. } => self.request_failures(operation),
+            Operation::Device { spare, old } => self.request_device(spare, old),
             Operation::Crash { kind, choice } => {
                 self.request_cut(WriteRequest::Crash { kind, choice })
             }
@@ -303,11 +304,21 @@ impl Vm {
             return Effect::None;
         };
         let fault = FileFault { of, before, error, failures };
-        let faults = self.writing.requests.iter().filter(|request| request.is_fault()).count();
+        let is_one = |request: &&WriteRequest| matches!(request, WriteRequest::FailFile(_));
+        let faults = self.writing.requests.iter().filter(is_one).count();
         match faults < self.limits.cuts {
             true => self.request(WriteRequest::FailFile(fault)),
             false => Effect::None,
         }
+    }
+
+    /// Lays the image on a device, before the first request. An image on a device has been built.
+    fn request_device(&mut self, spare: Few<0, 63>, old: OldBytes) -> Effect {
+        if !self.writing.requests.is_empty() {
+            return Effect::None;
+        }
+        self.writing.is_created = false;
+        self.request(WriteRequest::Device { spare_clusters: spare.get().into(), old })
     }
 
     fn request_sync(&mut self, kind: SyncKind, choice: u16) -> Effect {

@@ -17,5 +17,5 @@ pub use number::{
 pub use size::{FarGap, Gap, Magnitude, Relative, Size, Skew};
 pub use word::{
     AnyShape, BitmapFlags, BytesKind, Change, CutKind, DataContent, DataIn, DeviceError, Failures,
-    FileOperation, Hidden, Keep, SyncKind,
+    FileOperation, Hidden, Keep, OldBytes, SyncKind,
 };

@@ -177,6 +177,19 @@ words! {
     }
 }
 words! {
+    /// The bytes that a block device has behind an image.
+    pub enum OldBytes: Other, fold 8 {
+        /// Bytes of files.
+        Data = "data",
+        /// Words that look like entries of tables.
+        Entries = "entries",
+        /// Words that look like refcounts.
+        Counts = "counts",
+        /// Zeros.
+        Zeros = "zeros",
+    }
+}
+words! {
     /// The kind of file operations of which some fail.
     pub enum FileOperation: Other, fold 8 {
         /// Writes of bytes.

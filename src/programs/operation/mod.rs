@@ -23,8 +23,8 @@ use crate::images::qcow2::{FileEnd, Fill, HeaderFlags, HeaderLength, Leaving};
 use super::operand::{
     AnyShape, At, BitmapFlags, BytesKind, Change, ClusterBits, Count, CutKind, DataContent, DataIn,
     DeviceError, Extra, Failures, FarGap, Few, FileOperation, Gap, Hidden, ImageFeatures,
-    ImageForm, Inside, Keep, Length, Magnitude, NameLength, Number, RefcountOrder, Relative, Size,
-    Skew, SyncKind,
+    ImageForm, Inside, Keep, Length, Magnitude, NameLength, Number, OldBytes, RefcountOrder,
+    Relative, Size, Skew, SyncKind,
 };
 use definition::Class::{Arranges, Asks, Attacks, Builds, Checkpoints, Overlays, Requests};
 use definition::operations;
@@ -425,5 +425,12 @@ operations! {
         kind: CutKind,
         /// Selects the moment of the cut, and the writes that it loses.
         choice: u16,
+    } is Requests(Event::Attacked), plainer [];
+    /// Lays the image on a block device: a file of a fixed size.
+    261 "device" Device {
+        /// The clusters behind the image.
+        spare: Few<0, 63>,
+        /// The bytes that lie there.
+        old: OldBytes,
     } is Requests(Event::Attacked), plainer [];
 }

@@ -33,6 +33,8 @@ const MAX_FOLDER_BYTES: u64 = 64 << 20;
 const LOST_CHANGES: u64 = 16;
 /// The number of programs in which an operation on a file fails.
 const FILE_ERRORS: u64 = 60;
+/// The number of programs whose image lies on a device.
+const DEVICES: u64 = 9;
 /// The number of programs in which the engine crashes.
 const CRASHES: u64 = 16;
 /// The opcode of an overlay.
@@ -93,6 +95,18 @@ fn with_file_error(number: u64) -> Program {
          fail_file of={of} before={nth} error=io failures={failures}\n\
          write_at at=start+2 inside=100 length=20<<7\nsync kind=flush choice=0\n\
          write_at at=start+20 inside=0 length=20<<7\nsync kind=cut choice={number}\n"
+    );
+    lines::program("cluster_bits=9 size=90<<9+0", &operations)
+}
+
+/// Returns a program whose image lies on a device, with room for some of its writes.
+fn on_device(number: u64) -> Program {
+    let old = ["data", "entries", "counts"][(number % 3) as usize];
+    let operations = format!(
+        "write at=start+0 clusters=9\ndevice spare={} old={old}\n\
+         write_at at=start+2 inside=100 length=20<<2\nwrite_at at=start+70 inside=9 length=9<<2\n\
+         resize size=99<<10+0\nwrite_at at=start+20 inside=0 length=20<<7\n",
+        4 + number
     );
     lines::program("cluster_bits=9 size=90<<9+0", &operations)
 }
@@ -165,7 +179,7 @@ fn found_by(fault: WriterFault) -> &'static [&'static str] {
         DiscardIgnored | GrownTail => &["written: zeros, the bytes of the guest → other bytes"],
         DiscardShowsBelow => &["written: zeros, ", "raw_data_file: zeros in the file, "],
         ZeroFlagStays => &["written: a write, the bytes of the guest → zeros"],
-        AssumedNeighbours => &["written: "],
+        AssumedNeighbours | DataFileAtEnd => &["written: "],
         SizeNotStored => &["written: ", "model: virtual size, "],
         DirtyStays => &["written: dirty bit, clear → set"],
         DirtyWhileOpen => &["power_cut: dirty bit, clear → set", "killed: dirty bit, clear → set"],
@@ -197,7 +211,6 @@ fn found_by(fault: WriterFault) -> &'static [&'static str] {
         BitmapsDropped => {
             &["bitmaps: bitmaps, kept → dropped", "refcounts: unreferenced cluster, free → counted"]
         }
-        DataFileAtEnd => &["written: "],
         DataFileNotCleared => &["written: the rest, ", "written: zeros, "],
         DataFileNotFlushed => &["power_cut: "],
         RawDataFileStale => &["raw_data_file: zeros in the file, "],
@@ -214,6 +227,7 @@ fn found_by(fault: WriterFault) -> &'static [&'static str] {
         BitmapStaysDisabled => &["bitmaps: "],
         BitmapForgets => &["bitmaps: bits from before, ", "bitmaps: the bits of a change, "],
         FlushIgnored => &["power_cut: a flushed write, ", "power_cut: flushed zeros, "],
+        OldBytesStay => &["written: ", "refcounts: ", "file_error: "],
         LeakFreedTooFar => &["refcounts: ", "power_cut: ", "killed: ", "written: "],
         WriteErrorIgnored | AllocatedTwice => &["file_error: "],
         CopyErrorIgnored => &["file_error: the rest", "file_error: a snapshot"],
@@ -246,6 +260,7 @@ const LEAST: usize = 2;
 #[test]
 fn each_planted_fault_is_found() {
     let mut with_cuts = programs();
+    let on_devices: Vec<_> = (0..DEVICES).map(on_device).collect();
     let mut with_errors = with_cuts.clone();
     with_cuts.extend((0..CRASHES).map(with_crash));
     with_errors.extend((0..FILE_ERRORS).map(with_file_error));
@@ -263,6 +278,7 @@ fn each_planted_fault_is_found() {
         // The same holds for an error of the file.
         let programs = match by.first() {
             _ if *fault == WriterFault::FlushErrorIgnored => &with_both,
+            _ if *fault == WriterFault::OldBytesStay => &on_devices,
             Some(name) if name.starts_with("file_error: ") => &with_errors,
             _ if by.iter().any(|name| is_of_cut(name)) => &with_cuts,
             _ => &without_cuts,
@@ -277,7 +293,7 @@ fn each_planted_fault_is_found() {
 }
 
 fn is_error(operation: &Operation) -> bool {
-    matches!(operation, Operation::FailFile { .. })
+    matches!(operation, Operation::FailFile { .. } | Operation::Device { .. })
 }
 
 fn is_cut(operation: &Operation) -> bool {
@@ -389,7 +405,7 @@ fn known_findings_of_a_writer_are_set_aside() {
         let walker = WritingWalker::default().with_fault(fault);
         let mut target = knowing(walker, known.clone());
         let mut met = 0;
-        for number in 0..PROGRAMS / 6 {
+        for number in 0..PROGRAMS / 3 {
             assert_eq!(found(&mut target, number), None, "{}: {number}", fault.name());
             met += target.met().len();
         }

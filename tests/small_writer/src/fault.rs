@@ -175,4 +175,6 @@ faults! {
     AllocatedTwice "allocated_twice",
     /// Opening for writing frees the clusters that a crash has leaked, and the cluster in use behind them.
     LeakFreedTooFar "leak_freed_too_far",
+    /// A new cluster keeps old bytes of the device beside those that are written.
+    OldBytesStay "old_bytes_stay",
 }

@@ -5,6 +5,7 @@ use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::formats::qcow2::constants::{MAX_REFCOUNT_TABLE_BYTES, header};
 use qcowfuzz::formats::qcow2::entry;
+use qcowfuzz::formats::qcow2::table::HostTable;
 
 use super::tables::WrittenTables;
 use crate::{WriteError, WriterFault};
@@ -76,6 +77,25 @@ impl WrittenTables<'_> {
         let index = cluster.get() / self.per_block();
         let is_there = index < self.table_entries();
         is_there.then(|| self.header.refcount_table_offset + index.saturating_mul(8))
+    }
+
+    /// Returns the end of the last cluster that has a count.
+    pub(super) fn end_of_counted(&self) -> Result<HostOffset, WriteError> {
+        let start = self.header.refcount_table_offset;
+        let table = HostTable { start, length_bytes: self.table_entries() * 8, entry_bytes: 8 };
+        for slot in self.entries(table)?.into_iter().rev() {
+            if entry::refcount_block_offset(slot.word).is_none() {
+                continue;
+            }
+            let first = slot.index.saturating_mul(self.per_block());
+            for cluster in (first..first.saturating_add(self.per_block())).rev() {
+                if self.count(HostCluster::new(cluster))? > 0 {
+                    let end = self.cluster_size().saturating_bytes(cluster.saturating_add(1));
+                    return Ok(HostOffset::new(end));
+                }
+            }
+        }
+        Ok(HostOffset::ZERO)
     }
 
     /// Returns the count of a cluster.

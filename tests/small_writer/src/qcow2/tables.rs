@@ -41,7 +41,7 @@ pub(super) struct WrittenTables<'s> {
     fault: Option<WriterFault>,
     pub(super) header: Header,
     pub(super) bitmaps: StoredBitmaps,
-    /// The end of the last cluster of the file.
+    /// The end of the last cluster in use. Behind it, a device has old bytes, and so has a file that a crash has left.
     end: HostOffset,
     /// That end when the image was opened.
     first_end: HostOffset,
@@ -72,7 +72,13 @@ impl<'s> WrittenTables<'s> {
             return Err(WriteError::Malformed("the data file is missing"));
         }
         let bitmaps = StoredBitmaps::read(file, &header)?;
-        Ok(Self { file, data_file, fault, header, bitmaps, end, first_end: end })
+        let mut tables = Self { file, data_file, fault, header, bitmaps, end, first_end: end };
+        let last = HostCluster::new(clusters.saturating_sub(1));
+        if tables.count(last)? == 0 {
+            tables.end = tables.end_of_counted()?.min(end);
+        }
+        tables.first_end = tables.end;
+        Ok(tables)
     }
 
     pub(super) fn has(&self, fault: WriterFault) -> bool {
@@ -92,16 +98,20 @@ impl<'s> WrittenTables<'s> {
         self.header.virtual_size_bytes()
     }
 
-    /// Returns the end of the last cluster of the file.
+    /// Returns the end of the last cluster in use. New clusters follow it.
     pub(super) fn end(&self) -> HostOffset {
         self.end
     }
 
-    /// Reserves clusters at the end of the file. Their refcounts stay 0.
+    /// Reserves clusters of zeros behind those in use. Their refcounts stay 0.
     pub(super) fn append(&mut self, clusters: u64) -> Result<HostOffset, WriteError> {
         let first = self.end;
         let bytes = self.cluster_size().saturating_bytes(clusters);
-        self.end = first.checked_add(bytes).ok_or(WriteError::TooLong)?;
+        let end = first.checked_add(bytes).ok_or(WriteError::TooLong)?;
+        if first.get() < self.file.length_bytes() && !self.has(WriterFault::OldBytesStay) {
+            self.clear(first..end)?;
+        }
+        self.end = end;
         Ok(first)
     }
 
