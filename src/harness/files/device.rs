@@ -56,7 +56,7 @@ impl Device {
 fn word(old: OldBytes, index: u64, clusters: u64, cluster_bytes: u64) -> u64 {
     match old {
         OldBytes::Data => index.wrapping_mul(STEP),
-        OldBytes::Entries => 1 << 63 | index % clusters.max(1) * cluster_bytes,
+        OldBytes::Entries => (1 << 63) | (index % clusters.max(1) * cluster_bytes),
         OldBytes::Counts => 0x0001_0001_0001_0001,
         OldBytes::Zeros => 0,
     }
