@@ -1,4 +1,5 @@
-//! qcow2-rs 0.1.6: images and chains of images, read, mapped and written. It is async: the storage never waits.
+//! qcow2-rs 0.1.6: images and chains of images, read, mapped and written. It is async: the storage waits only while
+//! requests are in flight.
 
 use std::io;
 
@@ -95,15 +96,7 @@ impl OpenDisk for Qcow2RsDisk {
     }
 
     fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
-        // The crate wants a buffer at the address of a page.
-        let mut sectors = Qcow2IoBuf::<u8>::new(into.len());
-        sectors.copy_from_slice(into);
-        let read = block_on(self.0.read_at(&mut sectors, guest.get()));
-        into.copy_from_slice(&sectors);
-        match read.map_err(EngineError::untyped)? == into.len() {
-            true => Ok(()),
-            false => Err(EngineError::untyped("a read of another length")),
-        }
+        block_on(carry_out(&self.0, FlightRequest::Read { guest, into }))
     }
 
     fn status(&mut self, guest: GuestOffset) -> Answer<GuestRun> {
@@ -123,17 +116,11 @@ impl OpenDisk for Qcow2RsDisk {
     }
 
     fn request(&mut self, request: &Request) -> Answer {
-        let done = match *request {
-            Request::Write { guest, bytes } => {
-                let mut sectors = Qcow2IoBuf::<u8>::new(bytes.len());
-                sectors.copy_from_slice(bytes);
-                block_on(self.0.write_at(&sectors, guest.get()))
-            }
-            Request::Flush => block_on(self.0.flush_meta())
-                .and_then(|()| block_on(self.0.fsync_range(0, usize::MAX))),
-            _ => return Err(EngineError::NoAnswer),
-        };
-        done.map_err(EngineError::untyped)
+        block_on(carry_out(&self.0, FlightRequest::Change(*request)))
+    }
+
+    fn in_flight(&mut self, flights: Flights<'_>) -> Answer {
+        flights.run(|request| carry_out(&self.0, request))
     }
 
     fn close(self: Box<Self>) -> Answer {
@@ -144,16 +131,46 @@ impl OpenDisk for Qcow2RsDisk {
     }
 }
 
+/// Carries out a request that others may accompany.
+async fn carry_out(disk: &Qcow2Dev<File>, request: FlightRequest<'_>) -> Answer {
+    let done = match request {
+        FlightRequest::Read { guest, into } => {
+            // The crate wants a buffer at the address of a page.
+            let mut sectors = Qcow2IoBuf::<u8>::new(into.len());
+            sectors.copy_from_slice(into);
+            let read = disk.read_at(&mut sectors, guest.get()).await;
+            into.copy_from_slice(&sectors);
+            return match read.map_err(EngineError::untyped)? == into.len() {
+                true => Ok(()),
+                false => Err(EngineError::untyped("a read of another length")),
+            };
+        }
+        FlightRequest::Change(Request::Write { guest, bytes }) => {
+            let mut sectors = Qcow2IoBuf::<u8>::new(bytes.len());
+            sectors.copy_from_slice(bytes);
+            disk.write_at(&sectors, guest.get()).await
+        }
+        FlightRequest::Change(Request::Flush) => match disk.flush_meta().await {
+            Ok(()) => disk.fsync_range(0, usize::MAX).await,
+            failed => failed,
+        },
+        FlightRequest::Change(_) => return Err(EngineError::NoAnswer),
+    };
+    done.map_err(EngineError::untyped)
+}
+
 /// A file as the crate's input and output.
 struct File(ChainFile);
 
 impl Qcow2IoOps for File {
     async fn read_to(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
+        self.0.turn().await;
         self.0.read_exact_at(offset, into)?;
         Ok(into.len())
     }
 
     async fn write_from(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.0.turn().await;
         Ok(self.0.write_at(HostOffset::new(offset), bytes).map_err(io::Error::from)?)
     }
 
@@ -163,6 +180,7 @@ impl Qcow2IoOps for File {
     }
 
     async fn fsync(&self, _: u64, _: usize, _: u32) -> Result<()> {
+        self.0.turn().await;
         Ok(self.0.flush().map_err(io::Error::from)?)
     }
 }

@@ -210,6 +210,8 @@ macro_rules! with_formats {
             /// writing; also at the end of a block device. An engine without this feature promises nothing after such
             /// an error.
             FileErrors = "failing file operations",
+            /// Requests that are in flight together. An engine without this feature carries out one after the other.
+            InFlight = "requests in flight",
         }
     };
 }

@@ -6,6 +6,7 @@ pub use crate::disk::image_format::ImageFormat;
 pub use crate::disk::offsets::{GuestOffset, HostOffset};
 pub use crate::disk::storage::Storage;
 pub use crate::harness::engine::claims::{Claims, CostPolicy, EnginePolicy, SizePolicy};
+pub use crate::harness::engine::flights::{FlightRequest, Flights};
 pub use crate::harness::engine::status::{GuestRun, GuestStatus};
 pub use crate::harness::engine::{
     AccessFeedback, Answer, BitmapChange, Engine, EngineError, Facts, ImageReport, NewImage,

@@ -334,6 +334,7 @@ impl Folding {
             Operation::Extent { .. } => Feature::Extents,
             Operation::FailFile { .. } | Operation::Device { .. } => Feature::FileErrors,
             Operation::Crash { .. } => Feature::Cuts,
+            Operation::InFlight { .. } => Feature::InFlight,
             // The table of a disk that has grown since is too long for the snapshot's disk.
             Operation::ApplySnapshot { .. } => Feature::SpareL1,
             _ => return true,

@@ -4,8 +4,10 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::disk::offsets::GuestOffset;
-use crate::images::content::unstamped::UnstampedData;
-use crate::programs::operand::{CutKind, DeviceError, Failures, FileOperation, OldBytes};
+use crate::images::content::unstamped::{ShortPiece, UnstampedData};
+use crate::programs::operand::{
+    CutKind, DeviceError, Failures, FileOperation, OldBytes, TurnOrder,
+};
 
 /// A request to a disk that is open for writing. Its range lies on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +20,13 @@ pub enum WriteRequest {
         length_bytes: u32,
         /// The bytes.
         content: RequestContent,
+    },
+    /// Reads bytes.
+    Read {
+        /// The first byte.
+        guest: GuestOffset,
+        /// The number of bytes.
+        length_bytes: u32,
     },
     /// Makes a range read as zeros.
     WriteZeroes {
@@ -88,8 +97,32 @@ pub enum WriteRequest {
         /// The bytes that lie there.
         old: OldBytes,
     },
+    /// The requests that follow are in flight together. The engine gets no request.
+    InFlight(Schedule),
     /// Closes the image, and opens it again.
     Reopen,
+}
+
+/// The way in which some requests are in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    /// The number of requests: the next ones, up to one that can be in flight with no other.
+    pub requests: u8,
+    /// The most requests that are in flight at the same time. A further one begins when one ends.
+    pub at_once: u8,
+    /// The order of the operations on files.
+    pub order: TurnOrder,
+}
+
+impl Schedule {
+    /// Splits the requests behind this one into those that are in flight together and the others.
+    pub fn split<'r>(
+        &self,
+        behind: &'r [WriteRequest],
+    ) -> (&'r [WriteRequest], &'r [WriteRequest]) {
+        let most = behind.iter().take(self.requests.into());
+        behind.split_at(most.take_while(|request| request.can_be_in_flight()).count())
+    }
 }
 
 /// Operations of an engine on its files that fail: the image at the top, and its data file. Their reads by the harness
@@ -171,7 +204,9 @@ impl WriteRequest {
                 Some(range(guest, length_bytes))
             }
             Self::Resize { size_bytes } => Some(size_bytes..size_bytes),
-            Self::TakeSnapshot { .. }
+            Self::Read { .. }
+            | Self::InFlight(_)
+            | Self::TakeSnapshot { .. }
             | Self::ApplySnapshot { .. }
             | Self::DeleteSnapshot { .. }
             | Self::ChangeBitmap { .. }
@@ -190,6 +225,55 @@ impl WriteRequest {
             self,
             Self::TakeSnapshot { .. } | Self::ApplySnapshot { .. } | Self::DeleteSnapshot { .. }
         )
+    }
+
+    /// Returns the guest bytes that the request reads, if it reads any.
+    pub fn read(&self) -> Option<Range<u64>> {
+        match *self {
+            Self::Read { guest, length_bytes } => {
+                Some(guest.get()..(guest + u64::from(length_bytes)).get())
+            }
+            _ => None,
+        }
+    }
+
+    /// Reports whether the request can be in flight with others.
+    pub fn can_be_in_flight(&self) -> bool {
+        matches!(
+            self,
+            Self::Read { .. }
+                | Self::Write { .. }
+                | Self::WriteZeroes { .. }
+                | Self::Discard { .. }
+                | Self::Flush
+        )
+    }
+
+    /// Returns the request as it is in flight, as the one with this number, to an engine that reads and writes whole
+    /// sectors of `sector_bytes` of a disk of `size_bytes`. A write has one byte of its own, repeated, so that a read
+    /// shows which writes it has seen.
+    pub(crate) fn in_flight(self, number: u32, sector_bytes: u64, size_bytes: u64) -> Self {
+        let rounded = |guest: GuestOffset, length_bytes: u32| {
+            let start = guest.get() / sector_bytes * sector_bytes;
+            let end = (guest + u64::from(length_bytes)).get();
+            let end = end.checked_next_multiple_of(sector_bytes).unwrap_or(end).min(size_bytes);
+            let length_bytes = u32::try_from(end.saturating_sub(start)).unwrap_or(u32::MAX);
+            (GuestOffset::new(start), length_bytes)
+        };
+        match self {
+            Self::Read { guest, length_bytes } => {
+                let (guest, length_bytes) = rounded(guest, length_bytes);
+                Self::Read { guest, length_bytes }
+            }
+            Self::Write { guest, length_bytes, .. } => {
+                let (guest, length_bytes) = rounded(guest, length_bytes);
+                // A program has few requests.
+                let own = ShortPiece::new(&[1 + (number % 255) as u8]);
+                let content = RequestContent::Unstamped(UnstampedData::Repeated(own));
+                Self::Write { guest, length_bytes, content }
+            }
+            other => other,
+        }
     }
 
     /// Reports whether the request is about bitmaps.
@@ -220,6 +304,9 @@ impl fmt::Display for WriteRequest {
             Self::Write { guest, length_bytes, content } => {
                 write!(f, "write of guest {:#x}+{length_bytes:#x}{content}", guest.get())
             }
+            Self::Read { guest, length_bytes } => {
+                write!(f, "read of guest {:#x}+{length_bytes:#x}", guest.get())
+            }
             Self::WriteZeroes { guest, length_bytes } => {
                 write!(f, "zeros to guest {:#x}+{length_bytes:#x}", guest.get())
             }
@@ -247,6 +334,12 @@ impl fmt::Display for WriteRequest {
                     OldBytes::Zeros => "zeros",
                 };
                 write!(f, "block device with {spare_clusters} clusters of {old} behind the image")
+            }
+            Self::InFlight(Schedule { requests, at_once, order }) => {
+                write!(
+                    f,
+                    "the next {requests} requests in flight, {at_once} at once, order {order}"
+                )
             }
             Self::Reopen => f.write_str("close, and open again"),
         }

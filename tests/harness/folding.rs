@@ -8,9 +8,10 @@ use test_support::prelude::*;
 
 const OVERLAY: &str =
     "overlay version=3 cluster_bits=12 refcount_order=4 features=none data_in=image size=same";
-/// Lets an operation on the file fail.
-const FAILING: &str =
-    "write_at at=start+0 inside=0 length=1<<9\nfail_file of=write before=0 error=io failures=one";
+/// Lets an operation on the file fail, and has requests in flight.
+const FAILING: &str = "write_at at=start+0 inside=0 length=1<<9\n\
+                       fail_file of=write before=0 error=io failures=one\n\
+                       in_flight requests=2 at_once=2 order=0";
 /// The number of programs for each feature.
 const PROGRAMS: u64 = 300;
 

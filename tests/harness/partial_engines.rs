@@ -109,12 +109,12 @@ fn top_only(mapping: Mapping) -> GuestStatus {
 /// Returns all kinds of questions but the one that an engine answers.
 fn idle_without(answered: QuestionKind) -> Vec<QuestionKind> {
     use QuestionKind::{
-        ApplySnapshot, ChangeBitmap, Create, DeleteSnapshot, Discard, Flush, Resize, TakeSnapshot,
-        WriteZeroes, Writing,
+        ApplySnapshot, ChangeBitmap, Create, DeleteSnapshot, Discard, Flush, InFlight, Resize,
+        TakeSnapshot, WriteZeroes, Writing,
     };
     // The target `map_extents` makes no requests.
     let structures = [TakeSnapshot, ApplySnapshot, DeleteSnapshot, ChangeBitmap];
-    let requests = [Writing, WriteZeroes, Discard, Resize, Flush, Create];
+    let requests = [Writing, WriteZeroes, Discard, Resize, Flush, InFlight, Create];
     let is_idle = |kind: &QuestionKind| {
         !matches!(*kind, QuestionKind::Open)
             && *kind != answered

@@ -56,6 +56,8 @@ kinds! {
     DeleteSnapshot = "delete_snapshot", "written (deleted snapshots)";
     /// [`Request::ChangeBitmap`](crate::harness::engine::Request::ChangeBitmap).
     ChangeBitmap = "change_bitmap", "bitmaps (requests about bitmaps)";
+    /// [`OpenDisk::in_flight`](crate::harness::engine::OpenDisk::in_flight).
+    InFlight = "in_flight", "written (requests in flight)";
     /// [`Engine::create`](crate::harness::engine::Engine::create).
     Create = "create", "written (new images)";
 }

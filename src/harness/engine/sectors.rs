@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use crate::disk::extent::{Visitor, Window};
 use crate::disk::offsets::GuestOffset;
+use crate::harness::engine::flights::Flights;
 use crate::harness::engine::status::GuestRun;
 use crate::harness::engine::{Answer, Facts, ImageReport, OpenDisk, Opened, ReportKind, Request};
 
@@ -139,6 +140,11 @@ impl OpenDisk for WholeSectors<'_> {
             Request::WriteZeroes { guest, length_bytes } => self.write_zeroes(guest, length_bytes),
             _ => self.disk.request(request),
         }
+    }
+
+    /// The harness has rounded the ranges: a round-up would be a further request in flight.
+    fn in_flight(&mut self, flights: Flights<'_>) -> Answer {
+        self.disk.in_flight(flights)
     }
 
     fn close(self: Box<Self>) -> Answer {

@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use crate::disk::extent::{Visitor, Window};
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::claims::SizePolicy;
+use crate::harness::engine::flights::Flights;
 use crate::harness::engine::questions::{QuestionKind, QuestionKinds};
 use crate::harness::engine::status::GuestRun;
 use crate::harness::engine::{
@@ -47,13 +48,17 @@ struct Notes {
     asked: QuestionKinds,
     unanswered: Cell<QuestionKinds>,
     end: RefCell<Option<Box<EngineEnd>>>,
+    /// The unit of the engine's reads and writes.
+    sector_bytes: u64,
 }
 
 impl TestedEngine {
     /// Creates an engine under test, of which `facts` hold. The caller may have changed them.
     pub fn new(engine: Box<dyn Engine>, facts: Facts) -> Self {
         let asked = facts.answers;
-        let notes = Notes { asked, unanswered: Cell::default(), end: RefCell::default() };
+        let sector_bytes = facts.sector_bytes.map_or(1, |bytes| u64::from(bytes.max(1)));
+        let (unanswered, end) = Default::default();
+        let notes = Notes { asked, unanswered, end, sector_bytes };
         Self { engine, facts, sizes: DiskSizes::default(), notes }
     }
 
@@ -293,6 +298,23 @@ impl<'s> TestedDisk<'s> {
         let done = self.disk.request(request);
         self.own_bytes = self.disk.virtual_size_bytes();
         self.size_bytes = self.own_bytes;
+        self.notes.note_request(kind, done)
+    }
+
+    /// Returns the unit of the engine's reads and writes in bytes.
+    pub(crate) fn sector_bytes(&self) -> u64 {
+        self.notes.sector_bytes
+    }
+
+    /// Has the engine carry out requests that are in flight together: [`OpenDisk::in_flight`].
+    pub(crate) fn in_flight(&mut self, flights: Flights<'_>) -> Answer {
+        self.notes.pass(QuestionKind::InFlight)?;
+        let done = self.disk.in_flight(flights);
+        self.notes.note(QuestionKind::InFlight, done)
+    }
+
+    /// Notes the answer to a request that was in flight.
+    pub(crate) fn note_flown(&self, kind: QuestionKind, done: Answer) -> Answer {
         self.notes.note_request(kind, done)
     }
 

@@ -20,6 +20,7 @@ pub use super::chain_file::ChainFile;
 use super::device::Device;
 use super::file_faults::FileFaults;
 use super::meter::Meter;
+use super::turns::Turns;
 use super::write_log::WriteLog;
 use super::written_file::{WrittenFile, WrittenFiles};
 
@@ -74,6 +75,11 @@ impl Chain {
         images.layer_mut(0).image = image;
         images.layer_mut(0).set_names(&FileNames::default(), 0, ImageFormat::Qcow2);
         Self::new(&images)
+    }
+
+    /// Returns the turns of the operations on the files.
+    pub(crate) fn turns(&self) -> &Turns {
+        &self.layers[0].image.meter.turns
     }
 
     /// Returns the same files without the meter, and with the same faults.

@@ -12,6 +12,7 @@ use crate::images::files::image::Image;
 use crate::images::files::{LayerFile, LayerFiles};
 
 use super::meter::{FileAccess, Meter};
+use super::turns::Turn;
 use super::written_file::WrittenFile;
 
 /// A file of a chain. A copy of it is the same file. Only the image at the top of a chain that an engine opens for
@@ -87,6 +88,13 @@ impl ChainFile {
     /// The file is not open for writing.
     pub fn flush(&self) -> Result<(), StorageError> {
         self.writable(HostOffset::ZERO)?.flush()
+    }
+
+    /// Returns the turn of the next operation on this file. An engine that carries out requests in flight
+    /// ([`OpenDisk::in_flight`](crate::harness::engine::OpenDisk::in_flight)) awaits it before each read, write, flush
+    /// and new length. If no requests are in flight, it is there at once.
+    pub fn turn(&self) -> Turn<'_> {
+        self.meter.turns.turn()
     }
 
     /// Returns the file to change. Counts the attempt if the file is open for reading only.

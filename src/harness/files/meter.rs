@@ -1,5 +1,5 @@
 //! Counts the reads of a chain's files and the writes that they refuse, makes a read fail, and keeps a trace of the
-//! first accesses in their order, or prints them.
+//! first accesses in their order, or prints them. Has the accesses of requests in flight wait for their turn.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -12,6 +12,8 @@ use crate::disk::error::StorageError;
 use crate::disk::observer::PrintAccesses;
 use crate::disk::offsets::HostOffset;
 use crate::images::files::LayerFile;
+
+use super::turns::Turns;
 
 /// The error kind of a read that fails on purpose.
 pub const INJECTED: ErrorKind = ErrorKind::Other;
@@ -29,6 +31,8 @@ pub struct Meter {
     refused_writes: AtomicU64,
     trace: Mutex<AccessTrace>,
     printer: OnceLock<Arc<dyn PrintAccesses>>,
+    /// The turns of the accesses, while requests are in flight.
+    pub(crate) turns: Turns,
 }
 
 impl Meter {
@@ -159,6 +163,7 @@ impl Default for Meter {
             refused_writes: AtomicU64::default(),
             trace: Mutex::default(),
             printer: OnceLock::default(),
+            turns: Turns::default(),
         }
     }
 }

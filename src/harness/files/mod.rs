@@ -10,6 +10,7 @@ pub(crate) mod meter;
 pub mod stream;
 #[cfg(feature = "fuzzer")]
 mod taken_back;
+pub mod turns;
 mod write_log;
 mod written_file;
 

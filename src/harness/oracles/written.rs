@@ -51,6 +51,8 @@ const WRITTEN_PIECE_BYTES: u64 = 64 << 10;
 pub enum Moment {
     /// The engine reads the disk that it is writing.
     Open,
+    /// The engine has read it for a request that was in flight with others, or right after such requests.
+    InFlight,
     /// The image is closed, and our walker reads it.
     Closed,
     /// The engine has opened the image again.
@@ -79,6 +81,9 @@ impl Moment {
             (Self::Open, LastChange::None) => "the rest",
             (Self::Open, LastChange::Written) => "a write",
             (Self::Open, LastChange::Zeroed) => "zeros",
+            (Self::InFlight, LastChange::None) => "the rest, in flight",
+            (Self::InFlight, LastChange::Written) => "a write, in flight",
+            (Self::InFlight, LastChange::Zeroed) => "zeros, in flight",
             (Self::Closed, LastChange::None) => "the rest in the file",
             (Self::Closed, LastChange::Written) => "a write in the file",
             (Self::Closed, LastChange::Zeroed) => "zeros in the file",
@@ -208,7 +213,11 @@ impl<D: ExpectedDisk> DiskReader<'_, '_, D> {
         Ok(())
     }
 
-    fn check_range(&mut self, range: Range<u64>, set_aside: &mut SetAside) -> OracleResult {
+    /// Reads a range.
+    ///
+    /// # Errors
+    /// As for [`DiskReader::check`].
+    pub fn check_range(&mut self, range: Range<u64>, set_aside: &mut SetAside) -> OracleResult {
         let mut at = range.start;
         while at < range.end {
             let piece = at..range.end.min(at.saturating_add(WRITTEN_PIECE_BYTES));
@@ -293,7 +302,7 @@ fn edge_windows(
 fn is_costly(disk: &impl ExpectedDisk, guest: u64, moment: Moment) -> bool {
     let is_too_much = |place: InCompressed| match moment {
         Moment::Closed | Moment::Cut => place.is_too_deep(),
-        Moment::Open | Moment::Reopened | Moment::CutReopened => {
+        Moment::Open | Moment::InFlight | Moment::Reopened | Moment::CutReopened => {
             place.cluster_bytes > MAX_INFLATED_BYTES
         }
     };

@@ -19,6 +19,7 @@ use crate::harness::oracles::{self, OracleResult};
 use crate::programs::WriteRequest;
 
 use super::WriterJudge;
+use super::flown::RequestResult;
 use super::left_files::is_dirty;
 use super::steps::FileSteps;
 
@@ -60,18 +61,21 @@ impl WriterJudge {
         }
     }
 
-    /// Notes a request that the engine has refused after an operation has failed.
-    pub(super) fn note_refused(&mut self, request: &WriteRequest) {
+    /// Returns the result of a request that the engine has refused after an operation has failed.
+    pub(super) fn refused(&mut self, request: &WriteRequest) -> RequestResult {
         match request {
-            WriteRequest::Flush => {}
+            WriteRequest::Flush | WriteRequest::Read { .. } => RequestResult::Nothing,
             WriteRequest::Write { .. }
             | WriteRequest::WriteZeroes { .. }
             | WriteRequest::Discard { .. }
                 if !self.guest.bitmaps.were_there() =>
             {
-                self.guest.note_torn(request);
+                RequestResult::Torn
             }
-            _ => self.faults.is_lost = true,
+            _ => {
+                self.faults.is_lost = true;
+                RequestResult::Nothing
+            }
         }
     }
 

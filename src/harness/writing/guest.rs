@@ -11,15 +11,16 @@ use smallvec::SmallVec;
 use crate::base::ranges::RangeMap;
 use crate::disk::offsets::GuestOffset;
 use crate::harness::files::chain::Chain;
-use crate::harness::model::Model;
-use crate::harness::oracles::data::{self, GuestRead, InCompressed};
-use crate::harness::oracles::written::{ExpectedDisk, LastChange};
+use crate::harness::oracles::POISON;
+use crate::harness::oracles::data::GuestRead;
 use crate::programs::request::RequestContent;
 use crate::programs::{CutKind, WriteRequest};
 
 use super::bitmaps::TrackedBitmaps;
+use super::changed_disk::ChangedDisk;
+use super::flown::{self, AFTER_ALL, Flown, RequestResult};
 use super::pattern::written_bytes;
-use super::state::{BuiltDisks, DiskState, GuestChange, SavedDisks, TornRequest};
+use super::state::{BuiltDisks, DiskState, GuestChange, SavedDisks};
 
 /// The first bytes of a write that show whether a file has it. The bytes of a write occur nowhere else.
 const PROOF_BYTES: usize = 8;
@@ -69,6 +70,11 @@ impl GuestDisk {
         self.now.size_bytes
     }
 
+    /// Returns the number of requests so far.
+    pub(super) fn requests(&self) -> u32 {
+        self.requests
+    }
+
     /// Reports whether the disk can have this size after a cut.
     pub(super) fn may_have_size(&self, size_bytes: u64) -> bool {
         self.sizes.contains(&size_bytes)
@@ -99,6 +105,9 @@ impl GuestDisk {
             WriteRequest::ChangeBitmap { number, change } => {
                 self.bitmaps.index_of(number, change).is_some()
             }
+            WriteRequest::Read { guest, length_bytes } => {
+                (guest + length_bytes.into()).get() <= self.now.size_bytes
+            }
             WriteRequest::Resize { .. }
             | WriteRequest::TakeSnapshot { .. }
             | WriteRequest::Flush
@@ -106,20 +115,33 @@ impl GuestDisk {
             | WriteRequest::Crash { .. }
             | WriteRequest::FailFile(_)
             | WriteRequest::Device { .. }
+            | WriteRequest::InFlight(_)
             | WriteRequest::Reopen => true,
         }
     }
 
-    /// Fills `bytes` with those of the next write, from `guest` on.
-    pub(super) fn payload(
+    /// Fills `bytes` with those that the `nth` of the next requests writes, counted from 1; with others if it reads.
+    pub(super) fn fill(
         &self,
         built: &BuiltDisks,
-        (guest, content): (GuestOffset, RequestContent),
-        bytes: &mut [u8],
+        (nth, request): (u32, &WriteRequest),
+        bytes: &mut Vec<u8>,
     ) {
+        let (guest, content) = match *request {
+            WriteRequest::Write { guest, length_bytes, content } => {
+                bytes.resize(length_bytes as usize, 0);
+                (guest, content)
+            }
+            WriteRequest::Read { length_bytes, .. } => {
+                bytes.clear();
+                bytes.resize(length_bytes as usize, POISON);
+                return;
+            }
+            _ => return,
+        };
         match content {
             RequestContent::Fresh => {
-                written_bytes(self.requests.saturating_add(1), guest.get(), bytes);
+                written_bytes(self.requests.saturating_add(nth), guest.get(), bytes);
             }
             RequestContent::Zeros => bytes.fill(0),
             RequestContent::Same => self.over(built).expect_bytes(guest, None, bytes),
@@ -128,75 +150,94 @@ impl GuestDisk {
         }
     }
 
+    /// Returns the change that the `nth` of the next requests makes, counted from 1; `None` if it changes no bytes, or
+    /// writes those that are there.
+    pub(super) fn change_of(&self, (nth, request): (u32, &WriteRequest)) -> Option<GuestChange> {
+        match *request {
+            WriteRequest::Write { guest, content, .. } => match content {
+                RequestContent::Fresh => {
+                    Some(GuestChange::Written(self.requests.saturating_add(nth)))
+                }
+                RequestContent::Zeros => Some(GuestChange::Zeroed),
+                RequestContent::Same => None,
+                RequestContent::Former => Some(GuestChange::Former),
+                RequestContent::Unstamped(data) => {
+                    Some(GuestChange::Unstamped { data, first: guest.get() })
+                }
+            },
+            WriteRequest::WriteZeroes { .. } | WriteRequest::Discard { .. } => {
+                Some(GuestChange::Zeroed)
+            }
+            _ => None,
+        }
+    }
+
     /// Notes a request that the engine has carried out.
     pub(super) fn note(&mut self, request: &WriteRequest) {
+        let change = self.change_of((1, request));
         self.requests = self.requests.saturating_add(1);
         let before_bytes = self.now.size_bytes;
         match *request {
-            WriteRequest::Write { content, .. } => {
-                let range = request.changed();
-                range.into_iter().for_each(|range| self.note_write(range, content));
-            }
-            WriteRequest::WriteZeroes { .. } | WriteRequest::Discard { .. } => {
-                let change = GuestChange::Zeroed;
-                request.changed().into_iter().for_each(|range| self.now.change(range, change));
+            WriteRequest::Write { .. }
+            | WriteRequest::WriteZeroes { .. }
+            | WriteRequest::Discard { .. } => {
+                let Some(range) = request.changed() else { return };
+                match change {
+                    Some(change) => self.now.change(range, change),
+                    None => {
+                        self.now.confirm(range.clone());
+                        self.now.keep(range);
+                    }
+                }
             }
             WriteRequest::Resize { size_bytes } => self.resize(size_bytes),
             WriteRequest::TakeSnapshot { number } => self.snapshots.add(number, self.now.clone()),
             WriteRequest::ApplySnapshot { number } => self.apply(number),
             WriteRequest::DeleteSnapshot { number } => self.snapshots.delete(number),
             WriteRequest::Flush => self.settle(),
-            WriteRequest::ChangeBitmap { .. }
+            WriteRequest::Read { .. }
+            | WriteRequest::ChangeBitmap { .. }
             | WriteRequest::Cut { .. }
             | WriteRequest::Crash { .. }
             | WriteRequest::FailFile(_)
             | WriteRequest::Device { .. }
+            | WriteRequest::InFlight(_)
             | WriteRequest::Reopen => {}
         }
         self.bitmaps.note(request, before_bytes);
     }
 
-    /// Notes a request that failed, which is a known finding. The range that it was to change may have any bytes.
-    pub(super) fn note_failed(&mut self, range: Range<u64>) {
-        self.requests = self.requests.saturating_add(1);
-        self.now.change(range, GuestChange::Unknown);
-    }
-
-    fn note_write(&mut self, range: Range<u64>, content: RequestContent) {
-        match self.change_of(&range, content) {
-            Some(change) => self.now.change(range, change),
-            None => {
-                self.now.confirm(range.clone());
+    /// Notes a request that has failed: because a file operation did ([`RequestResult::Torn`]), or with a known
+    /// finding.
+    pub(super) fn note_failed(&mut self, request: &WriteRequest, result: RequestResult) {
+        let change = self.change_of((1, request));
+        match (request.changed(), change) {
+            // It has written the bytes that were there.
+            (Some(range), None) => {
+                self.requests = self.requests.saturating_add(1);
                 self.now.keep(range);
             }
-        }
-    }
-
-    /// Returns the change of a range by the last request, a write; `None` if it writes the bytes that are there.
-    fn change_of(&self, range: &Range<u64>, content: RequestContent) -> Option<GuestChange> {
-        match content {
-            RequestContent::Fresh => Some(GuestChange::Written(self.requests)),
-            RequestContent::Zeros => Some(GuestChange::Zeroed),
-            RequestContent::Same => None,
-            RequestContent::Former => Some(GuestChange::Former),
-            RequestContent::Unstamped(data) => {
-                Some(GuestChange::Unstamped { data, first: range.start })
+            _ => {
+                let request = *request;
+                self.note_in_flight(&[Flown { request, change, begin: 0, end: 1, result }]);
             }
         }
     }
 
-    /// Notes a write, zeroes or a discard that has failed because a file operation did.
-    pub(super) fn note_torn(&mut self, request: &WriteRequest) {
-        self.requests = self.requests.saturating_add(1);
-        let Some(range) = request.changed() else { return };
-        let change = match *request {
-            WriteRequest::Write { content, .. } => self.change_of(&range, content),
-            _ => Some(GuestChange::Zeroed),
-        };
-        match change {
-            Some(change) => self.now.tear(range, change),
-            None => self.now.keep(range),
+    /// Notes requests that were in flight together. A flush covers all that has ended before it begins.
+    pub(super) fn note_in_flight(&mut self, flown: &[Flown]) {
+        let flushes = flown.iter().filter(|it| it.request == WriteRequest::Flush && it.is_done());
+        let flushed = flushes.map(|it| it.begin).max();
+        if flushed.is_some() {
+            self.settle();
         }
+        let is_settled = |it: &Flown| flushed.is_some_and(|begin| it.end < begin);
+        flown::apply(&mut self.now, flown, AFTER_ALL, is_settled);
+        // A program has few requests.
+        self.requests = self.requests.saturating_add(flown.len() as u32);
+        let size_bytes = self.now.size_bytes;
+        let done = flown.iter().filter(|it| it.is_done());
+        done.for_each(|it| self.bitmaps.note(&it.request, size_bytes));
     }
 
     /// Notes that the engine has closed the image while file operations failed: only the bytes at the last flush are
@@ -270,202 +311,7 @@ impl GuestDisk {
         built: &'d BuiltDisks,
         size_bytes: u64,
     ) -> ChangedDisk<'d> {
-        ChangedDisk { size_bytes, replaced: &self.replaced, ..self.over(built).after_cut() }
-    }
-}
-
-#[derive(Clone, Copy)]
-pub(super) struct ChangedDisk<'d> {
-    built: &'d BuiltDisks,
-    guest: &'d DiskState,
-    size_bytes: u64,
-    /// The active disk, if this one is a snapshot's.
-    active: Option<&'d DiskState>,
-    /// There was a cut: ranges that have changed since the last flush may have any bytes.
-    is_cut: bool,
-    /// The states that a snapshot has replaced since the last flush. After a cut, each byte may come from one of them.
-    replaced: &'d [DiskState],
-}
-
-impl<'d> ChangedDisk<'d> {
-    pub(super) fn new(guest: &'d DiskState, built: &'d BuiltDisks) -> Self {
-        let size_bytes = guest.size_bytes;
-        Self { built, guest, size_bytes, active: None, is_cut: false, replaced: &[] }
-    }
-
-    /// Compares the disk also where requests have changed the active disk: a writer may have changed a cluster that
-    /// both share.
-    pub(super) fn beside(self, active: &'d DiskState) -> Self {
-        Self { active: Some(active), ..self }
-    }
-
-    /// Returns the disk as it may be after a cut.
-    pub(super) fn after_cut(self) -> Self {
-        Self { is_cut: true, ..self }
-    }
-
-    /// Returns the disk below the changes.
-    fn before(&self) -> &'d Model {
-        self.built.below(self.guest)
-    }
-
-    /// Fills `expected` with the bytes of the built disk. Those that the guest has read, if it has, decide whether the
-    /// build has stamped inner edges.
-    fn expect_unchanged(&self, start: GuestOffset, actual: Option<&[u8]>, expected: &mut [u8]) {
-        expected.fill(0);
-        let there = self.before().virtual_size_bytes().saturating_sub(start.get());
-        let there = usize::try_from(there).unwrap_or(usize::MAX).min(expected.len());
-        let old = &mut expected[..there];
-        data::expect(self.before(), start, old);
-        if let Some(read) = actual.map(|actual| &actual[..there])
-            && old != read
-        {
-            data::admit_inner_stamps(self.before(), start, old, read);
-        }
-    }
-
-    /// Fills `expected` with the bytes of the disk. Those that the guest has read, if it has, decide whether the build
-    /// has stamped inner edges.
-    fn expect_bytes(&self, start: GuestOffset, actual: Option<&[u8]>, expected: &mut [u8]) {
-        for_each_part(&self.guest.changes, start, expected.len(), |change, guest, there| {
-            let part = &mut expected[there.clone()];
-            let actual = actual.map(|actual| &actual[there]);
-            self.expect_change(change, GuestOffset::new(guest), actual, part);
-        });
-    }
-
-    /// Fills `part` with the bytes of a range that has one change.
-    fn expect_change(
-        &self,
-        change: Option<&GuestChange>,
-        guest: GuestOffset,
-        actual: Option<&[u8]>,
-        part: &mut [u8],
-    ) {
-        match change {
-            None | Some(GuestChange::Former) => self.expect_unchanged(guest, actual, part),
-            Some(GuestChange::Unknown) if let Some(actual) = actual => {
-                part.copy_from_slice(actual);
-            }
-            Some(GuestChange::Zeroed | GuestChange::Unknown) => part.fill(0),
-            Some(GuestChange::Written(write)) => written_bytes(*write, guest.get(), part),
-            Some(GuestChange::Unstamped { data, first }) => {
-                data.fill(guest.get().saturating_sub(*first), part);
-            }
-            Some(GuestChange::Torn(nth)) => {
-                if let Some(torn) = self.guest.torn(*nth) {
-                    self.expect_torn(torn, guest, actual, part);
-                }
-            }
-        }
-    }
-
-    /// Fills `part` with the new bytes of a request that has failed, or with those from before in each unit that the
-    /// guest has read so.
-    fn expect_torn(
-        &self,
-        torn: &TornRequest,
-        guest: GuestOffset,
-        actual: Option<&[u8]>,
-        part: &mut [u8],
-    ) {
-        self.expect_change(Some(&torn.change), guest, actual, part);
-        let Some(actual) = actual else { return };
-        let mut old = vec![0; part.len()];
-        let before = ChangedDisk { guest: &torn.before, ..*self };
-        before.expect_bytes(guest, Some(actual), &mut old);
-        let mut at = 0;
-        while at < part.len() {
-            let inside = guest.get().saturating_add(at as u64) % torn.unit_bytes;
-            let end = (at + (torn.unit_bytes - inside) as usize).min(part.len());
-            if old[at..end] == actual[at..end] {
-                part[at..end].copy_from_slice(&old[at..end]);
-            }
-            at = end;
-        }
-    }
-
-    /// Admits bytes of the states that a snapshot has replaced.
-    fn admit_replaced(&self, start: GuestOffset, actual: &[u8], expected: &mut [u8]) {
-        let mut other = vec![0; expected.len()];
-        for state in self.replaced {
-            ChangedDisk::new(state, self.built).after_cut().expect(start, actual, &mut other);
-            for ((expected, other), actual) in expected.iter_mut().zip(&other).zip(actual) {
-                if other == actual {
-                    *expected = *actual;
-                }
-            }
-        }
-    }
-}
-
-/// Calls `visit` with the value of each part of the guest range that begins at `start`, its guest offset, and its place
-/// in the range.
-fn for_each_part<T: Clone>(
-    ranges: &RangeMap<T>,
-    start: GuestOffset,
-    length: usize,
-    mut visit: impl FnMut(Option<&T>, u64, Range<usize>),
-) {
-    let mut at = 0;
-    while at < length {
-        let guest = start.get().saturating_add(at as u64);
-        let (value, end) = ranges.at(guest);
-        let there = usize::try_from(end.saturating_sub(guest)).unwrap_or(usize::MAX);
-        let end = at.saturating_add(there).min(length);
-        visit(value, guest, at..end);
-        at = end;
-    }
-}
-
-impl ExpectedDisk for ChangedDisk<'_> {
-    fn size_bytes(&self) -> u64 {
-        self.size_bytes
-    }
-
-    fn last_change(&self, guest: u64) -> (LastChange, u64) {
-        use GuestChange::{Former, Torn, Unknown, Unstamped, Written, Zeroed};
-        let (change, next) = self.guest.changes.at(guest);
-        let change = match change {
-            None => LastChange::None,
-            Some(Written(_) | Former | Unstamped { .. } | Unknown | Torn(_)) => LastChange::Written,
-            Some(Zeroed) => LastChange::Zeroed,
-        };
-        (change, next)
-    }
-
-    fn add_edges(&self, edges: &mut Vec<u64>) {
-        edges.extend(self.before().visible().iter().map(|part| part.start));
-        let changed = [Some(self.guest), self.active].into_iter().flatten();
-        let changed = changed.flat_map(|state| state.changes.iter());
-        edges.extend(changed.flat_map(|(range, _)| [range.start, range.end]));
-    }
-
-    /// A cluster that a request has changed is no longer compressed; one of a request that failed may be.
-    fn in_compressed(&self, guest: u64) -> Option<InCompressed> {
-        let cluster_bytes = self.built.cluster_bytes();
-        let is_unchanged = || {
-            let start = guest / cluster_bytes * cluster_bytes;
-            let (change, end) = self.guest.changes.at(start);
-            change.is_none() && end - start >= cluster_bytes
-        };
-        data::in_compressed(self.before(), guest).filter(|_| is_unchanged())
-    }
-
-    fn expect(&self, start: GuestOffset, actual: &[u8], expected: &mut [u8]) {
-        self.expect_bytes(start, Some(actual), expected);
-        if self.is_cut {
-            let unsettled = &self.guest.unsettled;
-            for_each_part(unsettled, start, expected.len(), |unsettled, _, there| {
-                if unsettled.is_some() {
-                    expected[there.clone()].copy_from_slice(&actual[there]);
-                }
-            });
-        }
-        // An applied snapshot that is not flushed is rare.
-        if !self.replaced.is_empty() && expected != actual {
-            self.admit_replaced(start, actual, expected);
-        }
+        self.over(built).after_cut_of(size_bytes, &self.replaced)
     }
 }
 

@@ -26,7 +26,8 @@ use crate::images::content::entropy::Entropy;
 use crate::programs::CutKind;
 
 use super::WriterJudge;
-use super::guest::{ChangedDisk, Cut};
+use super::changed_disk::ChangedDisk;
+use super::guest::Cut;
 use super::state::{BuiltDisks, DiskState, GuestChange};
 use super::steps::FileSteps;
 
@@ -51,7 +52,7 @@ impl WriterJudge {
             | GuestChange::Former
             | GuestChange::Unstamped { .. }
             | GuestChange::Unknown
-            | GuestChange::Torn(_) => Ok(()),
+            | GuestChange::OneOf(_) => Ok(()),
         })
     }
 

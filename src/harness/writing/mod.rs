@@ -3,9 +3,12 @@
 //! engine's process.
 
 mod bitmaps;
+mod changed_disk;
 mod crash;
 mod faults;
+mod flown;
 mod guest;
+mod in_flight;
 mod left_files;
 mod pattern;
 mod requests;
@@ -65,6 +68,8 @@ pub(crate) struct WriterJudge {
     /// Selects the bytes that are compared.
     entropy: Entropy,
     payload: Vec<u8>,
+    /// The bytes of requests in flight.
+    flight_bytes: Vec<Vec<u8>>,
     faults: MetFaults,
     /// The cuts of a session, which are judged when the image is closed.
     cuts: Vec<Cut>,
@@ -104,9 +109,10 @@ impl JudgeCase for WriterJudge {
         run: &mut CaseRun,
         case: &Case,
     ) -> OracleResult {
-        // If the file has a known finding, the other implementation would only report the same fault.
+        // If the file has a known finding, the other implementation would only report the same fault. Requests in
+        // flight may leave another disk there.
         match (run.verdicts.met(), &self.written) {
-            ([], Some(left)) if !self.faults.may_leak => {
+            ([], Some(left)) if !self.faults.may_leak && !case.features.has(Feature::InFlight) => {
                 opinion.judge_left(engine, case, left, run.verdicts)
             }
             _ => Ok(()),
@@ -272,12 +278,7 @@ impl WriterJudge {
         };
         self.check_open_size(size, disk.virtual_size_bytes())?;
         self.begin_faults(chain);
-        for request in requests {
-            // The program expects all requests before to be carried out. The engine may lack one.
-            if self.guest.fits(request) && !self.faults.is_lost {
-                self.carry_out((chain, &mut disk), request, run)?;
-            }
-        }
+        self.carry_out_session((chain, &mut disk), requests, run)?;
         if let (Some(WriteRequest::Crash { kind, choice }), false) = (end, self.faults.is_lost) {
             run.observer.event(State::Write, Event::Cut);
             return Ok(SessionEnd::Crashed(Box::new(self.crash(chain, disk, *kind, *choice))));
@@ -468,7 +469,9 @@ fn handled_bytes(images: &Images, requests: &[WriteRequest]) -> u64 {
     let image_bytes = images.written_bytes();
     requests.iter().fold(image_bytes, |sum, request| {
         let bytes = match request {
-            WriteRequest::Write { length_bytes, .. } => u64::from(*length_bytes) + REQUEST_BYTES,
+            WriteRequest::Write { length_bytes, .. } | WriteRequest::Read { length_bytes, .. } => {
+                u64::from(*length_bytes) + REQUEST_BYTES
+            }
             WriteRequest::Cut { .. } | WriteRequest::Crash { .. } | WriteRequest::Reopen => {
                 image_bytes
             }

@@ -2,6 +2,8 @@
 //! Then passes the requests of the program to the open disk, and reads the disk around what they changed. Another
 //! engine may carry them out, too, without a verdict.
 
+use std::ops::Range;
+
 use crate::disk::observer::{Event, State};
 use crate::formats::qcow2::geometry::{Compression, Version};
 use crate::formats::qcow2::header::Header;
@@ -17,7 +19,8 @@ use crate::programs::{NewImage, WriteRequest};
 
 use super::WriterJudge;
 use super::faults::exposed;
-use super::guest::Cut;
+use super::flown::RequestResult;
+use super::guest::{Cut, GuestDisk};
 use super::steps::FileSteps;
 
 impl WriterJudge {
@@ -38,26 +41,77 @@ impl WriterJudge {
             chain.faults(|faults| faults.arm(fault));
             return Ok(());
         }
-        let Some((kind, event, done)) = exposed(chain, || self.pass(disk, request)) else {
-            return Ok(());
-        };
+        if let Some(range) = request.read() {
+            return self.carry_out_read((chain, disk), range, run);
+        }
+        let Some(done) = exposed(chain, || self.pass(disk, request)) else { return Ok(()) };
         self.note_faults(chain, run.verdicts);
-        match done {
-            Ok(()) => {
-                run.observer.event(State::Write, event);
+        match self.result_of(request, done, run)? {
+            RequestResult::Done => {
+                self.observe(request, run);
                 self.guest.note(request);
                 if *request == WriteRequest::Flush {
                     chain.settle();
                 }
                 let set_aside = &mut |found| run.verdicts.set_aside(found);
-                let compared = self.compare_edges(request, disk, set_aside);
+                let compared = self.compare_edges(request, disk, Moment::Open, set_aside);
                 run.verdicts.judge_answer(self.excused(compared)).map(|_| ())
             }
-            Err(EngineError::NoAnswer) => Ok(()),
+            RequestResult::Nothing => Ok(()),
+            result => {
+                self.guest.note_failed(request, result);
+                Ok(())
+            }
+        }
+    }
+
+    /// Reads bytes for the guest, and compares them.
+    fn carry_out_read(
+        &mut self,
+        (chain, disk): (&Chain, &mut TestedDisk),
+        range: Range<u64>,
+        run: &mut CaseRun,
+    ) -> OracleResult {
+        let Self { built, guest, bytes: buffers, .. } = self;
+        let read = &mut |at, into: &mut [u8]| exposed(chain, || disk.read(at, into));
+        let mut reader =
+            DiskReader { read, disk: &guest.over(built), moment: Moment::Open, buffers };
+        let compared = reader.check_range(range, &mut |found| run.verdicts.set_aside(found));
+        self.note_faults(chain, run.verdicts);
+        run.verdicts.judge_answer(self.excused(compared)).map(|_| ())
+    }
+
+    /// Notes the event of a request that was carried out.
+    pub(super) fn observe(&self, request: &WriteRequest, run: &CaseRun) {
+        let event = match request {
+            WriteRequest::Write { .. } => Event::Normal,
+            WriteRequest::WriteZeroes { .. } => Event::ZeroPlain,
+            WriteRequest::Discard { .. } => Event::Unallocated,
+            WriteRequest::Resize { .. } => Event::Resized,
+            WriteRequest::TakeSnapshot { .. } => Event::Snapshot,
+            WriteRequest::ApplySnapshot { .. } => Event::SnapshotApplied,
+            WriteRequest::DeleteSnapshot { .. } => Event::SnapshotDeleted,
+            WriteRequest::ChangeBitmap { .. } => Event::Bitmap,
+            WriteRequest::Flush => Event::Flushed,
+            _ => return,
+        };
+        run.observer.event(State::Write, event);
+    }
+
+    /// Returns the result of a request from the engine's answer, or the finding that the answer is.
+    pub(super) fn result_of(
+        &mut self,
+        request: &WriteRequest,
+        done: Answer,
+        run: &mut CaseRun,
+    ) -> OracleResult<RequestResult> {
+        match done {
+            Ok(()) => Ok(RequestResult::Done),
+            Err(EngineError::NoAnswer) => Ok(RequestResult::Nothing),
             // Version 2 has no zero clusters, say.
             Err(error @ EngineError::Unsupported(_)) if may_be_unsupported(request) => {
                 observed::error(&error, run.observer);
-                Ok(())
+                Ok(RequestResult::Nothing)
             }
             // The engine has closed the image, and the harness could not give it back.
             Err(error @ EngineError::NotGiven(_)) => {
@@ -65,17 +119,16 @@ impl WriterJudge {
             }
             Err(error) if self.faults.in_session => {
                 observed::error(&error, run.observer);
-                self.note_refused(request);
-                Ok(())
+                Ok(self.refused(request))
             }
             Err(error) => {
+                let kind = kind_of(request);
                 let found = oracles::unexpected_error("written", kind.oracles().0, &error);
                 match request.changed() {
                     // Only bytes may become unknown: after a failed resize, the size is, and with bitmaps their bits.
                     Some(range) if !range.is_empty() && !self.guest.bitmaps.were_there() => {
                         run.verdicts.set_aside(found)?;
-                        self.guest.note_failed(range);
-                        Ok(())
+                        Ok(RequestResult::Unknown)
                     }
                     _ => Err(found),
                 }
@@ -83,71 +136,31 @@ impl WriterJudge {
         }
     }
 
-    /// Has the engine carry out a request to the open disk. Returns its kind, its event and the answer; `None` if the
-    /// request is not passed to an open disk.
-    pub(super) fn pass(
-        &mut self,
-        disk: &mut TestedDisk,
-        request: &WriteRequest,
-    ) -> Option<(QuestionKind, Event, Answer)> {
-        let (event, request) = match *request {
-            WriteRequest::Write { guest, length_bytes, content } => {
-                let length = length_bytes as usize;
-                self.payload.resize(self.payload.len().max(length), 0);
-                let bytes = &mut self.payload[..length];
-                self.guest.payload(&self.built, (guest, content), bytes);
-                (Event::Normal, Request::Write { guest, bytes })
-            }
-            WriteRequest::WriteZeroes { guest, length_bytes } => {
-                (Event::ZeroPlain, Request::WriteZeroes { guest, length_bytes })
-            }
-            WriteRequest::Discard { guest, length_bytes } => {
-                (Event::Unallocated, Request::Discard { guest, length_bytes })
-            }
-            WriteRequest::Resize { size_bytes } => (Event::Resized, Request::Resize { size_bytes }),
-            WriteRequest::TakeSnapshot { .. } => (Event::Snapshot, Request::TakeSnapshot),
-            WriteRequest::ApplySnapshot { number } => {
-                (Event::SnapshotApplied, Request::ApplySnapshot { index: self.index_of(number) })
-            }
-            WriteRequest::DeleteSnapshot { number } => {
-                (Event::SnapshotDeleted, Request::DeleteSnapshot { index: self.index_of(number) })
-            }
-            WriteRequest::ChangeBitmap { number, change } => {
-                // A request that fits names a bitmap that is there.
-                let index = self.guest.bitmaps.index_of(number, change).unwrap_or(u32::MAX);
-                (Event::Bitmap, Request::ChangeBitmap { index, change })
-            }
-            WriteRequest::Flush => (Event::Flushed, Request::Flush),
-            WriteRequest::Cut { .. }
-            | WriteRequest::Crash { .. }
-            | WriteRequest::FailFile(_)
-            | WriteRequest::Device { .. }
-            | WriteRequest::Reopen => return None,
-        };
-        Some((request.kind(), event, disk.request(&request)))
-    }
-
-    /// Returns the index of a snapshot in the table of the image. A request that fits names one that is there.
-    fn index_of(&self, number: u32) -> u32 {
-        self.guest.snapshots.index_of(number).unwrap_or(u32::MAX)
+    /// Has the engine carry out a request to the open disk. Returns the answer; `None` if the request is not passed to
+    /// an open disk.
+    pub(super) fn pass(&mut self, disk: &mut TestedDisk, request: &WriteRequest) -> Option<Answer> {
+        let Self { built, guest, payload, .. } = self;
+        guest.fill(built, (1, request), payload);
+        Some(disk.request(&asked(guest, request, payload)?))
     }
 
     /// Reads the open disk around the edges of a request that was carried out, or more of it if that applied a
     /// snapshot. Later requests may hide a mistake there, and the end of the session shows it too late.
-    fn compare_edges(
+    pub(super) fn compare_edges(
         &mut self,
         request: &WriteRequest,
         disk: &mut TestedDisk,
+        moment: Moment,
         set_aside: &mut SetAside,
     ) -> OracleResult {
         if matches!(request, WriteRequest::ApplySnapshot { .. }) {
             let read = &mut |at, into: &mut [u8]| disk.read(at, into);
-            return self.compare(Moment::Open, read, set_aside);
+            return self.compare(moment, read, set_aside);
         }
         let Some(changed) = request.changed() else { return Ok(()) };
         let Self { built, guest, bytes: buffers, .. } = self;
         let read = &mut |at, into: &mut [u8]| disk.read(at, into);
-        let (disk, moment) = (&guest.over(built), Moment::Open);
+        let disk = &guest.over(built);
         let mut reader = DiskReader { read, disk, moment, buffers };
         reader.check_edges(&[changed.start, changed.end], set_aside)
     }
@@ -206,6 +219,60 @@ impl WriterJudge {
     }
 }
 
+/// Returns a request as the engine gets it, with the bytes that it writes; `None` if it is not passed to an open disk.
+pub(super) fn asked<'b>(
+    disk: &GuestDisk,
+    request: &WriteRequest,
+    bytes: &'b [u8],
+) -> Option<Request<'b>> {
+    // A request that fits names a snapshot or a bitmap that is there.
+    let index_of = |number| disk.snapshots.index_of(number).unwrap_or(u32::MAX);
+    Some(match *request {
+        WriteRequest::Write { guest, .. } => Request::Write { guest, bytes },
+        WriteRequest::WriteZeroes { guest, length_bytes } => {
+            Request::WriteZeroes { guest, length_bytes }
+        }
+        WriteRequest::Discard { guest, length_bytes } => Request::Discard { guest, length_bytes },
+        WriteRequest::Resize { size_bytes } => Request::Resize { size_bytes },
+        WriteRequest::TakeSnapshot { .. } => Request::TakeSnapshot,
+        WriteRequest::ApplySnapshot { number } => {
+            Request::ApplySnapshot { index: index_of(number) }
+        }
+        WriteRequest::DeleteSnapshot { number } => {
+            Request::DeleteSnapshot { index: index_of(number) }
+        }
+        WriteRequest::ChangeBitmap { number, change } => {
+            // As above.
+            let index = disk.bitmaps.index_of(number, change).unwrap_or(u32::MAX);
+            Request::ChangeBitmap { index, change }
+        }
+        WriteRequest::Flush => Request::Flush,
+        WriteRequest::Read { .. }
+        | WriteRequest::Cut { .. }
+        | WriteRequest::Crash { .. }
+        | WriteRequest::FailFile(_)
+        | WriteRequest::Device { .. }
+        | WriteRequest::InFlight(_)
+        | WriteRequest::Reopen => return None,
+    })
+}
+
+/// Returns the kind of a request that an engine gets.
+pub(super) fn kind_of(request: &WriteRequest) -> QuestionKind {
+    match request {
+        WriteRequest::Read { .. } => QuestionKind::Read,
+        WriteRequest::WriteZeroes { .. } => QuestionKind::WriteZeroes,
+        WriteRequest::Discard { .. } => QuestionKind::Discard,
+        WriteRequest::Resize { .. } => QuestionKind::Resize,
+        WriteRequest::TakeSnapshot { .. } => QuestionKind::TakeSnapshot,
+        WriteRequest::ApplySnapshot { .. } => QuestionKind::ApplySnapshot,
+        WriteRequest::DeleteSnapshot { .. } => QuestionKind::DeleteSnapshot,
+        WriteRequest::ChangeBitmap { .. } => QuestionKind::ChangeBitmap,
+        WriteRequest::Flush => QuestionKind::Flush,
+        _ => QuestionKind::Writing,
+    }
+}
+
 /// Reports whether an engine that writes may not support a request for some images.
 fn may_be_unsupported(request: &WriteRequest) -> bool {
     use WriteRequest::{
@@ -246,7 +313,7 @@ impl WriterJudge {
             let mut disk = engine.open_to_write(&chain)?;
             for request in session {
                 if self.guest.fits(request)
-                    && let Some((_, _, done)) = self.pass(&mut disk, request)
+                    && let Some(done) = self.pass(&mut disk, request)
                 {
                     done?;
                     self.guest.note(request);

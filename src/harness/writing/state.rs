@@ -4,6 +4,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::base::ranges::RangeMap;
 use crate::harness::model::Model;
 use crate::images::content::unstamped::UnstampedData;
@@ -31,9 +33,9 @@ pub(super) enum GuestChange {
     /// The range may have any bytes, but must be readable: a request for it has failed with a known error, or no
     /// specification defines its bytes.
     Unknown,
-    /// A request has failed because a file operation did. Each part has its new bytes, or those from before. The number
-    /// is that of the request among those that have failed so.
-    Torn(u32),
+    /// Each part has the bytes of one of several requests, or those from before: requests that were in flight
+    /// together, or one that has failed because a file operation did. The number is that of the [`Choice`].
+    OneOf(u32),
 }
 
 /// The state of a disk at some moment: a disk that the program has built, with changes.
@@ -47,19 +49,18 @@ pub(super) struct DiskState {
     pub(super) unsettled: RangeMap<()>,
     /// The bytes behind the end of the disk that a shrinking disk has left in its last cluster.
     cut_off: Range<u64>,
-    /// The requests that have failed because a file operation did.
-    torn: Vec<Arc<TornRequest>>,
+    choices: Vec<Arc<Choice>>,
 }
 
-/// A request that has failed because a file operation did.
+/// The changes of which a range has one in each unit.
 #[derive(Debug)]
-pub(super) struct TornRequest {
-    /// The disk before.
-    pub(super) before: DiskState,
-    /// The change that the request asked for.
-    pub(super) change: GuestChange,
-    /// The unit in bytes that is old or new: a sector, or a byte if the request has no whole sectors. A device writes
-    /// whole sectors, and nothing promises that a writer keeps the parts of one together.
+pub(super) struct Choice {
+    /// The disk before, if units may have its bytes.
+    pub(super) before: Option<Arc<DiskState>>,
+    /// The changes: at least one.
+    pub(super) changes: SmallVec<[GuestChange; 2]>,
+    /// The unit in bytes: a sector, or a byte if the requests have no whole sectors. A device writes whole sectors, and
+    /// nothing promises that a writer keeps the parts of one together.
     pub(super) unit_bytes: u64,
 }
 
@@ -81,10 +82,10 @@ impl DiskState {
         self.unsettled.insert(range, ());
     }
 
-    /// Notes that a request has written the new bytes of torn requests in a range again.
+    /// Notes that a request has written the expected bytes of choices in a range again.
     pub(super) fn confirm(&mut self, range: Range<u64>) {
         self.replace(range, |state, change| match change {
-            Some(GuestChange::Torn(nth)) => state.torn(nth).map(|torn| torn.change),
+            Some(GuestChange::OneOf(nth)) => state.choice(nth)?.changes.first().copied(),
             _ => None,
         });
     }
@@ -127,19 +128,17 @@ impl DiskState {
         }
     }
 
-    /// Notes a request for a change that has failed because a file operation did.
-    pub(super) fn tear(&mut self, range: Range<u64>, change: GuestChange) {
+    /// Adds a choice, and returns the change that stands for it.
+    pub(super) fn choose(&mut self, choice: Choice) -> GuestChange {
         // A program has few requests.
-        let nth = self.torn.len() as u32;
-        let is_whole = [range.start, range.end].iter().all(|at| at.is_multiple_of(SECTOR_BYTES));
-        let unit_bytes = if is_whole { SECTOR_BYTES } else { 1 };
-        self.torn.push(Arc::new(TornRequest { before: self.clone(), change, unit_bytes }));
-        self.change(range, GuestChange::Torn(nth));
+        let nth = self.choices.len() as u32;
+        self.choices.push(Arc::new(choice));
+        GuestChange::OneOf(nth)
     }
 
-    /// Returns a request that has failed because a file operation did.
-    pub(super) fn torn(&self, nth: u32) -> Option<&TornRequest> {
-        self.torn.get(nth as usize).map(|torn| &**torn)
+    /// Returns a choice.
+    pub(super) fn choice(&self, nth: u32) -> Option<&Choice> {
+        self.choices.get(nth as usize).map(|choice| &**choice)
     }
 
     /// Notes that no one knows which of the bytes that have changed since the last flush are there.

@@ -51,6 +51,8 @@ impl Vm {
         features.add_if(self.requests().iter().any(WriteRequest::is_cut), Feature::Cuts);
         let fails = self.requests().iter().any(WriteRequest::is_fault);
         features.add_if(fails, Feature::FileErrors);
+        let flies = |it: &WriteRequest| matches!(it, WriteRequest::InFlight(_));
+        features.add_if(self.requests().iter().any(flies), Feature::InFlight);
         let is_odd = |builder: &Builder| {
             let plan = builder.plan();
             plan.size_bytes != plan.virtual_size_bytes()

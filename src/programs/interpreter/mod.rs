@@ -222,7 +222,9 @@ impl Vm {
             | Sync { .. }
             | FailFile { .. }
             | Crash { .. }
-            | Device { .. } => Effect::None,
+            | Device { .. }
+            | InFlight { .. }
+            | ReadAt { .. } => Effect::None,
         }
     }
 

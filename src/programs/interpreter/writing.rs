@@ -11,7 +11,7 @@ use crate::programs::operand::{
     At, BitmapFlags, Count, CutKind, DataContent, Few, Gap, Inside, OldBytes, Size, SyncKind,
 };
 use crate::programs::operation::{Class, Operation};
-use crate::programs::request::{FileFault, NewImage, RequestContent, WriteRequest};
+use crate::programs::request::{FileFault, NewImage, RequestContent, Schedule, WriteRequest};
 
 use super::state::{WritingSnapshot, selected};
 use super::{Effect, Vm, effect};
@@ -56,35 +56,18 @@ impl Vm {
             None => self.begin_writing(),
         };
         match operation {
-            Operation::WriteAt { at, inside, length } => {
-                let range = self.bytes_at(at, inside, length);
-                self.request_write(range, RequestContent::Fresh)
-            }
-            Operation::Write { at, clusters } | Operation::WriteAs { at, clusters, .. } => {
-                let range = self.whole_clusters(at, clusters);
-                self.request_write(range, RequestContent::Fresh)
-            }
-            Operation::WriteDataAt { at, length, content } => {
-                self.request_data(self.bytes_at(at, Inside::default(), length), content, 0)
-            }
-            Operation::WriteData { at, clusters, content, value } => {
-                let range = self.whole_clusters(at, clusters);
-                self.request_data(range, content, value)
-            }
-            Operation::ZeroAt { at, inside, length } => {
-                let range = self.bytes_at(at, inside, length);
-                self.request_zeroes(range)
-            }
-            Operation::Zero { at, clusters, .. } => {
-                let range = self.whole_clusters(at, clusters);
-                self.request_zeroes(range)
-            }
-            Operation::Discard { at, clusters } => {
-                let range = self.whole_clusters(at, clusters);
-                self.request_range(range, |guest, length_bytes| WriteRequest::Discard {
-                    guest,
-                    length_bytes,
-                })
+            Operation::WriteAt { .. }
+            | Operation::Write { .. }
+            | Operation::WriteAs { .. }
+            | Operation::WriteDataAt { .. }
+            | Operation::WriteData { .. }
+            | Operation::ReadAt { .. }
+            | Operation::ZeroAt { .. }
+            | Operation::Zero { .. }
+            | Operation::Discard { .. } => self.request_for_bytes(operation),
+            Operation::InFlight { requests, at_once, order } => {
+                let (requests, at_once) = (requests.get(), at_once.get());
+                self.request(WriteRequest::InFlight(Schedule { requests, at_once, order }))
             }
             Operation::Resize { size } => self.request_resize(size_bytes, size),
             Operation::Snapshot {} | Operation::SnapshotWith { .. } => {
@@ -111,6 +94,46 @@ impl Vm {
                     true => self.request(WriteRequest::Reopen),
                     false => Effect::None,
                 }
+            }
+            _ => Effect::None,
+        }
+    }
+
+    /// Makes a request to read or to change bytes.
+    fn request_for_bytes(&mut self, operation: Operation) -> Effect {
+        match operation {
+            Operation::WriteAt { at, inside, length } => {
+                let range = self.bytes_at(at, inside, length);
+                self.request_write(range, RequestContent::Fresh)
+            }
+            Operation::Write { at, clusters } | Operation::WriteAs { at, clusters, .. } => {
+                let range = self.whole_clusters(at, clusters);
+                self.request_write(range, RequestContent::Fresh)
+            }
+            Operation::WriteDataAt { at, length, content } => {
+                self.request_data(self.bytes_at(at, Inside::default(), length), content, 0)
+            }
+            Operation::WriteData { at, clusters, content, value } => {
+                let range = self.whole_clusters(at, clusters);
+                self.request_data(range, content, value)
+            }
+            Operation::ReadAt { at, length } => {
+                self.request_read(self.bytes_at(at, Inside::default(), length))
+            }
+            Operation::ZeroAt { at, inside, length } => {
+                let range = self.bytes_at(at, inside, length);
+                self.request_zeroes(range)
+            }
+            Operation::Zero { at, clusters, .. } => {
+                let range = self.whole_clusters(at, clusters);
+                self.request_zeroes(range)
+            }
+            Operation::Discard { at, clusters } => {
+                let range = self.whole_clusters(at, clusters);
+                self.request_range(range, |guest, length_bytes| WriteRequest::Discard {
+                    guest,
+                    length_bytes,
+                })
             }
             _ => Effect::None,
         }
@@ -175,16 +198,32 @@ impl Vm {
     }
 
     fn request_write(&mut self, range: Range<u64>, content: RequestContent) -> Effect {
+        self.request_bytes(range, |guest, length_bytes| WriteRequest::Write {
+            guest,
+            length_bytes,
+            content,
+        })
+    }
+
+    /// Makes a request that passes bytes: at most as many as requests may still write.
+    fn request_bytes(
+        &mut self,
+        range: Range<u64>,
+        request: impl FnOnce(GuestOffset, u32) -> WriteRequest,
+    ) -> Effect {
         let before = self.writing.changeable_bytes;
         let end = range.end.min(range.start.saturating_add(self.writing.writable_bytes));
         // A limit below 4 GiB keeps the length in range.
-        let made = self.request_range(range.start..end, |guest, length| WriteRequest::Write {
-            guest,
-            length_bytes: u32::try_from(length).unwrap_or(u32::MAX),
-            content,
+        let made = self.request_range(range.start..end, |guest, length| {
+            request(guest, u32::try_from(length).unwrap_or(u32::MAX))
         });
         self.writing.writable_bytes -= before - self.writing.changeable_bytes;
         made
+    }
+
+    /// Makes a request to read bytes. It counts like a write, so that the reads of a program are bounded.
+    fn request_read(&mut self, range: Range<u64>) -> Effect {
+        self.request_bytes(range, |guest, length_bytes| WriteRequest::Read { guest, length_bytes })
     }
 
     fn request_zeroes(&mut self, range: Range<u64>) -> Effect {

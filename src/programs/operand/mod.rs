@@ -5,6 +5,7 @@ mod encoding;
 mod image;
 mod number;
 mod size;
+mod turns;
 mod word;
 
 pub(super) use encoding::{Hex, TextError, TextOperands, parse_hex, print_operand};
@@ -15,6 +16,7 @@ pub use number::{
     RefcountOrder,
 };
 pub use size::{FarGap, Gap, Magnitude, Relative, Size, Skew};
+pub use turns::TurnOrder;
 pub use word::{
     AnyShape, BitmapFlags, BytesKind, Change, CutKind, DataContent, DataIn, DeviceError, Failures,
     FileOperation, Hidden, Keep, OldBytes, SyncKind,

@@ -24,7 +24,7 @@ use super::operand::{
     AnyShape, At, BitmapFlags, BytesKind, Change, ClusterBits, Count, CutKind, DataContent, DataIn,
     DeviceError, Extra, Failures, FarGap, Few, FileOperation, Gap, Hidden, ImageFeatures,
     ImageForm, Inside, Keep, Length, Magnitude, NameLength, Number, OldBytes, RefcountOrder,
-    Relative, Size, Skew, SyncKind,
+    Relative, Size, Skew, SyncKind, TurnOrder,
 };
 use definition::Class::{Arranges, Asks, Attacks, Builds, Checkpoints, Overlays, Requests};
 use definition::operations;
@@ -433,4 +433,20 @@ operations! {
         /// The bytes that lie there.
         old: OldBytes,
     } is Requests(Event::Attacked), plainer [];
+    /// Has the next requests in flight together.
+    262 "in_flight" InFlight {
+        /// The number of requests.
+        requests: Few<2, 9>,
+        /// The most of them that are in flight at the same time.
+        at_once: Few<2, 4>,
+        /// The order of the operations on files.
+        order: TurnOrder,
+    } is Requests(Event::Attacked), plainer [];
+    /// Asks the engine to read bytes.
+    263 "read_at" ReadAt {
+        /// The cluster of the first byte, whose first byte it is.
+        at: At,
+        /// The number of bytes.
+        length: Gap,
+    } is Requests(Event::Normal), plainer [];
 }

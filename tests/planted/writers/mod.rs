@@ -3,6 +3,7 @@
 
 mod altered;
 mod contents;
+mod in_flight;
 mod meddling;
 mod not_given;
 
@@ -37,6 +38,8 @@ const FILE_ERRORS: u64 = 60;
 const DEVICES: u64 = 9;
 /// The number of programs in which the engine crashes.
 const CRASHES: u64 = 16;
+/// The number of programs with a cut after a discard.
+const DISCARDS: u64 = 16;
 /// The opcode of an overlay.
 const OVERLAY: u8 = 14;
 
@@ -80,6 +83,15 @@ fn cut_snapshot(number: u64) -> Program {
     let operations = format!(
         "write at=start+0 clusters=1\nsync kind=flush choice=0\nsnapshot\n{}",
         cuts.collect::<String>()
+    );
+    lines::program("cluster_bits=9 size=9<<9+0", &operations)
+}
+
+/// Returns a program with a cut of the power after a discard that is not flushed.
+fn cut_discard(number: u64) -> Program {
+    let operations = format!(
+        "write at=start+0 clusters=4\nsync kind=flush choice=0\ndiscard at=start+1 clusters=2\n\
+         sync kind=cut choice={number}\n"
     );
     lines::program("cluster_bits=9 size=9<<9+0", &operations)
 }
@@ -250,7 +262,7 @@ fn found_in_new_image(fault: WriterFault) -> &'static [&'static str] {
         }
         CreatedEntriesExtended => &["written: L2 entries of a new image, as asked → otherwise"],
         CreatedBacked => &["written: backing file of a new image, as asked → otherwise"],
-        _ => &[],
+        _ => in_flight::found_by(fault),
     }
 }
 
@@ -261,8 +273,9 @@ const LEAST: usize = 2;
 fn each_planted_fault_is_found() {
     let mut with_cuts = programs();
     let on_devices: Vec<_> = (0..DEVICES).map(on_device).collect();
+    let in_flight = in_flight::programs();
     let mut with_errors = with_cuts.clone();
-    with_cuts.extend((0..CRASHES).map(with_crash));
+    with_cuts.extend((0..CRASHES).map(with_crash).chain((0..DISCARDS).map(cut_discard)));
     with_errors.extend((0..FILE_ERRORS).map(with_file_error));
     let without = |programs: &mut [Program], is_one: fn(&Operation) -> bool| {
         programs.iter_mut().for_each(|program| program.operations.retain(|it| !is_one(it)));
@@ -279,6 +292,7 @@ fn each_planted_fault_is_found() {
         let programs = match by.first() {
             _ if *fault == WriterFault::FlushErrorIgnored => &with_both,
             _ if *fault == WriterFault::OldBytesStay => &on_devices,
+            _ if !in_flight::found_by(*fault).is_empty() => &in_flight,
             Some(name) if name.starts_with("file_error: ") => &with_errors,
             _ if by.iter().any(|name| is_of_cut(name)) => &with_cuts,
             _ => &without_cuts,

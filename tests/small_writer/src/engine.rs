@@ -135,6 +135,10 @@ impl OpenDisk for WriterDisk<'_> {
         Ok(done?)
     }
 
+    fn in_flight(&mut self, flights: Flights<'_>) -> Answer {
+        self.0.in_flight(flights)
+    }
+
     fn close(self: Box<Self>) -> Answer {
         Ok(self.0.close()?)
     }

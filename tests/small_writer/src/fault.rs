@@ -177,4 +177,16 @@ faults! {
     LeakFreedTooFar "leak_freed_too_far",
     /// A new cluster keeps old bytes of the device beside those that are written.
     OldBytesStay "old_bytes_stay",
+    /// Writes in flight have no locks on the clusters of the guest that they write.
+    ClusterNotLocked "cluster_not_locked",
+    /// Zeroes and discards in flight have no locks.
+    ZeroesNotLocked "zeroes_not_locked",
+    /// A write in flight stores the entry of a new cluster before its content.
+    EntryBeforeContent "entry_before_content",
+    /// Two requests in flight get the same new cluster (cloud-hypervisor, commit a5e145bde).
+    EndRaced "end_raced",
+    /// A write in flight succeeds before its bytes are written. A flush does not wait for them.
+    AnsweredEarly "answered_early",
+    /// Two requests in flight take locks on the same clusters in different orders, and wait for each other.
+    LocksCrossed "locks_crossed",
 }

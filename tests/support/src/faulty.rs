@@ -11,9 +11,10 @@ pub fn program(more: &str) -> Vec<u8> {
     lines::encoded("cluster_bits=12 size=64<<12+0 rng_seed=7", &format!("{operations}{more}"))
 }
 
-/// Returns a program whose engine never crashes. After a crash, no other implementation is compared.
-pub fn without_crashes(mut program: Program) -> Program {
-    program.operations.retain(|it| !matches!(it, Operation::Crash { .. }));
+/// Returns a program without crashes and requests in flight, after which no other implementation is compared.
+pub fn comparable(mut program: Program) -> Program {
+    let ends = |it: &Operation| matches!(it, Operation::Crash { .. } | Operation::InFlight { .. });
+    program.operations.retain(|it| !ends(it));
     program
 }
 

@@ -13,6 +13,7 @@ use crate::base::features::{Feature, FeatureSet};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::formats::qcow2::header::Header;
 use crate::harness::ChainFiles;
+use crate::harness::engine::flights::Flights;
 use crate::harness::engine::{
     AccessFeedback, Answer, BitmapChange, Engine, EngineError, Facts, ImageReport, NewImage,
     OpenDisk, Opened, ReportKind, Request,
@@ -257,7 +258,17 @@ impl QemuDisk<'_> {
         offset & ((1 << self.cluster_bits) - 1) != 0
     }
 
-    fn repeat(&mut self) -> Answer {
+    /// Returns the image to which QEMU writes.
+    pub(super) fn written_image(&self) -> Option<&ChainFile> {
+        self.written.as_ref().map(RecordedFiles::image)
+    }
+
+    /// Sends a command, and returns its output.
+    pub(super) fn ask(&mut self, command: fmt::Arguments<'_>) -> Answer<&str> {
+        self.engine.ask(command)
+    }
+
+    pub(super) fn repeat(&mut self) -> Answer {
         self.written.as_mut().map_or(Ok(()), RecordedFiles::repeat)
     }
 }
@@ -377,6 +388,10 @@ impl OpenDisk for QemuDisk<'_> {
         }
     }
 
+    fn in_flight(&mut self, flights: Flights<'_>) -> Answer {
+        self.fly(flights)
+    }
+
     fn close(mut self: Box<Self>) -> Answer {
         self.is_open = false;
         self.change(format_args!("close"), "")
@@ -385,7 +400,7 @@ impl OpenDisk for QemuDisk<'_> {
 
 /// Fills `into` with the bytes of a dump: lines with an offset, a colon and up to 16 bytes in hexadecimal digits.
 /// Returns `None` if there are others.
-fn parse_dump(dump: &str, into: &mut [u8]) -> Option<()> {
+pub(super) fn parse_dump(dump: &str, into: &mut [u8]) -> Option<()> {
     let mut lines = dump.lines();
     for bytes in into.chunks_mut(DUMPED_BYTES) {
         let (_, line) = lines.next()?.split_once(':')?;

@@ -11,6 +11,7 @@
 pub(crate) mod answers;
 mod compare;
 mod engine;
+mod in_flight;
 mod maps;
 mod qemu_img;
 mod recorded;

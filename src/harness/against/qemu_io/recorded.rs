@@ -92,8 +92,10 @@ impl RecordedFile {
     fn begin(&mut self, child: &str) -> String {
         self.record.begin().unwrap_or_else(|error| unreadable(&error));
         format!(
-            "{child}.driver=blklogwrites,{child}.file.driver=file,{child}.file.filename={},\
-             {child}.log.driver=file,{child}.log.filename={},{child}.log-sector-size={SECTOR_BYTES}",
+            "{child}.driver=blkdebug,{child}.image.driver=blklogwrites,\
+             {child}.image.file.driver=file,{child}.image.file.filename={},\
+             {child}.image.log.driver=file,{child}.image.log.filename={},\
+             {child}.image.log-sector-size={SECTOR_BYTES}",
             self.path.display(),
             self.record.path.display()
         )

@@ -133,7 +133,7 @@ impl SmallWriter<'_> {
 
     /// Returns the content of the cluster of `guest` with some bytes changed. The caller returns the buffer
     /// to `buffers.cluster`.
-    fn changed_cluster(
+    pub(super) fn changed_cluster(
         &mut self,
         guest: u64,
         bytes: &[u8],

@@ -8,6 +8,7 @@ mod bitmaps;
 mod bitmaps_extension;
 mod clusters;
 mod created;
+mod in_flight;
 mod planted;
 mod refcounts;
 mod references;

@@ -1,0 +1,288 @@
+//! Requests in flight to QEMU: asynchronous requests of qemu-io, which QEMU's driver blkdebug suspends at events
+//! between their operations on files. The schedule of the program decides which one goes on. So every order can be
+//! shown again with a few lines of qemu-io.
+//!
+//! Does not suspend: flushes; the parts of requests that change tables, during which QEMU lets no other request change
+//! them. A request that neither ends nor is suspended within some milliseconds waits for another one.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::task::{Poll, Waker};
+
+use crate::harness::engine::flights::{FlightRequest, Flights};
+use crate::harness::engine::{Answer, EngineError, Request};
+use crate::harness::files::chain::ChainFile;
+
+use super::engine::{QemuDisk, parse_dump};
+
+/// The events at which requests are suspended (QEMU, `qapi/block-core.json`, `BlkdebugEvent`): before data are read or
+/// written, and before those around them are copied to a new cluster.
+const EVENTS: [&str; 4] = ["write_aio", "read_aio", "cow_read", "cow_write"];
+/// The milliseconds for which a request is given time to end or to be suspended, if others can go on.
+const SHORT_WAITS: u32 = 20;
+/// The same if no other request can go on, which would end its waiting.
+const LONG_WAITS: u32 = 10_000;
+/// The beginning of blkdebug's line about a suspended request, and that of the tag behind it.
+const SUSPENDED: &str = "Suspended request '";
+
+/// Requests in flight to a disk.
+struct QemuFlight<'d, 's> {
+    file: ChainFile,
+    state: RefCell<FlightState<'d, 's>>,
+}
+
+struct FlightState<'d, 's> {
+    disk: &'d mut QemuDisk<'s>,
+    requests: Vec<AioRequest>,
+    /// The request that has begun or gone on last.
+    latest: usize,
+    /// The tags of the breakpoints at the events. A breakpoint is used up when it suspends a request.
+    breakpoints: [Option<u32>; EVENTS.len()],
+    tags: u32,
+    /// The number of requests that wait for their turn.
+    turns: usize,
+    /// The lines of a dump whose request is not known yet.
+    dump: String,
+    /// The requests that wait for others.
+    waiting: Vec<Waker>,
+}
+
+/// A request that qemu-io carries out.
+#[derive(Debug)]
+struct AioRequest {
+    /// The beginning of the line that qemu-io prints at its end.
+    end: String,
+    status: AioStatus,
+}
+
+#[derive(Debug)]
+enum AioStatus {
+    /// It runs, or waits for another request.
+    Running,
+    /// A breakpoint with this tag has suspended it.
+    Suspended(u32),
+    /// It has ended, with the bytes that it has read, as a dump.
+    Ended(Result<String, String>),
+}
+
+impl QemuDisk<'_> {
+    /// Carries out requests that are in flight together.
+    pub(super) fn fly(&mut self, flights: Flights<'_>) -> Answer {
+        let Some(file) = self.written_image().cloned() else { return Err(EngineError::NoAnswer) };
+        let state = FlightState {
+            disk: self,
+            requests: Vec::new(),
+            latest: 0,
+            breakpoints: [None; EVENTS.len()],
+            tags: 0,
+            turns: 0,
+            dump: String::new(),
+            waiting: Vec::new(),
+        };
+        let flight = QemuFlight { file, state: RefCell::new(state) };
+        let flown = flights.run(|request| flight.carry_out(request));
+        let ended = flight.state.into_inner().end();
+        flown.and(ended)
+    }
+}
+
+impl QemuFlight<'_, '_> {
+    /// Waits until a request may begin or go on.
+    async fn turn(&self) {
+        self.state.borrow_mut().turns += 1;
+        self.file.turn().await;
+        self.state.borrow_mut().turns -= 1;
+    }
+
+    async fn carry_out(&self, request: FlightRequest<'_>) -> Answer {
+        self.turn().await;
+        match request {
+            FlightRequest::Read { guest, into } => {
+                let (guest, length) = (guest.get(), into.len());
+                let end = format!("read {length}/{length} bytes at offset {guest}");
+                let dump = self.finish(format_args!("aio_read -v {guest} {length}"), end).await?;
+                match parse_dump(&dump, into) {
+                    Some(()) => Ok(()),
+                    None => Err(EngineError::untyped(dump)),
+                }
+            }
+            FlightRequest::Change(Request::Write { guest, bytes }) => {
+                let (guest, length) = (guest.get(), bytes.len());
+                let [byte, others @ ..] = bytes else { return Ok(()) };
+                if others.iter().any(|other| other != byte) {
+                    return Err(EngineError::NoAnswer);
+                }
+                self.wrote(
+                    format_args!("aio_write -P {byte} {guest} {length}"),
+                    guest,
+                    length as u64,
+                )
+                .await
+            }
+            FlightRequest::Change(Request::WriteZeroes { guest, length_bytes }) => {
+                let guest = guest.get();
+                self.wrote(format_args!("aio_write -z {guest} {length_bytes}"), guest, length_bytes)
+                    .await
+            }
+            FlightRequest::Change(Request::Discard { guest, length_bytes }) => {
+                let guest = guest.get();
+                let command = format_args!("aio_write -z -u {guest} {length_bytes}");
+                self.wrote(command, guest, length_bytes).await
+            }
+            FlightRequest::Change(Request::Flush) => {
+                let mut state = self.state.borrow_mut();
+                state.say(format_args!("flush"))?;
+                state.disk.repeat()
+            }
+            FlightRequest::Change(_) => Err(EngineError::NoAnswer),
+        }
+    }
+
+    async fn wrote(&self, command: fmt::Arguments<'_>, guest: u64, length_bytes: u64) -> Answer {
+        let end = format!("wrote {length_bytes}/{length_bytes} bytes at offset {guest}");
+        self.finish(command, end).await.map(drop)
+    }
+
+    /// Sends a command, and lets its request go on in its turns until it ends. Returns the dump that qemu-io has
+    /// printed.
+    async fn finish(&self, command: fmt::Arguments<'_>, end: String) -> Answer<String> {
+        let nth = self.state.borrow_mut().begin(command, end)?;
+        loop {
+            let suspended = std::future::poll_fn(|context| {
+                let mut state = self.state.borrow_mut();
+                match &state.requests[nth].status {
+                    AioStatus::Running => {
+                        state.waiting.push(context.waker().clone());
+                        Poll::Pending
+                    }
+                    AioStatus::Suspended(tag) => Poll::Ready(Ok(*tag)),
+                    AioStatus::Ended(end) => Poll::Ready(Err(end.clone())),
+                }
+            });
+            match suspended.await {
+                Ok(_) => {
+                    self.turn().await;
+                    self.state.borrow_mut().resume(nth)?;
+                }
+                Err(end) => return end.map_err(EngineError::untyped),
+            }
+        }
+    }
+}
+
+impl FlightState<'_, '_> {
+    /// Sends the command of a request. Returns its number.
+    fn begin(&mut self, command: fmt::Arguments<'_>, end: String) -> Answer<usize> {
+        let nth = self.requests.len();
+        self.requests.push(AioRequest { end, status: AioStatus::Running });
+        self.latest = nth;
+        self.set_breakpoints()?;
+        self.say(command)?;
+        self.settle(nth)?;
+        Ok(nth)
+    }
+
+    /// Lets a suspended request go on.
+    fn resume(&mut self, nth: usize) -> Answer {
+        if let AioStatus::Suspended(tag) = self.requests[nth].status {
+            self.requests[nth].status = AioStatus::Running;
+            self.latest = nth;
+            self.set_breakpoints()?;
+            self.say(format_args!("resume t{tag}"))?;
+            self.settle(nth)?;
+        }
+        Ok(())
+    }
+
+    /// Gives a request time to end or to be suspended. Then those that waited for it may go on.
+    fn settle(&mut self, nth: usize) -> Answer {
+        let most = if self.turns > 0 { SHORT_WAITS } else { LONG_WAITS };
+        for _ in 0..most {
+            if !matches!(self.requests[nth].status, AioStatus::Running) {
+                break;
+            }
+            self.say(format_args!("sleep 1"))?;
+        }
+        self.waiting.drain(..).for_each(Waker::wake);
+        Ok(())
+    }
+
+    /// Sets a breakpoint at each event that has none.
+    fn set_breakpoints(&mut self) -> Answer {
+        for (index, event) in EVENTS.into_iter().enumerate() {
+            if self.breakpoints[index].is_none() {
+                let tag = self.tags;
+                self.tags += 1;
+                self.say(format_args!("break {event} t{tag}"))?;
+                self.breakpoints[index] = Some(tag);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a command, and takes what qemu-io prints.
+    fn say(&mut self, command: fmt::Arguments<'_>) -> Answer {
+        let printed = self.disk.ask(command)?.to_string();
+        printed.lines().for_each(|line| self.take(line.trim()));
+        Ok(())
+    }
+
+    fn take(&mut self, line: &str) {
+        if let Some((_, rest)) = line.split_once(SUSPENDED) {
+            let tag = rest.strip_prefix('t').and_then(|rest| rest.split('\'').next());
+            if let Some(tag) = tag.and_then(|digits| digits.parse().ok()) {
+                self.note_suspended(tag);
+            }
+        } else if line.starts_with("aio_") && line.contains(" failed: ") {
+            self.note_end(|_| true, Err(line.to_string()));
+        } else if line.starts_with("wrote ") || line.starts_with("read ") {
+            let dump = std::mem::take(&mut self.dump);
+            self.note_end(|request| request.end == line, Ok(dump));
+        } else if line.split_once(':').is_some_and(|(at, _)| is_offset(at)) {
+            self.dump.push_str(line);
+            self.dump.push('\n');
+        }
+    }
+
+    /// Notes that a breakpoint has suspended the request that runs.
+    fn note_suspended(&mut self, tag: u32) {
+        let used = self.breakpoints.iter_mut().find(|it| **it == Some(tag));
+        used.into_iter().for_each(|it| *it = None);
+        // The latest one, or one that has waited for it.
+        let (before, from) = self.requests.split_at_mut(self.latest);
+        let mut running = from.iter_mut().chain(before);
+        if let Some(request) = running.find(|it| matches!(it.status, AioStatus::Running)) {
+            request.status = AioStatus::Suspended(tag);
+        }
+    }
+
+    /// Notes the end of a request. A breakpoint was not for that one.
+    fn note_end(&mut self, is_it: impl Fn(&AioRequest) -> bool, end: Result<String, String>) {
+        let is_open = |it: &&mut AioRequest| !matches!(it.status, AioStatus::Ended(_)) && is_it(it);
+        let Some(request) = self.requests.iter_mut().find(is_open) else { return };
+        let before = std::mem::replace(&mut request.status, AioStatus::Ended(end));
+        if let AioStatus::Suspended(tag) = before {
+            self.note_suspended(tag);
+        }
+    }
+
+    /// Ends all requests, and removes the breakpoints.
+    fn end(mut self) -> Answer {
+        let breakpoints = std::mem::take(&mut self.breakpoints);
+        for tag in breakpoints.into_iter().flatten() {
+            self.say(format_args!("remove_break t{tag}"))?;
+        }
+        for nth in 0..self.requests.len() {
+            if let AioStatus::Suspended(tag) = self.requests[nth].status {
+                self.say(format_args!("resume t{tag}"))?;
+            }
+        }
+        self.say(format_args!("aio_flush"))?;
+        self.disk.repeat()
+    }
+}
+
+/// Reports whether a text is the offset of a line of a dump.
+fn is_offset(text: &str) -> bool {
+    text.len() >= 8 && text.bytes().all(|digit| digit.is_ascii_hexdigit())
+}

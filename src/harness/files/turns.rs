@@ -1,0 +1,144 @@
+//! The turns of file operations while several requests are in flight: each operation waits until the schedule of the
+//! program picks it. Nothing else decides the order, so that the same program has the same order on every machine.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+/// The operations of a chain's files that wait for their turn.
+#[derive(Debug, Default)]
+pub(crate) struct Turns(Mutex<TurnQueue>);
+
+#[derive(Debug, Default)]
+struct TurnQueue {
+    /// Operations wait: requests are in flight.
+    is_open: bool,
+    /// The operations that wait, in the order in which the engine has asked for them.
+    waiting: Vec<WaitingTurn>,
+    /// The number of operations so far.
+    asked: u64,
+}
+
+#[derive(Debug)]
+struct WaitingTurn {
+    number: u64,
+    waker: Waker,
+}
+
+impl Turns {
+    /// Has operations wait from now on.
+    pub(crate) fn open(&self) {
+        self.lock().is_open = true;
+    }
+
+    /// Has all operations go on that wait, and no later one wait.
+    pub(crate) fn close(&self) {
+        let waiting = {
+            let mut queue = self.lock();
+            queue.is_open = false;
+            std::mem::take(&mut queue.waiting)
+        };
+        waiting.into_iter().for_each(|turn| turn.waker.wake());
+    }
+
+    /// Lets one of the waiting operations happen: the one at index `choice`, modulo their number. Returns false if none
+    /// waits.
+    pub(crate) fn grant(&self, choice: usize) -> bool {
+        let granted = {
+            let mut queue = self.lock();
+            let index = choice.checked_rem(queue.waiting.len());
+            index.map(|index| queue.waiting.remove(index))
+        };
+        granted.inspect(|turn| turn.waker.wake_by_ref()).is_some()
+    }
+
+    /// Returns a turn for an operation.
+    pub(crate) fn turn(&self) -> Turn<'_> {
+        Turn { turns: self, number: None }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, TurnQueue> {
+        // Nothing panics while it holds the lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The turn of an operation on a file. It is there at once, unless requests are in flight.
+#[derive(Debug)]
+#[must_use = "an operation happens when its turn has come"]
+pub struct Turn<'f> {
+    turns: &'f Turns,
+    /// The number of the operation, once it waits.
+    number: Option<u64>,
+}
+
+impl Future for Turn<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<()> {
+        let mut queue = self.turns.lock();
+        let waker = context.waker().clone();
+        match self.number {
+            None if !queue.is_open => Poll::Ready(()),
+            None => {
+                let number = queue.asked;
+                queue.asked += 1;
+                queue.waiting.push(WaitingTurn { number, waker });
+                drop(queue);
+                self.number = Some(number);
+                Poll::Pending
+            }
+            Some(number) => match queue.waiting.iter_mut().find(|turn| turn.number == number) {
+                Some(turn) => {
+                    turn.waker = waker;
+                    Poll::Pending
+                }
+                None => Poll::Ready(()),
+            },
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            self.turns.lock().waiting.retain(|turn| turn.number != number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn poll(turn: &mut Turn) -> bool {
+        Pin::new(turn).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    #[test]
+    fn an_operation_waits_only_while_requests_are_in_flight() {
+        let turns = Turns::default();
+        assert!(poll(&mut turns.turn()));
+        turns.open();
+        let mut waits = turns.turn();
+        assert!(!poll(&mut waits));
+        turns.close();
+        assert!(poll(&mut waits) && poll(&mut turns.turn()));
+    }
+
+    #[test]
+    fn the_choice_selects_the_operation() {
+        let turns = Turns::default();
+        turns.open();
+        assert!(!turns.grant(0));
+        let mut all = [turns.turn(), turns.turn(), turns.turn()];
+        all.iter_mut().for_each(|turn| assert!(!poll(turn)));
+        assert!(turns.grant(4));
+        assert_eq!(all.each_mut().map(poll), [false, true, false]);
+        assert!(turns.grant(2));
+        assert_eq!(all.each_mut().map(poll), [true, true, false]);
+        drop(all);
+        assert!(!turns.grant(0));
+    }
+}
