@@ -268,6 +268,12 @@ impl QemuDisk<'_> {
         self.engine.ask(command)
     }
 
+    /// Ends QEMU. The image is no longer open.
+    pub(super) fn restart(&mut self) {
+        self.is_open = false;
+        self.engine.io.restart();
+    }
+
     pub(super) fn repeat(&mut self) -> Answer {
         self.written.as_mut().map_or(Ok(()), RecordedFiles::repeat)
     }

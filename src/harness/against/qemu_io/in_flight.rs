@@ -47,22 +47,16 @@ struct FlightState<'d, 's> {
     waiting: Vec<Waker>,
 }
 
-/// A request that qemu-io carries out.
+/// A request that qemu-io carries out. QEMU divides it into tasks of some clusters.
 #[derive(Debug)]
 struct AioRequest {
     /// The beginning of the line that qemu-io prints at its end.
     end: String,
-    status: AioStatus,
-}
-
-#[derive(Debug)]
-enum AioStatus {
-    /// It runs, or waits for another request.
-    Running,
-    /// A breakpoint with this tag has suspended it.
-    Suspended(u32),
-    /// It has ended, with the bytes that it has read, as a dump.
-    Ended(Result<String, String>),
+    /// The tags of the breakpoints that have suspended its tasks.
+    suspended: Vec<u32>,
+    is_open: bool,
+    /// Its end, with the bytes that it has read, as a dump, until its future takes it.
+    ended: Option<Result<String, String>>,
 }
 
 impl QemuDisk<'_> {
@@ -81,8 +75,15 @@ impl QemuDisk<'_> {
         };
         let flight = QemuFlight { file, state: RefCell::new(state) };
         let flown = flights.run(|request| flight.carry_out(request));
-        let ended = flight.state.into_inner().end();
-        flown.and(ended)
+        let state = flight.state.into_inner();
+        match flown {
+            Ok(()) => state.end(),
+            Err(error) => {
+                // Its next answers would be about these requests.
+                state.disk.restart();
+                Err(error)
+            }
+        }
     }
 }
 
@@ -148,23 +149,24 @@ impl QemuFlight<'_, '_> {
     async fn finish(&self, command: fmt::Arguments<'_>, end: String) -> Answer<String> {
         let nth = self.state.borrow_mut().begin(command, end)?;
         loop {
-            let suspended = std::future::poll_fn(|context| {
+            // It ends, or can go on in a turn.
+            let ended = std::future::poll_fn(|context| {
                 let mut state = self.state.borrow_mut();
-                match &state.requests[nth].status {
-                    AioStatus::Running => {
+                let request = &mut state.requests[nth];
+                match (request.ended.take(), request.suspended.is_empty()) {
+                    (None, true) => {
                         state.waiting.push(context.waker().clone());
                         Poll::Pending
                     }
-                    AioStatus::Suspended(tag) => Poll::Ready(Ok(*tag)),
-                    AioStatus::Ended(end) => Poll::Ready(Err(end.clone())),
+                    (ended, _) => Poll::Ready(ended),
                 }
             });
-            match suspended.await {
-                Ok(_) => {
+            match ended.await {
+                Some(end) => return end.map_err(EngineError::untyped),
+                None => {
                     self.turn().await;
                     self.state.borrow_mut().resume(nth)?;
                 }
-                Err(end) => return end.map_err(EngineError::untyped),
             }
         }
     }
@@ -174,7 +176,7 @@ impl FlightState<'_, '_> {
     /// Sends the command of a request. Returns its number.
     fn begin(&mut self, command: fmt::Arguments<'_>, end: String) -> Answer<usize> {
         let nth = self.requests.len();
-        self.requests.push(AioRequest { end, status: AioStatus::Running });
+        self.requests.push(AioRequest { end, suspended: Vec::new(), is_open: true, ended: None });
         self.latest = nth;
         self.set_breakpoints()?;
         self.say(command)?;
@@ -182,10 +184,11 @@ impl FlightState<'_, '_> {
         Ok(nth)
     }
 
-    /// Lets a suspended request go on.
+    /// Lets the task of a request go on that was suspended first.
     fn resume(&mut self, nth: usize) -> Answer {
-        if let AioStatus::Suspended(tag) = self.requests[nth].status {
-            self.requests[nth].status = AioStatus::Running;
+        let suspended = &mut self.requests[nth].suspended;
+        if !suspended.is_empty() {
+            let tag = suspended.remove(0);
             self.latest = nth;
             self.set_breakpoints()?;
             self.say(format_args!("resume t{tag}"))?;
@@ -198,10 +201,11 @@ impl FlightState<'_, '_> {
     fn settle(&mut self, nth: usize) -> Answer {
         let most = if self.turns > 0 { SHORT_WAITS } else { LONG_WAITS };
         for _ in 0..most {
-            if !matches!(self.requests[nth].status, AioStatus::Running) {
+            let is_silent = !self.say(format_args!("sleep 1"))?;
+            let request = &self.requests[nth];
+            if is_silent && !(request.is_open && request.suspended.is_empty()) {
                 break;
             }
-            self.say(format_args!("sleep 1"))?;
         }
         self.waiting.drain(..).for_each(Waker::wake);
         Ok(())
@@ -220,11 +224,11 @@ impl FlightState<'_, '_> {
         Ok(())
     }
 
-    /// Sends a command, and takes what qemu-io prints.
-    fn say(&mut self, command: fmt::Arguments<'_>) -> Answer {
+    /// Sends a command, and takes what qemu-io prints. Returns false if it prints nothing.
+    fn say(&mut self, command: fmt::Arguments<'_>) -> Answer<bool> {
         let printed = self.disk.ask(command)?.to_string();
         printed.lines().for_each(|line| self.take(line.trim()));
-        Ok(())
+        Ok(!printed.trim().is_empty())
     }
 
     fn take(&mut self, line: &str) {
@@ -244,26 +248,30 @@ impl FlightState<'_, '_> {
         }
     }
 
-    /// Notes that a breakpoint has suspended the request that runs.
+    /// Notes that a breakpoint has suspended a task of the request that runs.
     fn note_suspended(&mut self, tag: u32) {
         let used = self.breakpoints.iter_mut().find(|it| **it == Some(tag));
         used.into_iter().for_each(|it| *it = None);
-        // The latest one, or one that has waited for it.
+        self.suspend(tag);
+    }
+
+    /// Gives a tag to the latest request, or to one that has waited for it.
+    fn suspend(&mut self, tag: u32) {
         let (before, from) = self.requests.split_at_mut(self.latest);
-        let mut running = from.iter_mut().chain(before);
-        if let Some(request) = running.find(|it| matches!(it.status, AioStatus::Running)) {
-            request.status = AioStatus::Suspended(tag);
+        let mut open = from.iter_mut().chain(before).filter(|it| it.is_open);
+        if let Some(request) = open.next() {
+            request.suspended.push(tag);
         }
     }
 
-    /// Notes the end of a request. A breakpoint was not for that one.
+    /// Notes the end of a request. Its breakpoints were for others.
     fn note_end(&mut self, is_it: impl Fn(&AioRequest) -> bool, end: Result<String, String>) {
-        let is_open = |it: &&mut AioRequest| !matches!(it.status, AioStatus::Ended(_)) && is_it(it);
-        let Some(request) = self.requests.iter_mut().find(is_open) else { return };
-        let before = std::mem::replace(&mut request.status, AioStatus::Ended(end));
-        if let AioStatus::Suspended(tag) = before {
-            self.note_suspended(tag);
-        }
+        let Some(request) = self.requests.iter_mut().find(|it| it.is_open && is_it(it)) else {
+            return;
+        };
+        (request.is_open, request.ended) = (false, Some(end));
+        let tags = std::mem::take(&mut request.suspended);
+        tags.into_iter().for_each(|tag| self.suspend(tag));
     }
 
     /// Ends all requests, and removes the breakpoints.
@@ -272,10 +280,10 @@ impl FlightState<'_, '_> {
         for tag in breakpoints.into_iter().flatten() {
             self.say(format_args!("remove_break t{tag}"))?;
         }
-        for nth in 0..self.requests.len() {
-            if let AioStatus::Suspended(tag) = self.requests[nth].status {
-                self.say(format_args!("resume t{tag}"))?;
-            }
+        let suspended: Vec<_> =
+            self.requests.iter_mut().flat_map(|it| std::mem::take(&mut it.suspended)).collect();
+        for tag in suspended {
+            self.say(format_args!("resume t{tag}"))?;
         }
         self.say(format_args!("aio_flush"))?;
         self.disk.repeat()

@@ -97,9 +97,12 @@ fn started(folder: Option<&Path>) -> Result<EngineProcess, String> {
 
 /// Sends a line, and puts the output up to the next prompt into `output`.
 fn exchange(process: &mut EngineProcess, line: &[u8], output: &mut String) -> Result<(), Silence> {
-    process.exchange(line, &mut |bytes| match bytes.strip_suffix(PROMPT) {
-        Some(answer) => {
+    // Requests in flight print when they end, also behind the prompt.
+    process.exchange(line, &mut |bytes| match memchr::memmem::rfind(bytes, PROMPT) {
+        Some(at) => {
+            let (answer, rest) = bytes.split_at(at);
             output.push_str(&String::from_utf8_lossy(answer));
+            output.push_str(&String::from_utf8_lossy(rest.get(PROMPT.len()..).unwrap_or_default()));
             Ok((bytes.len(), true))
         }
         None => Ok((0, false)),
