@@ -64,6 +64,25 @@ fn input_of(finding: &Finding) -> (tempfile::TempDir, PathBuf) {
     (dir, path)
 }
 
+#[test]
+fn scripts_show_bugs_of_qemu_without_this_project() {
+    let mut shown = 0;
+    for finding in implementations().iter().flat_map(|of| &of.findings) {
+        let Some(script) = &finding.script else { continue };
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("script"), script).unwrap();
+        let line = "qemu-img create -q -f qcow2 disk.qcow2 1M && \
+                    timeout 60 qemu-io -f qcow2 blkdebug::disk.qcow2 <script";
+        let output =
+            Command::new("sh").args(["-c", line]).current_dir(dir.path()).output().unwrap();
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(printed.contains("Pattern verification failed"), "{}: {printed}", finding.name);
+        assert!(script.trim().lines().count() <= 12, "{}", finding.name);
+        shown += 1;
+    }
+    assert!(shown > 0, "no script was run");
+}
+
 /// The words of `regress` after the fingerprint of a program that ends its process.
 const ENDS_PROCESS: &str = ", expected an input that does not end its process";
 

@@ -151,7 +151,11 @@ pub(super) fn scalars(kind: OperandKind, operand: &[u8]) -> SmallVec<[Scalar; 3]
         | OperandKind::Few
         | OperandKind::Ranked(_)
         | OperandKind::Content
-        | OperandKind::Other => SmallVec::from_iter([scalar(0..operand.len(), false)]),
+        | OperandKind::Other => {
+            // The order of requests in flight has four bytes.
+            let starts = (0..operand.len()).step_by(2);
+            starts.map(|at| scalar(at..operand.len().min(at + 2), false)).collect()
+        }
     }
 }
 

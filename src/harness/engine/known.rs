@@ -96,6 +96,7 @@ struct ListedFinding {
     qemu: Option<IgnoredAny>,
     target: Option<IgnoredAny>,
     program: Option<IgnoredAny>,
+    script: Option<IgnoredAny>,
 }
 
 impl ListedFinding {

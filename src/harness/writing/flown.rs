@@ -63,7 +63,7 @@ impl Flown {
     }
 
     /// Returns the range that the request may have changed.
-    fn changed(&self) -> Option<Range<u64>> {
+    pub(super) fn changed(&self) -> Option<Range<u64>> {
         self.request.changed().filter(|range| !range.is_empty() && self.change().is_some())
     }
 

@@ -224,6 +224,11 @@ impl GuestDisk {
         }
     }
 
+    /// Notes that a range may have any bytes.
+    pub(super) fn note_unknown(&mut self, range: Range<u64>) {
+        self.now.change(range, GuestChange::Unknown);
+    }
+
     /// Notes requests that were in flight together. A flush covers all that has ended before it begins.
     pub(super) fn note_in_flight(&mut self, flown: &[Flown]) {
         let flushes = flown.iter().filter(|it| it.request == WriteRequest::Flush && it.is_done());

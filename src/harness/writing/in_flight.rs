@@ -137,6 +137,7 @@ impl WriterJudge {
     }
 
     /// Compares the bytes that reads have seen, notes what the requests have changed, and reads the disk around that.
+    /// If there is a known finding, all bytes that they may have changed become unknown: later ones would follow from it.
     fn judge_flown(
         &mut self,
         disk: &mut TestedDisk,
@@ -144,31 +145,38 @@ impl WriterJudge {
         bytes: &[Vec<u8>],
         run: &mut CaseRun,
     ) -> OracleResult {
+        let mut has_known = false;
         for (one, bytes) in flown.iter().zip(bytes) {
             if one.result == RequestResult::Done {
                 self.observe(&one.request, run);
-                self.judge_read(one, flown, bytes, run)?;
+                has_known |= self.judge_read(one, flown, bytes, run)?;
             }
         }
         self.guest.note_in_flight(flown);
         for one in flown.iter().filter(|it| it.result == RequestResult::Done) {
-            let set_aside = &mut |found| run.verdicts.set_aside(found);
+            let set_aside = &mut |found| {
+                has_known = true;
+                run.verdicts.set_aside(found)
+            };
             let compared = self.compare_edges(&one.request, disk, Moment::InFlight, set_aside);
             run.verdicts.judge_answer(self.excused(compared))?;
+        }
+        if has_known {
+            flown.iter().filter_map(Flown::changed).for_each(|it| self.guest.note_unknown(it));
         }
         Ok(())
     }
 
-    /// Compares the bytes that a read in flight has seen.
+    /// Compares the bytes that a read in flight has seen. Returns true if they have a known finding.
     fn judge_read(
         &mut self,
         one: &Flown,
         flown: &[Flown],
         bytes: &[u8],
         run: &mut CaseRun,
-    ) -> OracleResult {
-        let WriteRequest::Read { guest: start, .. } = one.request else { return Ok(()) };
-        let Some(range) = one.request.read() else { return Ok(()) };
+    ) -> OracleResult<bool> {
+        let WriteRequest::Read { guest: start, .. } = one.request else { return Ok(false) };
+        let Some(range) = one.request.read() else { return Ok(false) };
         let mut seen = self.guest.state().clone();
         flown::apply(&mut seen, flown, (one.begin, one.end), |_| false);
         let Self { built, bytes: buffers, .. } = self;
@@ -182,6 +190,11 @@ impl WriterJudge {
         };
         let disk = &ChangedDisk::new(&seen, built);
         let mut reader = DiskReader { read, disk, moment: Moment::InFlight, buffers };
-        reader.check_range(range, &mut |found| run.verdicts.set_aside(found))
+        let mut has_known = false;
+        reader.check_range(range, &mut |found| {
+            has_known = true;
+            run.verdicts.set_aside(found)
+        })?;
+        Ok(has_known)
     }
 }

@@ -77,6 +77,9 @@ pub struct Finding {
     pub link: Option<String>,
     /// The text of the program.
     pub program: String,
+    /// A script of qemu-io for an empty image of 1 MiB, which shows a bug of QEMU without this project: the pattern of
+    /// its last read is wrong.
+    pub script: Option<String>,
 }
 
 /// A bug that no program shows here.

@@ -121,6 +121,11 @@ fn show(of: &Findings, finding: &Finding, rules: &Rules) -> Result<()> {
         let path = root().join("engines/other/engine");
         engine.arg("--engine-command").arg(format!("'{}' {}", path.display(), of.name));
     }
+    if let Some(script) = &finding.script {
+        println!("Without this project, the pattern of the last read is wrong:\n");
+        println!("qemu-img create -f qcow2 disk.qcow2 1M");
+        println!("qemu-io -f qcow2 blkdebug::disk.qcow2 <<'EOF'\n{}EOF\n", script.trim_start());
+    }
     let tested = &of.implementation;
     println!("{} {}: {}", tested.title, tested.version, finding.shown());
     let rule = rules.rules.iter().find(|it| Some(&*it.name) == finding.rule());
