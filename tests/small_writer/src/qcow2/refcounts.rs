@@ -81,14 +81,15 @@ impl WrittenTables<'_> {
 
     /// Returns the end of the last cluster that has a count.
     pub(super) fn end_of_counted(&self) -> Result<HostOffset, WriteError> {
-        let start = self.header.refcount_table_offset;
-        let table = HostTable { start, length_bytes: self.table_entries() * 8, entry_bytes: 8 };
-        for slot in self.entries(table)?.into_iter().rev() {
-            if entry::refcount_block_offset(slot.word).is_none() {
-                continue;
-            }
-            let first = slot.index.saturating_mul(self.per_block());
-            for cluster in (first..first.saturating_add(self.per_block())).rev() {
+        for slot in self.entries(HostTable::refcounts(&self.header))?.into_iter().rev() {
+            let Some(block) = entry::refcount_block_offset(slot.word) else { continue };
+            let length_bytes = self.cluster_size().bytes();
+            let counts = HostTable { start: block, length_bytes, entry_bytes: 8 };
+            let Some(last) = self.entries(counts)?.pop() else { continue };
+            let per_word = u64::from(u64::BITS / self.width_bits());
+            let before = slot.index.saturating_mul(self.per_block());
+            let first = before.saturating_add(last.index.saturating_mul(per_word));
+            for cluster in (first..first.saturating_add(per_word)).rev() {
                 if self.count(HostCluster::new(cluster))? > 0 {
                     let end = self.cluster_size().saturating_bytes(cluster.saturating_add(1));
                     return Ok(HostOffset::new(end));
