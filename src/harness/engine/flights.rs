@@ -1,5 +1,5 @@
-//! Requests in flight: several requests of a guest that an engine carries out at the same time. One thread polls them,
-//! and the schedule of the program decides which of the waiting file operations happens next.
+//! Requests in flight: a *flight* is a group of requests of a guest that an engine carries out at the same time. One
+//! thread polls them, and the schedule of the program decides which of the waiting file operations happens next.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,7 +17,7 @@ use crate::programs::request::Schedule;
 /// The answer of an engine to a request.
 type Done = Result<(), EngineError>;
 
-/// The most times that the requests of a flight are polled. A request that wakes itself for ever never ends.
+/// The most rounds of polling. A request that always wakes itself would otherwise run for ever.
 const MAX_POLLS: u32 = 1 << 20;
 
 /// A request that is in flight.
@@ -34,7 +34,7 @@ pub enum FlightRequest<'f> {
     Change(Request<'f>),
 }
 
-/// The requests that are in flight together, at most some of them at once, in the order in which they begin.
+/// The requests of a flight, in the order in which they begin.
 pub struct Flights<'f> {
     requests: Vec<FlightRequest<'f>>,
     /// The most requests that are in flight at the same time. A further one begins when one ends.
@@ -54,7 +54,7 @@ pub(crate) enum FlightEvent {
 }
 
 impl<'f> Flights<'f> {
-    /// Creates the requests in the order in which they begin. `note` gets the events of each.
+    /// Creates a flight of requests, in the order in which they begin. `note` gets the events of each.
     pub(crate) fn new(
         requests: Vec<FlightRequest<'f>>,
         schedule: &Schedule,
@@ -69,7 +69,7 @@ impl<'f> Flights<'f> {
     /// [`ChainFile::turn`](crate::harness::files::chain::ChainFile::turn) before each operation on a file.
     ///
     /// # Errors
-    /// The requests wait for each other, and not for a file.
+    /// The requests wait for each other, and not for a file; or they never end.
     pub fn run<F: Future<Output = Done>>(
         self,
         carry_out: impl FnMut(FlightRequest<'f>) -> F,
@@ -118,7 +118,7 @@ impl<'f> Flights<'f> {
     }
 }
 
-/// Turns that are closed at the end.
+/// Opens the turns, and closes them when it is dropped.
 struct OpenTurns<'f>(&'f Turns);
 
 impl<'f> OpenTurns<'f> {

@@ -2,14 +2,14 @@
 //! tables. They must never reach the guest, and the end of the device is an error of the request that needs more room.
 //!
 //! # Arithmetic
-//! A device is no longer than 2^63 bytes: an image ends before that, and a length that saturates does not grow.
+//! Sums saturate at 2^64. An image ends before 2^63, and the clusters behind it have 126 MiB at most.
 
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::images::files::image::Image;
 use crate::programs::operand::OldBytes;
 
-/// The most old bytes of a device, as the beginnings of its clusters.
+/// The old bytes that the clusters of a device share. A larger cluster has them only at its beginning.
 const MAX_OLD_BYTES: u64 = 256 << 10;
 /// The bytes that are written at once.
 const OLD_BLOCK_BYTES: usize = 512;

@@ -1,5 +1,6 @@
 //! The turns of file operations while several requests are in flight: each operation waits until the schedule of the
-//! program picks it. Nothing else decides the order, so that the same program has the same order on every machine.
+//! program picks it. Nothing else decides the order of polled futures, so that a program has the same order on every
+//! machine.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,7 +17,7 @@ struct TurnQueue {
     is_open: bool,
     /// The operations that wait, in the order in which the engine has asked for them.
     waiting: Vec<WaitingTurn>,
-    /// The number of operations so far.
+    /// The number of operations that have waited so far.
     asked: u64,
 }
 

@@ -3,11 +3,12 @@
 //! begins later. So a read sees the bytes of a write that has begun before the read ends, unless another write has
 //! begun after the end of that one, and has itself ended before the read begins. The disk at the end is such a read.
 //!
-//! With the contents of all writes known, each read can be judged alone: all requests that it may not have seen in
-//! another order overlap it. The cost is that of looking at all requests for each part of the disk that has other ones.
+//! The oracle knows the bytes of each write, so it judges each read alone. It divides the disk at the edges of the
+//! requests, and looks at all requests for each part.
 //!
 //! Nothing promises that a request is one step: two writes in flight may leave sectors of both, and a read may see some
-//! sectors of a write only. A device writes whole sectors, so a sector is never mixed.
+//! sectors of a write only. If all requests cover whole sectors, each sector has the bytes of one of them; otherwise,
+//! each byte does.
 //!
 //! Source of the order of flushes: Linux, `Documentation/block/writeback_cache_control.rst`: a flush covers the writes
 //! that have ended before it begins.
@@ -78,8 +79,8 @@ pub(super) type Moments = (usize, usize);
 /// A read after all requests.
 pub(super) const AFTER_ALL: Moments = (usize::MAX, usize::MAX);
 
-/// Changes a disk as a read sees it that begins and ends at these moments. `is_settled` reports whether the change of a
-/// request must survive a cut.
+/// Changes `state` to the disk of a read that begins and ends at `moments`. `is_settled` reports whether the change of
+/// a request must survive a cut.
 pub(super) fn apply(
     state: &mut DiskState,
     flown: &[Flown],

@@ -1,7 +1,7 @@
 //! Has an engine carry out requests that are in flight together, and judges what its reads have seen and what the
 //! requests have left. An engine that has no answer to that carries them out one after the other.
 //!
-//! Each request ends once: an engine that leaves one in flight, or lets requests wait for each other, has a finding.
+//! Each request must end: an engine that leaves one in flight, or lets requests wait for each other, has a finding.
 //! The bytes that a read may see, and those that are there at the end, are those of [`super::flown`].
 //!
 //! Does not check: two reads of one byte against each other.
@@ -138,8 +138,9 @@ impl WriterJudge {
         Ok(Some(flown))
     }
 
-    /// Compares the bytes that reads have seen, notes what the requests have changed, and reads the disk around that.
-    /// If there is a known finding, all bytes that they may have changed become unknown: later ones would follow from it.
+    /// Compares the bytes of each read, notes the changes, and reads the disk around their edges. After a known
+    /// finding, all bytes that the requests may have changed become unknown: later findings there would have the same
+    /// cause.
     fn judge_flown(
         &mut self,
         disk: &mut TestedDisk,

@@ -2,8 +2,8 @@
 //! between their operations on files. The schedule of the program decides which one goes on. So every order can be
 //! shown again with a few lines of qemu-io.
 //!
-//! Does not suspend: flushes; the parts of requests that change tables, during which QEMU lets no other request change
-//! them. A request that neither ends nor is suspended within some milliseconds waits for another one.
+//! Does not suspend flushes and changes of tables, during which QEMU holds a lock. If a request neither ends nor is
+//! suspended within some milliseconds while others can go on, it is taken for one that waits for them.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -50,12 +50,12 @@ struct FlightState<'d, 's> {
 /// A request that qemu-io carries out. QEMU divides it into tasks of some clusters.
 #[derive(Debug)]
 struct AioRequest {
-    /// The beginning of the line that qemu-io prints at its end.
+    /// The line that qemu-io prints when the request succeeds.
     end: String,
     /// The tags of the breakpoints that have suspended its tasks.
     suspended: Vec<u32>,
     is_open: bool,
-    /// Its end, with the bytes that it has read, as a dump, until its future takes it.
+    /// The result, until its future takes it: the dump of a read, which is empty for a write, or the error.
     ended: Option<Result<String, String>>,
 }
 
@@ -255,7 +255,7 @@ impl FlightState<'_, '_> {
         self.suspend(tag);
     }
 
-    /// Gives a tag to the latest request, or to one that has waited for it.
+    /// Assigns a suspended task to the latest request, or, if that has ended, to the next one that has not.
     fn suspend(&mut self, tag: u32) {
         let (before, from) = self.requests.split_at_mut(self.latest);
         let mut open = from.iter_mut().chain(before).filter(|it| it.is_open);
@@ -264,7 +264,7 @@ impl FlightState<'_, '_> {
         }
     }
 
-    /// Notes the end of a request. Its breakpoints were for others.
+    /// Notes the end of a request. Suspended tasks that were assigned to it belong to other requests.
     fn note_end(&mut self, is_it: impl Fn(&AioRequest) -> bool, end: Result<String, String>) {
         let Some(request) = self.requests.iter_mut().find(|it| it.is_open && is_it(it)) else {
             return;
