@@ -253,12 +253,17 @@ impl WriteRequest {
     /// sectors of `sector_bytes` of a disk of `size_bytes`. A write has one byte of its own, repeated, so that a read
     /// shows which writes it has seen.
     pub(crate) fn in_flight(self, number: u32, sector_bytes: u64, size_bytes: u64) -> Self {
-        let rounded = |guest: GuestOffset, length_bytes: u32| {
+        let rounded_zeros = |guest: GuestOffset, length_bytes: u64| {
             let start = guest.get() / sector_bytes * sector_bytes;
-            let end = (guest + u64::from(length_bytes)).get();
+            let end = (guest + length_bytes).get();
+            // No disk is as long.
             let end = end.checked_next_multiple_of(sector_bytes).unwrap_or(end).min(size_bytes);
-            let length_bytes = u32::try_from(end.saturating_sub(start)).unwrap_or(u32::MAX);
-            (GuestOffset::new(start), length_bytes)
+            (GuestOffset::new(start), end.saturating_sub(start))
+        };
+        let rounded = |guest: GuestOffset, length_bytes: u32| {
+            let (guest, length_bytes) = rounded_zeros(guest, length_bytes.into());
+            // A program writes less than 4 GiB.
+            (guest, u32::try_from(length_bytes).unwrap_or(u32::MAX))
         };
         match self {
             Self::Read { guest, length_bytes } => {
@@ -271,6 +276,10 @@ impl WriteRequest {
                 let own = ShortPiece::new(&[1 + (number % 255) as u8]);
                 let content = RequestContent::Unstamped(UnstampedData::Repeated(own));
                 Self::Write { guest, length_bytes, content }
+            }
+            Self::WriteZeroes { guest, length_bytes } => {
+                let (guest, length_bytes) = rounded_zeros(guest, length_bytes);
+                Self::WriteZeroes { guest, length_bytes }
             }
             other => other,
         }

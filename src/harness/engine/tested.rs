@@ -310,6 +310,8 @@ impl<'s> TestedDisk<'s> {
     pub(crate) fn in_flight(&mut self, flights: Flights<'_>) -> Answer {
         self.notes.pass(QuestionKind::InFlight)?;
         let done = self.disk.in_flight(flights);
+        self.own_bytes = self.disk.virtual_size_bytes();
+        self.size_bytes = self.own_bytes;
         self.notes.note(QuestionKind::InFlight, done)
     }
 

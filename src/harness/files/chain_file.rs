@@ -51,7 +51,8 @@ impl ChainFile {
     /// Writes `bytes` at `offset`. The file grows to their end.
     ///
     /// # Errors
-    /// The file is not open for writing, or an engine has written 256 MiB to the image and its data file.
+    /// The file is not open for writing, an engine has written 256 MiB to the image and its data file, or the bytes end
+    /// behind the end of a block device.
     pub fn write_at(&self, offset: HostOffset, bytes: &[u8]) -> Result<(), StorageError> {
         let length_bytes = bytes.len() as u64;
         self.meter.note_access(FileAccess { length_bytes, is_write: true, ..self.read_of(offset) });
@@ -73,10 +74,10 @@ impl ChainFile {
         FileAccess { depth, file, offset, length_bytes: 0, is_write: false }
     }
 
-    /// Cuts the file to `length_bytes`, or appends a hole.
+    /// Cuts the file to `length_bytes`, or appends a hole. A block device keeps its length.
     ///
     /// # Errors
-    /// The file is not open for writing, or the length is 2^63 or more.
+    /// The file is not open for writing, the length is 2^63 or more, or a block device is shorter.
     pub fn set_length(&self, length_bytes: u64) -> Result<(), StorageError> {
         self.changeable(HostOffset::new(length_bytes))?.set_length(length_bytes)
     }

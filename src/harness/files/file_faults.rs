@@ -49,7 +49,7 @@ impl FileFaults {
 
     /// Counts an operation that needs room behind the end of a device, and returns its error.
     pub(crate) fn meet_end(&mut self, offset: HostOffset) -> StorageError {
-        self.met = self.met.saturating_add(u32::from(self.is_active));
+        self.met = self.met.saturating_add(1);
         StorageError { offset, kind: ErrorKind::StorageFull }
     }
 

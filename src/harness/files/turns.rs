@@ -4,17 +4,20 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 /// The operations of a chain's files that wait for their turn.
 #[derive(Debug, Default)]
-pub(crate) struct Turns(Mutex<TurnQueue>);
+pub(crate) struct Turns {
+    /// Operations wait: requests are in flight.
+    is_open: AtomicBool,
+    queue: Mutex<TurnQueue>,
+}
 
 #[derive(Debug, Default)]
 struct TurnQueue {
-    /// Operations wait: requests are in flight.
-    is_open: bool,
     /// The operations that wait, in the order in which the engine has asked for them.
     waiting: Vec<WaitingTurn>,
     /// The number of operations that have waited so far.
@@ -30,16 +33,13 @@ struct WaitingTurn {
 impl Turns {
     /// Has operations wait from now on.
     pub(crate) fn open(&self) {
-        self.lock().is_open = true;
+        self.is_open.store(true, Relaxed);
     }
 
     /// Has all operations go on that wait, and no later one wait.
     pub(crate) fn close(&self) {
-        let waiting = {
-            let mut queue = self.lock();
-            queue.is_open = false;
-            std::mem::take(&mut queue.waiting)
-        };
+        self.is_open.store(false, Relaxed);
+        let waiting = std::mem::take(&mut self.lock().waiting);
         waiting.into_iter().for_each(|turn| turn.waker.wake());
     }
 
@@ -61,7 +61,7 @@ impl Turns {
 
     fn lock(&self) -> MutexGuard<'_, TurnQueue> {
         // Nothing panics while it holds the lock.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -78,10 +78,12 @@ impl Future for Turn<'_> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<()> {
+        if self.number.is_none() && !self.turns.is_open.load(Relaxed) {
+            return Poll::Ready(());
+        }
         let mut queue = self.turns.lock();
         let waker = context.waker().clone();
         match self.number {
-            None if !queue.is_open => Poll::Ready(()),
             None => {
                 let number = queue.asked;
                 queue.asked += 1;

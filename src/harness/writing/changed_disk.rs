@@ -128,7 +128,7 @@ impl<'d> ChangedDisk<'d> {
     ) {
         let Some((first, others)) = choice.changes.split_first() else { return };
         self.expect_change(Some(first), guest, actual, part);
-        let Some(actual) = actual else { return };
+        let Some(actual) = actual.filter(|actual| *actual != part) else { return };
         let mut other = vec![0; part.len()];
         for change in others {
             self.expect_change(Some(change), guest, Some(actual), &mut other);

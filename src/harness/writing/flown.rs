@@ -99,12 +99,10 @@ pub(super) fn apply(
             ([change], false) => *change,
             (changes, _) if changes.contains(&GuestChange::Unknown) => GuestChange::Unknown,
             _ => {
-                let before = before.get_or_insert_with(|| Arc::new(state.clone()));
-                state.choose(Choice {
-                    before: seen.has_before.then(|| Arc::clone(before)),
-                    changes: seen.changes,
-                    unit_bytes: seen.unit_bytes,
-                })
+                let before = seen
+                    .has_before
+                    .then(|| Arc::clone(before.get_or_insert_with(|| Arc::new(state.clone()))));
+                state.choose(Choice { before, changes: seen.changes, unit_bytes: seen.unit_bytes })
             }
         };
         let all_settled = flown.iter().filter(|it| it.covers(&part)).all(&is_settled);

@@ -213,7 +213,7 @@ impl GuestDisk {
         let change = self.change_of((1, request));
         match (request.changed(), change) {
             // It has written the bytes that were there.
-            (Some(range), None) => {
+            (Some(range), None) if result == RequestResult::Torn => {
                 self.requests = self.requests.saturating_add(1);
                 self.now.keep(range);
             }
@@ -226,7 +226,8 @@ impl GuestDisk {
 
     /// Notes that a range may have any bytes.
     pub(super) fn note_unknown(&mut self, range: Range<u64>) {
-        self.now.change(range, GuestChange::Unknown);
+        let end = range.end.min(self.now.size_bytes);
+        self.now.change(range.start.min(end)..end, GuestChange::Unknown);
     }
 
     /// Notes requests that were in flight together. A flush covers all that has ended before it begins.

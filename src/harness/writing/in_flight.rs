@@ -22,6 +22,7 @@ use super::WriterJudge;
 use super::changed_disk::ChangedDisk;
 use super::faults::exposed;
 use super::flown::{self, Flown, RequestResult};
+use super::left_files::whole_clusters;
 use super::requests::{asked, kind_of};
 
 /// The course of a request in flight. Moments are counts of events.
@@ -77,7 +78,10 @@ impl WriterJudge {
             // A failed request may have changed more than bytes.
             Ok(Some(_)) if self.faults.is_lost => Ok(()),
             Ok(Some(flown)) => self.judge_flown(disk, &flown, &bytes, run),
-            Ok(None) => requests.iter().try_for_each(|it| self.carry_out((chain, disk), it, run)),
+            Ok(None) => requests.iter().try_for_each(|it| match self.faults.is_lost {
+                true => Ok(()),
+                false => self.carry_out((chain, disk), it, run),
+            }),
             Err(found) => Err(found),
         };
         self.flight_bytes = bytes;
@@ -120,12 +124,19 @@ impl WriterJudge {
             }
         };
         let flights = Flights::new(in_flight.collect(), schedule, chain.turns(), &mut note);
-        match exposed(chain, || disk.in_flight(flights)) {
+        let flies = exposed(chain, || disk.in_flight(flights));
+        self.note_faults(chain, run.verdicts);
+        match flies {
             Ok(()) => {}
             Err(EngineError::NoAnswer) => return Ok(None),
-            Err(error) => return Err(oracles::unexpected_error("written", "in flight", &error)),
+            Err(error) => {
+                // One of them may be the end of the process.
+                for (request, course) in requests.iter().zip(courses) {
+                    let _ = course.answer.map(|it| disk.note_flown(kind_of(request), it));
+                }
+                return Err(oracles::unexpected_error("written", "in flight", &error));
+            }
         }
-        self.note_faults(chain, run.verdicts);
         let mut flown = Vec::with_capacity(requests.len());
         for (nth, FlightCourse { begin, end, answer }) in (1..).zip(courses) {
             let request = &requests[flown.len()];
@@ -165,7 +176,11 @@ impl WriterJudge {
             run.verdicts.judge_answer(self.excused(compared))?;
         }
         if has_known {
-            flown.iter().filter_map(Flown::changed).for_each(|it| self.guest.note_unknown(it));
+            // A fault in one part of a cluster may damage all of it.
+            let cluster_bytes = self.built.cluster_bytes();
+            for range in flown.iter().filter_map(Flown::changed) {
+                self.guest.note_unknown(whole_clusters(&range, cluster_bytes));
+            }
         }
         Ok(())
     }

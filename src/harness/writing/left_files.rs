@@ -302,7 +302,7 @@ impl WriterJudge {
     }
 }
 
-fn whole_clusters(range: &Range<u64>, cluster_bytes: u64) -> Range<u64> {
+pub(super) fn whole_clusters(range: &Range<u64>, cluster_bytes: u64) -> Range<u64> {
     let end = range.end.div_ceil(cluster_bytes).saturating_mul(cluster_bytes);
     range.start / cluster_bytes * cluster_bytes..end
 }

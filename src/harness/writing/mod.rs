@@ -97,8 +97,7 @@ impl JudgeCase for WriterJudge {
         }
         run.observer.begin(State::Write);
         let judged = self.judge_requests(engine, run, case);
-        // A known error ends the requests. The exception is a failed write, zeroing or discard, if the image has no
-        // bitmaps.
+        // A known error ends the requests, except that of a write, zeroes or a discard of an image without bitmaps.
         run.verdicts.judge(judged).map(|_| CaseEnd::Judged)
     }
 
@@ -267,10 +266,13 @@ impl WriterJudge {
         let before = is_compared.then(|| (chain.written_version(), chain.as_written()));
         let size = engine.facts().policy.size;
         let refused = |error| oracles::unexpected_error("open", "image", &error);
+        let met = chain.faults(|it| it.met());
         let opened = match engine.open_to_write(chain) {
             // The engine is not to blame: the caller counts the run among those that were not judged.
             Err(error @ EngineError::NotGiven(_)) => return Err(refused(error)),
-            Err(_) if needs_repair => return Ok(SessionEnd::NotOpened),
+            Err(_) if needs_repair || chain.faults(|it| it.met()) > met => {
+                return Ok(SessionEnd::NotOpened);
+            }
             opened => opened.map_err(refused),
         };
         let Some(mut disk) = run.verdicts.judge_answer(opened)? else {

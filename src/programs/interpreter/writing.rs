@@ -1,5 +1,5 @@
-//! The writing: from the first `write_at`, `zero_at` or `sync` on, operations ask the engine to change the disk, and
-//! the image that the program has built stays as it is.
+//! The writing: from the first operation on that only engines that write know, operations ask the engine to change the
+//! disk, and the image that the program has built stays as it is.
 
 use std::ops::Range;
 

@@ -45,6 +45,8 @@ struct FlightState<'d, 's> {
     dump: String,
     /// The requests that wait for others.
     waiting: Vec<Waker>,
+    /// QEMU has ended. Another one would not have the image.
+    has_ended: bool,
 }
 
 /// A request that qemu-io carries out. QEMU divides it into tasks of some clusters.
@@ -72,16 +74,17 @@ impl QemuDisk<'_> {
             turns: 0,
             dump: String::new(),
             waiting: Vec::new(),
+            has_ended: false,
         };
         let flight = QemuFlight { file, state: RefCell::new(state) };
         let flown = flights.run(|request| flight.carry_out(request));
         let state = flight.state.into_inner();
         match flown {
-            Ok(()) => state.end(),
-            Err(error) => {
-                // Its next answers would be about these requests.
+            Ok(()) if !state.has_ended => state.end(),
+            flown => {
+                // The next answers would be about these requests, and the last entry of the record may not be complete.
                 state.disk.restart();
-                Err(error)
+                flown
             }
         }
     }
@@ -133,6 +136,7 @@ impl QemuFlight<'_, '_> {
             FlightRequest::Change(Request::Flush) => {
                 let mut state = self.state.borrow_mut();
                 state.say(format_args!("flush"))?;
+                state.settle(None)?;
                 state.disk.repeat()
             }
             FlightRequest::Change(_) => Err(EngineError::NoAnswer),
@@ -147,6 +151,18 @@ impl QemuFlight<'_, '_> {
     /// Sends a command, and lets its request go on in its turns until it ends. Returns the dump that qemu-io has
     /// printed.
     async fn finish(&self, command: fmt::Arguments<'_>, end: String) -> Answer<String> {
+        // qemu-io prints the same line at the end of a request for the same bytes.
+        std::future::poll_fn(|context| {
+            let mut state = self.state.borrow_mut();
+            match state.requests.iter().any(|it| it.is_open && it.end == end) {
+                true => {
+                    state.waiting.push(context.waker().clone());
+                    Poll::Pending
+                }
+                false => Poll::Ready(()),
+            }
+        })
+        .await;
         let nth = self.state.borrow_mut().begin(command, end)?;
         loop {
             // It ends, or can go on in a turn.
@@ -180,7 +196,7 @@ impl FlightState<'_, '_> {
         self.latest = nth;
         self.set_breakpoints()?;
         self.say(command)?;
-        self.settle(nth)?;
+        self.settle(Some(nth))?;
         Ok(nth)
     }
 
@@ -192,18 +208,23 @@ impl FlightState<'_, '_> {
             self.latest = nth;
             self.set_breakpoints()?;
             self.say(format_args!("resume t{tag}"))?;
-            self.settle(nth)?;
+            self.settle(Some(nth))?;
         }
         Ok(())
     }
 
-    /// Gives a request time to end or to be suspended. Then those that waited for it may go on.
-    fn settle(&mut self, nth: usize) -> Answer {
-        let most = if self.turns > 0 { SHORT_WAITS } else { LONG_WAITS };
-        for _ in 0..most {
+    /// Gives a request, if there is one, time to end or to be suspended, and all of them if none could go on. Then those
+    /// that waited may go on.
+    fn settle(&mut self, nth: Option<usize>) -> Answer {
+        let runs = |it: &AioRequest| it.is_open && it.suspended.is_empty();
+        for waits in 0..LONG_WAITS {
             let is_silent = !self.say(format_args!("sleep 1"))?;
-            let request = &self.requests[nth];
-            if is_silent && !(request.is_open && request.suspended.is_empty()) {
+            let has_suspended = self.requests.iter().any(|it| !it.suspended.is_empty());
+            let is_calm = match self.turns > 0 || has_suspended {
+                true => waits >= SHORT_WAITS || !nth.is_some_and(|nth| runs(&self.requests[nth])),
+                false => !self.requests.iter().any(runs),
+            };
+            if is_silent && is_calm {
                 break;
             }
         }
@@ -226,7 +247,12 @@ impl FlightState<'_, '_> {
 
     /// Sends a command, and takes what qemu-io prints. Returns false if it prints nothing.
     fn say(&mut self, command: fmt::Arguments<'_>) -> Answer<bool> {
-        let printed = self.disk.ask(command)?.to_string();
+        if self.has_ended {
+            return Err(EngineError::untyped("qemu-io has ended"));
+        }
+        let answer = self.disk.ask(command).map(str::to_string);
+        self.has_ended = matches!(answer, Err(EngineError::Ended(_)));
+        let printed = answer?;
         printed.lines().for_each(|line| self.take(line.trim()));
         Ok(!printed.trim().is_empty())
     }
@@ -266,9 +292,10 @@ impl FlightState<'_, '_> {
 
     /// Notes the end of a request. Suspended tasks that were assigned to it belong to other requests.
     fn note_end(&mut self, is_it: impl Fn(&AioRequest) -> bool, end: Result<String, String>) {
-        let Some(request) = self.requests.iter_mut().find(|it| it.is_open && is_it(it)) else {
-            return;
-        };
+        // An error does not name its request.
+        let (before, from) = self.requests.split_at_mut(self.latest);
+        let mut open = from.iter_mut().chain(before).filter(|it| it.is_open);
+        let Some(request) = open.find(|it| is_it(it)) else { return };
         (request.is_open, request.ended) = (false, Some(end));
         let tags = std::mem::take(&mut request.suspended);
         tags.into_iter().for_each(|tag| self.suspend(tag));

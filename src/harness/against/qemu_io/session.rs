@@ -98,7 +98,7 @@ fn started(folder: Option<&Path>) -> Result<EngineProcess, String> {
 /// Sends a line, and puts the output up to the next prompt into `output`.
 fn exchange(process: &mut EngineProcess, line: &[u8], output: &mut String) -> Result<(), Silence> {
     // Requests in flight print when they end, also behind the prompt.
-    process.exchange(line, &mut |bytes| match memchr::memmem::rfind(bytes, PROMPT) {
+    process.exchange(line, &mut |bytes| match place_of_prompt(bytes) {
         Some(at) => {
             let (answer, rest) = bytes.split_at(at);
             output.push_str(&String::from_utf8_lossy(answer));
@@ -107,6 +107,12 @@ fn exchange(process: &mut EngineProcess, line: &[u8], output: &mut String) -> Re
         }
         None => Ok((0, false)),
     })
+}
+
+/// Returns the place of the prompt, mostly at the end.
+fn place_of_prompt(bytes: &[u8]) -> Option<usize> {
+    let at_end = bytes.strip_suffix(PROMPT).map(<[u8]>::len);
+    at_end.or_else(|| memchr::memmem::rfind(bytes, PROMPT))
 }
 
 /// Starts qemu-io, and returns its version.
