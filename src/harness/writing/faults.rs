@@ -48,14 +48,19 @@ impl WriterJudge {
         Some(Device { spare_clusters, old, cluster_bytes: self.built.cluster_bytes() })
     }
 
-    /// Notes that the engine opens the image.
+    /// Notes that the engine opens the image, or has opened it.
     pub(super) fn begin_faults(&mut self, chain: &Chain) {
         (self.faults.before, self.faults.in_session) = (met(chain), false);
     }
 
+    /// Reports whether operations have failed since [`WriterJudge::begin_faults`].
+    pub(super) fn has_met(&self, chain: &Chain) -> bool {
+        met(chain) > self.faults.before
+    }
+
     /// Notes the operations that have failed since the image was opened.
     pub(super) fn note_faults(&mut self, chain: &Chain, verdicts: &mut Verdicts) {
-        if met(chain) > self.faults.before && !self.faults.in_session {
+        if self.has_met(chain) && !self.faults.in_session {
             (self.faults.in_session, self.faults.may_leak) = (true, true);
             verdicts.attribute_to(Some(FILE_ERROR));
         }

@@ -266,13 +266,11 @@ impl WriterJudge {
         let before = is_compared.then(|| (chain.written_version(), chain.as_written()));
         let size = engine.facts().policy.size;
         let refused = |error| oracles::unexpected_error("open", "image", &error);
-        let met = chain.faults(|it| it.met());
+        self.begin_faults(chain);
         let opened = match engine.open_to_write(chain) {
             // The engine is not to blame: the caller counts the run among those that were not judged.
             Err(error @ EngineError::NotGiven(_)) => return Err(refused(error)),
-            Err(_) if needs_repair || chain.faults(|it| it.met()) > met => {
-                return Ok(SessionEnd::NotOpened);
-            }
+            Err(_) if needs_repair || self.has_met(chain) => return Ok(SessionEnd::NotOpened),
             opened => opened.map_err(refused),
         };
         let Some(mut disk) = run.verdicts.judge_answer(opened)? else {

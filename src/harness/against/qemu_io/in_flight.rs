@@ -213,8 +213,8 @@ impl FlightState<'_, '_> {
         Ok(())
     }
 
-    /// Gives a request, if there is one, time to end or to be suspended, and all of them if none could go on. Then those
-    /// that waited may go on.
+    /// Gives a request, if there is one, time to end or to be suspended, and all of them if none could go on. Then
+    /// those that waited may go on.
     fn settle(&mut self, nth: Option<usize>) -> Answer {
         let runs = |it: &AioRequest| it.is_open && it.suspended.is_empty();
         for waits in 0..LONG_WAITS {
