@@ -9,7 +9,7 @@ use qcowfuzz::internal::programs::operand::DataIn;
 use qcowfuzz::programs::generate::generate_writes;
 
 /// The number of generated programs.
-const PROGRAMS: u64 = 240;
+const PROGRAMS: u64 = 300;
 /// The number of their operations before the first request.
 const OPERATIONS: usize = 10;
 /// The number of those that get a data file, behind them. Half of the files are raw images of the disk.
