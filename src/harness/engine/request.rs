@@ -63,7 +63,7 @@ pub enum Request<'b> {
 }
 
 impl Request<'_> {
-    pub(super) const fn kind(&self) -> QuestionKind {
+    pub(crate) const fn kind(&self) -> QuestionKind {
         match self {
             Self::Write { .. } => QuestionKind::Writing,
             Self::WriteZeroes { .. } => QuestionKind::WriteZeroes,

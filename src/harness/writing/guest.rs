@@ -88,7 +88,8 @@ impl GuestDisk {
     /// Reports whether the range of a request lies on the disk, and has whole clusters if it must.
     pub(super) fn fits(&self, request: &WriteRequest) -> bool {
         match *request {
-            WriteRequest::Write { guest, length_bytes, .. } => {
+            WriteRequest::Write { guest, length_bytes, .. }
+            | WriteRequest::Read { guest, length_bytes } => {
                 (guest + length_bytes.into()).get() <= self.now.size_bytes
             }
             WriteRequest::WriteZeroes { guest, length_bytes } => {
@@ -104,9 +105,6 @@ impl GuestDisk {
             }
             WriteRequest::ChangeBitmap { number, change } => {
                 self.bitmaps.index_of(number, change).is_some()
-            }
-            WriteRequest::Read { guest, length_bytes } => {
-                (guest + length_bytes.into()).get() <= self.now.size_bytes
             }
             WriteRequest::Resize { .. }
             | WriteRequest::TakeSnapshot { .. }

@@ -21,7 +21,7 @@ use crate::programs::request::Schedule;
 use super::WriterJudge;
 use super::changed_disk::ChangedDisk;
 use super::faults::exposed;
-use super::flown::{self, Flown, RequestResult};
+use super::flown::{self, Flown};
 use super::left_files::whole_clusters;
 use super::requests::{asked, kind_of};
 
@@ -132,7 +132,8 @@ impl WriterJudge {
             Err(error) => {
                 // One of them may be the end of the process.
                 for (request, course) in requests.iter().zip(courses) {
-                    let _ = course.answer.map(|it| disk.note_flown(kind_of(request), it));
+                    let _ =
+                        course.answer.map(|it| disk.note_flown(kind_of(&self.guest, request), it));
                 }
                 return Err(oracles::unexpected_error("written", "in flight", &error));
             }
@@ -141,7 +142,8 @@ impl WriterJudge {
         for (nth, FlightCourse { begin, end, answer }) in (1..).zip(courses) {
             let request = &requests[flown.len()];
             let unanswered = || Err(EngineError::untyped("a request in flight that has not ended"));
-            let answer = disk.note_flown(kind_of(request), answer.unwrap_or_else(unanswered));
+            let answer =
+                disk.note_flown(kind_of(&self.guest, request), answer.unwrap_or_else(unanswered));
             let result = self.result_of(request, answer, run)?;
             let change = self.guest.change_of((nth, request));
             flown.push(Flown { request: *request, change, begin, end, result });
@@ -161,13 +163,13 @@ impl WriterJudge {
     ) -> OracleResult {
         let mut has_known = false;
         for (one, bytes) in flown.iter().zip(bytes) {
-            if one.result == RequestResult::Done {
+            if one.is_done() {
                 self.observe(&one.request, run);
                 has_known |= self.judge_read(one, flown, bytes, run)?;
             }
         }
         self.guest.note_in_flight(flown);
-        for one in flown.iter().filter(|it| it.result == RequestResult::Done) {
+        for one in flown.iter().filter(|it| it.is_done()) {
             let set_aside = &mut |found| {
                 has_known = true;
                 run.verdicts.set_aside(found)

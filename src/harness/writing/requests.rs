@@ -122,7 +122,7 @@ impl WriterJudge {
                 Ok(self.refused(request))
             }
             Err(error) => {
-                let kind = kind_of(request);
+                let kind = kind_of(&self.guest, request);
                 let found = oracles::unexpected_error("written", kind.oracles().0, &error);
                 match request.changed() {
                     // Only bytes may become unknown: after a failed resize, the size is, and with bitmaps their bits.
@@ -258,19 +258,8 @@ pub(super) fn asked<'b>(
 }
 
 /// Returns the kind of a request that an engine gets.
-pub(super) fn kind_of(request: &WriteRequest) -> QuestionKind {
-    match request {
-        WriteRequest::Read { .. } => QuestionKind::Read,
-        WriteRequest::WriteZeroes { .. } => QuestionKind::WriteZeroes,
-        WriteRequest::Discard { .. } => QuestionKind::Discard,
-        WriteRequest::Resize { .. } => QuestionKind::Resize,
-        WriteRequest::TakeSnapshot { .. } => QuestionKind::TakeSnapshot,
-        WriteRequest::ApplySnapshot { .. } => QuestionKind::ApplySnapshot,
-        WriteRequest::DeleteSnapshot { .. } => QuestionKind::DeleteSnapshot,
-        WriteRequest::ChangeBitmap { .. } => QuestionKind::ChangeBitmap,
-        WriteRequest::Flush => QuestionKind::Flush,
-        _ => QuestionKind::Writing,
-    }
+pub(super) fn kind_of(disk: &GuestDisk, request: &WriteRequest) -> QuestionKind {
+    asked(disk, request, &[]).map_or(QuestionKind::Read, |asked| asked.kind())
 }
 
 /// Reports whether an engine that writes may not support a request for some images.

@@ -105,6 +105,18 @@ impl<'w, 's> Twin<'w, 's> {
         Some(lock.lock_owned().await)
     }
 
+    /// Takes all locks of a request at once, in the order of `parts`, if that is the fault.
+    async fn lock_crossed(&self, parts: impl Iterator<Item = &Range<u64>>) -> Vec<ClusterLock> {
+        let mut held = Vec::new();
+        if self.has(WriterFault::LocksCrossed) {
+            for part in parts {
+                held.push(self.lock(part.start).await);
+                drop(self.step().await);
+            }
+        }
+        held
+    }
+
     fn by_clusters(&self, guest: GuestOffset, length_bytes: u64) -> Vec<Range<u64>> {
         let range = guest.get()..guest.get().saturating_add(length_bytes);
         self.writer.borrow().by_clusters(range).collect()
@@ -128,14 +140,8 @@ impl<'w, 's> Twin<'w, 's> {
         let range = guest.get()..guest.get().saturating_add(bytes.len() as u64);
         self.step().await.tables.mark(range)?;
         let parts = self.by_clusters(guest, bytes.len() as u64);
-        // All locks at once, in another order than a request that zeroes: each may wait for the other.
-        let mut held = Vec::new();
-        if self.has(WriterFault::LocksCrossed) {
-            for part in parts.iter().rev() {
-                held.push(self.lock(part.start).await);
-                drop(self.step().await);
-            }
-        }
+        // In another order than a request that zeroes: each may wait for the other.
+        let held = self.lock_crossed(parts.iter().rev()).await;
         let mut rest = bytes;
         for part in parts {
             let length = part.end.saturating_sub(part.start) as usize;
@@ -233,13 +239,7 @@ impl<'w, 's> Twin<'w, 's> {
         zero: impl Fn(&mut SmallWriter<'s>, GuestOffset, u64) -> Result<(), WriteError>,
     ) -> Result<(), WriteError> {
         let parts = self.by_clusters(guest, length_bytes);
-        let mut held = Vec::new();
-        if self.has(WriterFault::LocksCrossed) {
-            for part in &parts {
-                held.push(self.lock(part.start).await);
-                drop(self.step().await);
-            }
-        }
+        let held = self.lock_crossed(parts.iter()).await;
         for part in parts {
             let is_unlocked = !held.is_empty() || self.has(WriterFault::ZeroesNotLocked);
             let _lock = if is_unlocked { None } else { self.lock(part.start).await };
