@@ -9,6 +9,7 @@ use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use crate::formats::rare_events;
+use crate::fuzzing::campaign::exhaustive::Judged;
 use crate::fuzzing::campaign::worker::{self, WorkerJob};
 use crate::fuzzing::campaign::{
     Campaign, CampaignError, CampaignPlan, CampaignSummary, FoundBug, KnownBug, Places,
@@ -45,6 +46,9 @@ The inputs of raw_image are files. Without a corpus, a campaign of it begins fro
 The inputs of recipes choose commands of the installed qemu-img and qemu-io, which make and change disks. The \
 answers are compared with QEMU's, or with those of --against.
 
+With --exhaustive, the campaign ends when all programs are judged; a killed one continues. An end after \
+--seconds is no end: the next one continues, too.
+
 With --jobs 1 and --runs, the same corpus and the same --rng-seed give the same campaign.
 
 Exit codes: 0 nothing new was found; 1 a violation was found; 2 a file could not be read or written, or \
@@ -65,6 +69,11 @@ pub struct Arguments {
     /// Run generated programs and programs of random bytes, instead of mutations of the corpus
     #[arg(long)]
     generated: bool,
+    /// Run all programs of up to N requests to a small disk, instead of the loop: each with every file operation
+    /// failing once, with every power cut, and with every order of two requests in flight. Only for writes
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=3),
+          conflicts_with_all = ["generated", "runs", "check_each", "rng_seed"])]
+    exhaustive: Option<u8>,
     /// Verify the image after every operation of a program, not only at checkpoints and at its end
     #[arg(long)]
     check_each: bool,
@@ -111,10 +120,20 @@ pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
         Some(jobs) => usize::from(jobs),
         None => available_parallelism().map_or(1, NonZero::get),
     };
-    let places = Places::new(dir.clone(), arguments.corpus.clone(), *target)?;
+    let exhaustive = arguments.exhaustive.map(usize::from);
+    if exhaustive.is_some() && *target != TargetKind::Writes {
+        let found = format!("--exhaustive: found the target {}, expected writes", target.name());
+        return Err(CommandError::Message(found));
+    }
+    let shared = arguments.corpus.clone();
+    let places = Places::new(dir.clone(), shared, *target, exhaustive.is_some())?;
     let _lock = places.lock()?;
     places.clean(arguments.restart)?;
-    let rng_seed = places.rng_seed(arguments.rng_seed)?;
+    let rng_seed = match exhaustive {
+        // It draws nothing.
+        Some(_) => 0,
+        None => places.rng_seed(arguments.rng_seed)?,
+    };
     let stop = stop_on_ctrl_c()?;
     let (start, executable) = (Instant::now(), under_test.executable()?);
     // A run stops at a finding that is not known, so the list of known ones decides about coverage, too.
@@ -133,6 +152,7 @@ pub fn run(under_test: &UnderTest, arguments: &Arguments) -> ExitResult {
         // A deadline that the clock cannot represent is never reached.
         end: arguments.seconds.and_then(|seconds| start.checked_add(Duration::from_secs(seconds))),
         generated: arguments.generated,
+        exhaustive,
         checks,
         until_found: arguments.until_found,
         limits: arguments.memory.limits(arguments.timeout),
@@ -190,11 +210,16 @@ impl From<CampaignError> for CommandError {
 }
 
 fn line(status: &Status) -> String {
-    let Status { runs, elapsed, edges, rare_events, inputs, found, runs_of_corpus } = status;
+    let Status { runs, elapsed, edges, rare_events, inputs, found, judged, runs_of_corpus } =
+        status;
+    let rate = *runs as f64 / elapsed.as_secs_f64().max(1e-3);
+    if judged.of > 0 {
+        let Judged { programs, of, .. } = judged;
+        return format!("{programs} of {of} programs · {runs} runs, {rate:.0}/s · {found} found");
+    }
     if let (Some(read @ 1..), 0) = (runs_of_corpus, runs) {
         return format!("reading the corpus: {read} runs · {found} found");
     }
-    let rate = *runs as f64 / elapsed.as_secs_f64().max(1e-3);
     format!(
         "{runs} runs, {rate:.0}/s · {edges} edges, {rare_events} rare events · {inputs} inputs · {found} found"
     )
@@ -206,8 +231,13 @@ fn lines(summary: &CampaignSummary, against: Option<&str>, out: &mut impl Write)
     let target = summary.target.name();
     let jobs = counted(*jobs, "job");
     writeln!(out, "{target}: {runs} runs in {seconds:.1} s, {jobs}")?;
-    let rare = format!("{rare_events} of {} rare events", rare_events::COUNT);
-    writeln!(out, "{corpus}: {inputs} inputs; covered: {edges} edges, {rare}")?;
+    match &summary.judged {
+        Some(judged) => judged_lines(judged, out)?,
+        None => {
+            let rare = format!("{rare_events} of {} rare events", rare_events::COUNT);
+            writeln!(out, "{corpus}: {inputs} inputs; covered: {edges} edges, {rare}")?;
+        }
+    }
     if summary.unsupported > 0 {
         let what = "runs had images with features that the implementation does not claim";
         writeln!(out, "not judged: {} {what}", summary.unsupported)?;
@@ -224,6 +254,26 @@ fn lines(summary: &CampaignSummary, against: Option<&str>, out: &mut impl Write)
     }
     against.map_or(Ok(()), |against| against_lines(summary, against, out))?;
     known_lines(&summary.known, out)
+}
+
+/// Writes what an exhaustive search has judged, and what it has left out.
+fn judged_lines(judged: &Judged, out: &mut impl Write) -> io::Result<()> {
+    let Judged { programs, of, faults, cuts, orders, more_cuts, more_orders, more_faults } = judged;
+    writeln!(out, "{programs} of {of} programs: all sequences of requests to a small disk")?;
+    writeln!(out, "{faults} runs in which one file operation failed")?;
+    writeln!(out, "{cuts} runs with a power cut, each of which left other files")?;
+    writeln!(out, "{orders} runs with two requests in flight, each in another order")?;
+    for (count, what) in [
+        (more_cuts, "have more power cuts: 256 were tried of each"),
+        (more_orders, "have more orders: all those of the first 16 file operations were tried"),
+        (more_faults, "have more file operations of a kind: the first 256 failed"),
+    ] {
+        if *count > 0 {
+            writeln!(out, "not all: {count} programs {what}")?;
+        }
+    }
+    let end = if programs == of { "all judged" } else { "not all programs judged" };
+    writeln!(out, "{end}")
 }
 
 /// Writes the new findings of a campaign, which may have failed. `replay` is the command line that replays an input.

@@ -4,6 +4,8 @@ use std::rc::Rc;
 
 use crate::disk::observer::Observer;
 use crate::disk::offsets::GuestOffset;
+#[cfg(feature = "fuzzer")]
+use crate::harness::cases::explored::Explored;
 use crate::harness::cases::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, Failure, Harness, MetFinding, Outcome, Pipeline};
@@ -146,6 +148,12 @@ impl Runner {
     /// Returns the known findings that the last run met, each once.
     pub fn met(&self) -> &[MetFinding] {
         self.target.met()
+    }
+
+    /// Returns what the last run could have met; `None` if the target does not write.
+    #[cfg(feature = "fuzzer")]
+    pub(crate) fn explored(&mut self) -> Option<&mut Explored> {
+        self.target.explored()
     }
 
     /// Returns the implementation under test.

@@ -233,20 +233,11 @@ impl<S: Subject> Fuzzer<S> {
             Inputs::Files | Inputs::Recipes => Cow::Borrowed(input),
         };
         let answer = self.run(input);
-        if !matches!(answer, RunReply::Skipped) {
-            self.subject.met().iter().for_each(|met| self.found.add_known(met));
-        }
-        if let RunReply::Sound(outcome) = &answer {
-            self.found.add_compared(outcome.second);
-            self.found.add_unanswered(outcome.unanswered);
-        }
+        self.found.add_answer(&self.subject, &answer);
         match &answer {
             RunReply::Skipped | RunReply::KnownPanic => return Ok(false),
             // An input that was not judged is not kept.
-            RunReply::Sound(outcome) if outcome.unsupported => {
-                self.found.unsupported += 1;
-                return Ok(false);
-            }
+            RunReply::Sound(outcome) if outcome.unsupported => return Ok(false),
             RunReply::Found(finding) => {
                 let shown_by = self.subject.shown_by().unwrap_or(input).to_vec();
                 self.record(finding, &shown_by)?;

@@ -12,6 +12,11 @@ use super::process::{Executable, Outputs, Process, do_not_wait};
 /// The time that a process has to end after it has closed its output, at least.
 const END_LIMIT: Duration = Duration::from_secs(2);
 
+/// The longest time between two such looks.
+const MAX_LOOK_INTERVAL: Duration = Duration::from_millis(1);
+/// The time for a process to work where the system does not tell whether it does.
+const UNKNOWN_WORK: Duration = Duration::from_millis(20);
+
 /// The bounds of an exchange.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
@@ -65,6 +70,23 @@ impl PipedProcess {
         process.input().as_ref().map_or(Ok(()), do_not_wait)?;
         let folder = executable.folder().map(Path::to_path_buf);
         Ok(Self { process, outputs, folder, kept_error_bytes })
+    }
+
+    /// Waits until all threads of the process wait for something, but not longer than `longest`. Where the system does
+    /// not tell, waits some milliseconds. A thread may wake another one between the looks at both, and then wait: two
+    /// calls see more than one.
+    pub(crate) fn wait_until_asleep(&self, longest: Duration) {
+        let (start, mut interval) = (Instant::now(), Duration::from_micros(20));
+        while start.elapsed() < longest {
+            match self.process.is_asleep() {
+                Some(true) => return,
+                Some(false) => {
+                    std::thread::sleep(interval);
+                    interval = interval.saturating_mul(2).min(MAX_LOOK_INTERVAL);
+                }
+                None => return std::thread::sleep(UNKNOWN_WORK),
+            }
+        }
     }
 
     /// Returns the bytes of standard output that are no part of an answer.

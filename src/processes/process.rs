@@ -109,6 +109,23 @@ impl Process {
         Ok(end)
     }
 
+    /// Reports whether all threads of the running process wait for something, as Linux reports it; `None` if the system
+    /// does not tell.
+    pub(super) fn is_asleep(&self) -> Option<bool> {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.id())).ok()?;
+        for thread in threads {
+            // A thread may have ended meanwhile.
+            let Ok(stat) = std::fs::read_to_string(thread.ok()?.path().join("stat")) else {
+                continue;
+            };
+            let (_, fields) = stat.rsplit_once(") ")?;
+            if !fields.starts_with('S') {
+                return Some(false);
+            }
+        }
+        Some(true)
+    }
+
     /// Returns the CPU time of the running process, as Linux reports it.
     pub(super) fn cpu_time(&self) -> Option<Duration> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).ok()?;

@@ -7,6 +7,7 @@ mod bad_input;
 mod chains;
 mod check;
 mod engine_command;
+mod exhaustive;
 mod fuzz;
 mod implementation;
 mod info;

@@ -8,6 +8,7 @@ use crate::fuzzing::embedded::state::CampaignState;
 use crate::fuzzing::embedded::{FuzzProgress, SavedFindings};
 use crate::processes::{Process, ProcessEnd};
 
+use super::exhaustive::Judged;
 use super::plan::{CampaignError, CampaignPlan};
 use super::run_times::RunTimes;
 use super::subject::Running;
@@ -28,6 +29,8 @@ pub(super) struct Job {
     until: Option<u64>,
     /// The progress.
     pub(super) progress: FuzzProgress,
+    /// What an exhaustive search has judged.
+    pub(super) judged: Judged,
     /// The findings.
     pub(super) found: SavedFindings,
     /// The indices of the counters that it covers. The worker reports them at its end.
@@ -84,7 +87,11 @@ impl Job {
         heard: &Sender<Heard>,
     ) -> Result<Self, CampaignError> {
         let saved = plan.places.state(number);
-        let before = if saved.exists() { CampaignState::read(&saved)?.runs() } else { 0 };
+        // An exhaustive search ends after all its programs, with or without those of earlier searches.
+        let before = match saved.exists() && plan.exhaustive.is_none() {
+            true => CampaignState::read(&saved)?.runs(),
+            false => 0,
+        };
         let share = |runs: u64| {
             let jobs = plan.jobs as u64;
             runs / jobs + u64::from((number as u64) < runs % jobs)
@@ -97,6 +104,7 @@ impl Job {
             before,
             until,
             progress: FuzzProgress { runs: before, ..FuzzProgress::default() },
+            judged: Judged::default(),
             found: SavedFindings::default(),
             covered: Vec::new(),
             times: RunTimes::default(),
@@ -150,6 +158,7 @@ impl Job {
             Message::Progress(progress, found) => {
                 (self.progress, self.found, self.begun) = (progress, found, true);
             }
+            Message::Judged(judged) => self.judged = judged,
             Message::End(covered, times) => (self.covered, self.times) = (covered, times),
             Message::Failed(line) => self.failure = Some(line),
         }
@@ -255,6 +264,7 @@ fn worker(
         until,
         limit: plan.left(),
         generated: plan.generated,
+        exhaustive: plan.exhaustive,
         checks: plan.checks,
         begins,
     };

@@ -6,6 +6,7 @@
 //! file before it runs it (`subject`), so the supervisor knows the input that ended it. Everything that a campaign
 //! keeps is in its [`Places`].
 
+pub(crate) mod exhaustive;
 mod job;
 mod plan;
 mod run_times;
@@ -24,6 +25,7 @@ use crate::harness::MetFinding;
 
 use super::embedded::{FuzzProgress, SavedFindings};
 
+use exhaustive::Judged;
 use job::{End, Heard, Job};
 use run_times::RunTimes;
 
@@ -48,6 +50,8 @@ pub struct Status {
     pub inputs: usize,
     /// The number of bugs.
     pub found: usize,
+    /// What an exhaustive search has judged.
+    pub judged: Judged,
     /// While a job reads the corpus: the number of its runs, each input a few times.
     pub runs_of_corpus: Option<u64>,
 }
@@ -199,8 +203,15 @@ impl<'p> Campaign<'p> {
             rare_events: most(|it| it.rare_events),
             inputs: most(|it| it.inputs),
             found: self.all_found().iter().count(),
+            judged: self.judged(),
             runs_of_corpus: self.jobs.iter().filter_map(Job::runs_of_corpus).max(),
         }
+    }
+
+    fn judged(&self) -> Judged {
+        let mut all = Judged::default();
+        self.jobs.iter().for_each(|job| all.add(&job.judged));
+        all
     }
 
     /// Returns the findings of all jobs, and the inputs that ended workers.
@@ -217,7 +228,9 @@ impl<'p> Campaign<'p> {
         self.jobs.iter().for_each(|job| times.extend(&job.times));
         let slow = times.slowest();
         let failure = self.jobs.iter().find_map(|job| job.failure.clone());
-        Finished { runs: self.runs(), found: self.all_found(), covered, progress, slow, failure }
+        let judged = self.plan.exhaustive.map(|_| self.judged());
+        let (runs, found) = (self.runs(), self.all_found());
+        Finished { runs, found, covered, progress, judged, slow, failure }
     }
 }
 

@@ -39,6 +39,8 @@ pub struct CampaignPlan {
     pub end: Option<Instant>,
     /// The campaign runs generated programs, and no mutations of the corpus.
     pub generated: bool,
+    /// The campaign is an exhaustive search through programs of up to this number of requests, instead of the loop.
+    pub exhaustive: Option<usize>,
     /// The times at which the images of a program are verified.
     pub checks: Checks,
     /// The campaign ends with the first finding.
@@ -91,11 +93,18 @@ pub struct Places {
 
 impl Places {
     /// Returns the places of `target` under `dir`, and creates the folders. If `shared` is given, the inputs are there.
+    /// An exhaustive search has a state of its own.
     ///
     /// # Errors
     /// A folder cannot be created.
-    pub fn new(dir: PathBuf, shared: Option<PathBuf>, target: TargetKind) -> Result<Self, Error> {
-        let state = dir.join("state").join(target.name());
+    pub fn new(
+        dir: PathBuf,
+        shared: Option<PathBuf>,
+        target: TargetKind,
+        is_exhaustive: bool,
+    ) -> Result<Self, Error> {
+        let of_target = dir.join("state").join(target.name());
+        let state = if is_exhaustive { of_target.join("exhaustive") } else { of_target };
         let scratch = state.join("scratch");
         std::fs::create_dir_all(&scratch).map_err(|error| Error::file(&scratch, error))?;
         Ok(Self { dir, shared, state, scratch, target })

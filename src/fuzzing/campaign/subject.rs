@@ -11,6 +11,7 @@ use std::time::Instant;
 use crate::findings::runner::{Ran, Runner};
 use crate::fuzzing::embedded::{RunReply, Subject};
 use crate::fuzzing::feedback::Recorder;
+use crate::harness::cases::explored::Explored;
 use crate::harness::cases::implementation::Implementation;
 use crate::harness::cases::tracer::{AccessedRange, Tracer};
 use crate::harness::targets::TargetKind;
@@ -94,6 +95,11 @@ impl Supervised {
     /// Returns the times of the runs by the features of their last image.
     pub(super) fn times(&self) -> &RunTimes {
         &self.times
+    }
+
+    /// Returns what the last run could have met; `None` if the target does not write.
+    pub(super) fn explored(&mut self) -> Option<&mut Explored> {
+        self.runner.explored()
     }
 
     /// Notes that no input is run.

@@ -13,6 +13,7 @@ use crate::fuzzing::feedback::layout::tally;
 use crate::harness::engine::questions::QuestionKind;
 use crate::harness::targets::TargetKind;
 
+use super::exhaustive::Judged;
 use super::plan::CampaignPlan;
 use super::run_times::SlowFeature;
 
@@ -27,6 +28,8 @@ pub struct Finished {
     pub covered: BTreeSet<usize>,
     /// The progress of each job.
     pub progress: Vec<FuzzProgress>,
+    /// What an exhaustive search has judged.
+    pub judged: Option<Judged>,
     /// The feature that slows the engine most, if one does.
     pub slow: Option<SlowFeature>,
     /// The reason why a job could not go on.
@@ -54,6 +57,9 @@ pub struct CampaignSummary {
     pub not_compared: u64,
     /// The questions about which nothing was compared in some run, because the second opinion has no answers.
     pub uncompared: Vec<&'static str>,
+    /// What an exhaustive search has judged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub judged: Option<Judged>,
     /// The feature that slows the engine most, if one does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slow: Option<SlowFeature>,
@@ -167,6 +173,7 @@ impl CampaignSummary {
             not_compared: all.compared.1,
             uncompared: uncompared.filter(|name| all.uncompared.contains(*name)).collect(),
             seconds: elapsed.as_secs_f64(),
+            judged: finished.judged,
             slow: finished.slow,
             // A job that hung at its end has reported the number of covered edges, but not which ones.
             edges: edges.max(most(|it| it.edges)),

@@ -15,7 +15,7 @@ use super::*;
 
 /// A campaign of one job in `dir`. Its workers run `script`, in which `$state` is the folder of the campaign's state.
 fn plan(dir: &Path, script: &str) -> CampaignPlan {
-    let places = Places::new(dir.to_path_buf(), None, TargetKind::Hostile).unwrap();
+    let places = Places::new(dir.to_path_buf(), None, TargetKind::Hostile, false).unwrap();
     let script = format!("state='{}/state/hostile'; {script}", dir.display());
     let arguments = ["-c", &script].map(OsString::from);
     CampaignPlan {
@@ -30,6 +30,7 @@ fn plan(dir: &Path, script: &str) -> CampaignPlan {
         runs: None,
         end: None,
         generated: false,
+        exhaustive: None,
         checks: Checks::default(),
         until_found: false,
         limits: ProcessLimits { cpu_time: Duration::from_secs(60), memory_mib: 0 },

@@ -25,6 +25,7 @@ use crate::harness::engine::failure;
 use crate::harness::targets::TargetKind;
 use crate::processes::RunCounter;
 
+use super::exhaustive::{ExhaustiveSearch, Judged, SearchShare};
 use super::plan::Places;
 use super::run_times::RunTimes;
 use super::subject::{Slot, Supervised};
@@ -54,6 +55,8 @@ pub struct WorkerJob {
     pub limit: Option<Duration>,
     /// The job runs generated programs, and no mutations of the corpus.
     pub generated: bool,
+    /// The job is a part of an exhaustive search through programs of up to this number of requests.
+    pub exhaustive: Option<usize>,
     /// The times at which the images of a program are verified.
     pub checks: Checks,
     /// A campaign begins: the worker reads the inputs that have come to the corpus since the state was saved, and
@@ -66,6 +69,8 @@ pub struct WorkerJob {
 pub(super) enum Message {
     /// The progress and the findings.
     Progress(FuzzProgress, SavedFindings),
+    /// What an exhaustive search has judged so far.
+    Judged(Judged),
     /// The worker has ended. The numbers are the indices of the counters that it covers; then the times of its runs.
     End(Vec<usize>, RunTimes),
     /// The worker cannot go on.
@@ -78,6 +83,8 @@ enum WorkerStop {
     Error(Error),
     /// The supervisor no longer reads the worker's output.
     Output(io::Error),
+    /// The time of a search is over.
+    Over,
 }
 
 impl From<Error> for WorkerStop {
@@ -103,6 +110,7 @@ pub fn run(implementation: &Implementation, job: &WorkerJob, runs: RunCounter) -
         Ok(Ok(())) => Ok(()),
         Ok(Err(WorkerStop::Output(error))) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         Ok(Err(WorkerStop::Output(error))) => Err(error),
+        Ok(Err(WorkerStop::Over)) => Ok(()),
         Ok(Err(WorkerStop::Error(error))) => messages.send(&Message::Failed(error.to_string())),
         Err(line) => messages.send(&Message::Failed(line)),
     }
@@ -118,13 +126,22 @@ fn work(
     let stop = when_input_ends();
     let _silence = PanicNotes::take_over();
     let shared = job.shared.clone().map(PathBuf::from);
-    let places = Places::new(job.dir.clone().into(), shared, job.target)?;
+    let places = Places::new(job.dir.clone().into(), shared, job.target, job.exhaustive.is_some())?;
     let state = places.state(job.number);
     let failed = |error: io::Error| Error::file(places.slot(job.number), error);
     let end = job.limit.map(|limit| start + limit);
     // An engine may need seconds for a run, so the clock is read before each.
     let is_over = || stop.load(Ordering::Relaxed) || end.is_some_and(|end| Instant::now() >= end);
-    let mut fuzzer = opened(implementation, job, &places, &state, counter)?;
+    let subject = supervised(implementation, job, &places, counter)?;
+    if let Some(requests) = job.exhaustive {
+        let share =
+            SearchShare { requests, job: job.number, jobs: job.jobs, build: job.build.clone() };
+        let claims = job.target.claims_of(&implementation.facts());
+        let mut search =
+            ExhaustiveSearch::open(subject, places.artifacts()?, &claims, (share, &state))?;
+        return search_all(&mut search, (&state, places.scratch()), &is_over, messages);
+    }
+    let mut fuzzer = opened(implementation, job, &places, &state, subject)?;
     if job.begins || !state.exists() {
         fuzzer.fill(&is_over)?;
     }
@@ -159,21 +176,59 @@ fn work(
     report(messages, &Message::End(covered, fuzzer.subject().times().clone()))
 }
 
+/// Does a share of an exhaustive search.
+fn search_all(
+    search: &mut ExhaustiveSearch,
+    (state, scratch): (&Path, &Path),
+    is_over: &dyn Fn() -> bool,
+    messages: &Messages,
+) -> Result<(), WorkerStop> {
+    let progress = |search: &ExhaustiveSearch| {
+        let progress = FuzzProgress { runs: search.runs(), ..FuzzProgress::default() };
+        report(messages, &Message::Progress(progress, search.found().clone()))?;
+        report(messages, &Message::Judged(search.judged()))
+    };
+    progress(search)?;
+    let searched = search.run((state, scratch), &mut |search| {
+        search.subject().skipped().map_err(|error| Error::file(state, error))?;
+        if search.runs().is_multiple_of(REPORT) {
+            progress(search)?;
+        }
+        if is_over() { Err(WorkerStop::Over) } else { Ok(()) }
+    });
+    match searched {
+        Err(WorkerStop::Over) | Ok(()) => {}
+        Err(stop) => return Err(stop),
+    }
+    search.subject().idle().map_err(|error| Error::file(state, error))?;
+    progress(search)?;
+    let times = search.subject().times().clone();
+    report(messages, &Message::End(Vec::new(), times))
+}
+
+/// Returns the target with the implementation under test.
+fn supervised(
+    implementation: &Implementation,
+    job: &WorkerJob,
+    places: &Places,
+    counter: RunCounter,
+) -> Result<Supervised, Error> {
+    let slot = places.slot(job.number);
+    let open = Slot::open(&slot).map_err(|error| Error::file(&slot, error))?;
+    let killers = files::list(places.killers()?.dir())?;
+    let killers: Result<BTreeSet<_>, _> =
+        killers.iter().map(|path| files::read(path, MAX_INPUT_BYTES)).collect();
+    Ok(Supervised::new(implementation, job.target, open, killers?, counter, job.checks))
+}
+
 /// Returns the campaign from its saved state, or one without inputs.
 fn opened(
     implementation: &Implementation,
     job: &WorkerJob,
     places: &Places,
     state: &Path,
-    counter: RunCounter,
+    subject: Supervised,
 ) -> Result<Fuzzer<Supervised>, Error> {
-    let slot = places.slot(job.number);
-    let failed = |error: io::Error| Error::file(&slot, error);
-    let open = Slot::open(&slot).map_err(failed)?;
-    let killers = files::list(places.killers()?.dir())?;
-    let killers: Result<BTreeSet<_>, _> =
-        killers.iter().map(|path| files::read(path, MAX_INPUT_BYTES)).collect();
-    let subject = Supervised::new(implementation, job.target, open, killers?, counter, job.checks);
     let settings = FuzzSettings {
         rng_seed: job.rng_seed,
         inputs: job.target.definition().inputs,

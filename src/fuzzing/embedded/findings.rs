@@ -12,6 +12,8 @@ use crate::harness::against::second_opinion::ComparedImages;
 use crate::harness::engine::known::MAX_SEEN;
 use crate::harness::engine::questions::{QuestionKind, QuestionKinds};
 
+use super::subject::{RunReply, Subject};
+
 /// All findings with one fingerprint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedFinding {
@@ -112,6 +114,18 @@ impl SavedFindings {
     /// Returns the number of runs that met the known finding with this fingerprint.
     pub fn times_known(&self, fingerprint: &str) -> u64 {
         self.known.get(fingerprint).copied().unwrap_or(0)
+    }
+
+    /// Counts what is known about a run of `subject` beside a new finding.
+    pub(crate) fn add_answer(&mut self, subject: &impl Subject, answer: &RunReply) {
+        if !matches!(answer, RunReply::Skipped) {
+            subject.met().iter().for_each(|met| self.add_known(met));
+        }
+        if let RunReply::Sound(outcome) = answer {
+            self.add_compared(outcome.second);
+            self.add_unanswered(outcome.unanswered);
+            self.unsupported += u64::from(outcome.unsupported);
+        }
     }
 
     /// Notes the kinds of questions to which the engine had no answer in a run.

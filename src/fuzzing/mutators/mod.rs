@@ -8,6 +8,7 @@
 mod accessed;
 mod context;
 mod file;
+mod groups;
 mod operand;
 mod operations;
 mod refused;
@@ -87,6 +88,8 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation::of_programs(("operand", 6), operand::change),
     Mutation::of_programs(("geometry", 2), operand::geometry),
     Mutation::of_programs(("tail", 1), operations::tail),
+    Mutation::of_programs(("flight", 3), groups::flight),
+    Mutation::of_programs(("fault", 2), groups::fault),
     Mutation::of_programs(("accessed entry", 2), accessed::change),
     Mutation::of_programs(("bytes", 4), operand::bytes).of_libfuzzer(),
     Mutation::of_programs(("crossover", 4), operations::from_other).of_libfuzzer(),

@@ -2,6 +2,7 @@
 
 pub(crate) mod accesses;
 pub(crate) mod case;
+pub(crate) mod explored;
 pub mod implementation;
 pub(crate) mod pipeline;
 #[cfg(feature = "cli")]

@@ -13,6 +13,8 @@ use crate::harness::against::qemu_io::{self, CostlyComparisons};
 use crate::harness::against::second_opinion::{Opinion, SecondOpinion};
 use crate::harness::cases::accesses::AccessReport;
 use crate::harness::cases::case::{Case, Verdicts};
+#[cfg(feature = "fuzzer")]
+use crate::harness::cases::explored::Explored;
 use crate::harness::cases::implementation::{Implementation, no_observer};
 #[cfg(feature = "cli")]
 use crate::harness::cases::recipe_source::RecipeSource;
@@ -229,6 +231,12 @@ impl Harness {
     /// Returns the same files with the layers below.
     pub fn written(&self) -> Option<&Chain> {
         self.judging.judge.left()
+    }
+
+    /// Returns what the last run could have met; `None` if the target does not write.
+    #[cfg(feature = "fuzzer")]
+    pub(crate) fn explored(&mut self) -> Option<&mut Explored> {
+        self.judging.judge.explored()
     }
 
     /// Returns the extents that the model expected of the image that was judged last.

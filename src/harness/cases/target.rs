@@ -7,6 +7,8 @@ use crate::disk::observer::Observer;
 use crate::harness::against::second_opinion::Opinion;
 use crate::harness::cases::accesses::AccessReport;
 use crate::harness::cases::case::{Case, Verdicts};
+#[cfg(feature = "fuzzer")]
+use crate::harness::cases::explored::Explored;
 use crate::harness::engine::claims::Claims;
 use crate::harness::engine::tested::TestedEngine;
 use crate::harness::engine::{AccessFeedback, Facts};
@@ -99,6 +101,12 @@ pub(crate) trait JudgeCase {
     /// Returns the extents that the model expected of the last image, and those that the engine emitted.
     fn extents(&self) -> [&[Extent]; 2] {
         [&[], &[]]
+    }
+
+    /// Returns what the last run could have met; `None` if the engine does not write.
+    #[cfg(feature = "fuzzer")]
+    fn explored(&mut self) -> Option<&mut Explored> {
+        None
     }
 
     /// Returns the files of the last case as the engine has left them, or as the first cut did in which an oracle found

@@ -55,6 +55,12 @@ impl EngineProcess {
         Ok(Self(PipedProcess::start(&shell.in_folder(folder), KEPT_ERROR_BYTES)?))
     }
 
+    /// Waits until all threads of the process wait for something, as long as it may take for an answer.
+    pub(crate) fn wait_until_asleep(&self) {
+        let (TimeLimit::Cpu { idle: longest, .. } | TimeLimit::Clock(longest)) = BOUNDS.time;
+        self.0.wait_until_asleep(longest);
+    }
+
     /// Returns the bytes of standard output that are no part of an answer yet.
     pub(crate) fn unread_text(&self) -> String {
         String::from_utf8_lossy(self.0.unread()).into_owned()

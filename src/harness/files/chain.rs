@@ -21,7 +21,7 @@ use super::device::Device;
 use super::file_faults::FileFaults;
 use super::meter::Meter;
 use super::turns::Turns;
-use super::write_log::WriteLog;
+use super::write_log::{CutChoices, WriteLog};
 use super::written_file::{WrittenFile, WrittenFiles};
 
 /// A chain of images. The first layer holds the files of the image to open; each next layer is the backing file of the
@@ -238,6 +238,12 @@ impl Chain {
     ) -> Option<Self> {
         let left = self.written()?.cut_since(changes, kind, choice)?;
         Some(self.clone().with_written(|_| left))
+    }
+
+    /// Returns the power cuts that leave different files, as [`Chain::after_cut`] does; with `since`, as
+    /// [`Chain::after_cut_since`] does.
+    pub(crate) fn cut_choices(&self, since: Option<usize>) -> CutChoices {
+        self.written().map_or_else(CutChoices::default, |files| files.cut_choices(since))
     }
 
     /// Calls `change` with the faults of the files that can be written, if there are any.

@@ -19,6 +19,8 @@ pub(crate) struct FileFaults {
     met: u32,
     /// The last one has stored the first half of its bytes.
     is_short: bool,
+    /// The number of operations of each kind so far, failed or not.
+    operations: [u32; FileOperation::ALL.len()],
 }
 
 impl FileFaults {
@@ -42,6 +44,11 @@ impl FileFaults {
         self.met
     }
 
+    /// Returns the number of operations of each kind that requests have led to, failed or not.
+    pub(crate) fn operations(&self) -> [u32; FileOperation::ALL.len()] {
+        self.operations
+    }
+
     /// Reports whether the last operation that failed has stored the first half of its bytes.
     pub(crate) fn is_short(&self) -> bool {
         self.is_short
@@ -55,7 +62,12 @@ impl FileFaults {
 
     /// Counts an operation. Returns the error with which it fails, if it does.
     pub(crate) fn meet(&mut self, of: FileOperation, offset: HostOffset) -> Option<StorageError> {
-        let fault = self.armed.as_mut().filter(|fault| self.is_active && fault.of == of)?;
+        if !self.is_active {
+            return None;
+        }
+        let count = &mut self.operations[of as usize];
+        *count = count.saturating_add(1);
+        let fault = self.armed.as_mut().filter(|fault| fault.of == of)?;
         if let Some(before) = fault.before.checked_sub(1) {
             fault.before = before;
             return None;

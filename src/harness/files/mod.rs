@@ -11,7 +11,7 @@ pub mod stream;
 #[cfg(feature = "fuzzer")]
 mod taken_back;
 pub mod turns;
-mod write_log;
+pub(crate) mod write_log;
 mod written_file;
 
 use crate::disk::image_format::ImageFormat;

@@ -8,6 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use smallvec::SmallVec;
+
+use crate::programs::operand::TurnOrder;
+
 /// The operations of a chain's files that wait for their turn.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
@@ -22,6 +26,10 @@ struct TurnQueue {
     waiting: Vec<WaitingTurn>,
     /// The number of operations that have waited so far.
     asked: u64,
+    /// The numbers of operations that waited at the first choices.
+    widths: SmallVec<[u8; TurnOrder::CHOICES]>,
+    /// Several operations waited behind these choices, or more than a choice can select.
+    has_more: bool,
 }
 
 #[derive(Debug)]
@@ -34,6 +42,16 @@ impl Turns {
     /// Has operations wait from now on.
     pub(crate) fn open(&self) {
         self.is_open.store(true, Relaxed);
+        let mut queue = self.lock();
+        queue.widths.clear();
+        queue.has_more = false;
+    }
+
+    /// Returns the number of operations that waited at each choice since the turns were opened last: the first 16; and
+    /// whether there were more choices than an order has.
+    pub(crate) fn widths(&self) -> (SmallVec<[u8; TurnOrder::CHOICES]>, bool) {
+        let queue = self.lock();
+        (queue.widths.clone(), queue.has_more)
     }
 
     /// Has all operations go on that wait, and no later one wait.
@@ -48,7 +66,13 @@ impl Turns {
     pub(crate) fn grant(&self, choice: usize) -> bool {
         let granted = {
             let mut queue = self.lock();
-            let index = choice.checked_rem(queue.waiting.len());
+            let width = queue.waiting.len();
+            match queue.widths.len() < TurnOrder::CHOICES {
+                true if width > 0 => queue.widths.push(width.min(u8::MAX.into()) as u8),
+                _ => queue.has_more |= width > 1,
+            }
+            queue.has_more |= width > TurnOrder::MOST_WAITING;
+            let index = choice.checked_rem(width);
             index.map(|index| queue.waiting.remove(index))
         };
         granted.inspect(|turn| turn.waker.wake_by_ref()).is_some()

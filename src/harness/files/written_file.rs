@@ -7,7 +7,7 @@ use crate::disk::error::StorageError;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Data, GRAIN_BYTES, Storage, Stored, read_widened};
 use crate::harness::files::file_faults::FileFaults;
-use crate::harness::files::write_log::WriteLog;
+use crate::harness::files::write_log::{CutChoices, WriteLog};
 use crate::images::files::image::Image;
 use crate::images::files::{LayerFile, LayerFiles};
 use crate::programs::CutKind;
@@ -103,6 +103,13 @@ impl WrittenFiles {
     ) -> Option<LayerFiles> {
         let state = self.lock();
         state.log.as_ref()?.cut_since(&state.files, changes, kind, choice)
+    }
+
+    /// Returns the power cuts that leave different files; with `since`, only those after more changes than that.
+    pub(crate) fn cut_choices(&self, since: Option<usize>) -> CutChoices {
+        let state = self.lock();
+        let log = state.log.as_ref();
+        log.map_or_else(CutChoices::default, |log| log.choices(&state.files, since))
     }
 
     /// Calls `change` with the faults that operations of the engine meet.

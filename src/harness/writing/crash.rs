@@ -34,6 +34,7 @@ impl WriterJudge {
         kind: CutKind,
         choice: u16,
     ) {
+        self.explored.note_closing(chain, written);
         let files = chain.after_cut_since(written, kind, choice);
         let cut = files.map(|files| Cut { kind, files, guest: self.guest.clone() });
         self.cuts.extend(cut);

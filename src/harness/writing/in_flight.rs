@@ -53,6 +53,7 @@ impl WriterJudge {
                 self.carry_out((chain, disk), request, run)?;
             }
         }
+        self.explored.note(chain);
         Ok(())
     }
 

@@ -14,6 +14,7 @@ mod pattern;
 mod requests;
 mod state;
 mod steps;
+mod work;
 
 use std::sync::Arc;
 
@@ -25,6 +26,7 @@ use crate::harness::Walker;
 use crate::harness::against::second_opinion::Opinion;
 use crate::harness::cases::accesses::AccessReport;
 use crate::harness::cases::case::{Case, Verdicts};
+use crate::harness::cases::explored::Explored;
 use crate::harness::cases::target::{CaseEnd, CaseRun, JudgeCase};
 use crate::harness::engine::claims::SizePolicy;
 use crate::harness::engine::tested::{TestedDisk, TestedEngine};
@@ -44,9 +46,8 @@ use crate::programs::WriteRequest;
 use guest::{Cut, GuestDisk, SessionEnd};
 use state::{BuiltDisks, MetFaults, SECTOR_BYTES};
 use steps::FileSteps;
+use work::handled_bytes;
 
-/// Bytes that an engine handles for a request besides the request's own: a part of a table and of a refcount block.
-const REQUEST_BYTES: u64 = 1024;
 /// The most steps of the walk of a written image.
 const MAX_WALK_STEPS: u64 = 1 << 20;
 
@@ -71,6 +72,7 @@ pub(crate) struct WriterJudge {
     /// The bytes of requests in flight.
     flight_bytes: Vec<Vec<u8>>,
     faults: MetFaults,
+    explored: Explored,
     /// The cuts of a session, which are judged when the image is closed.
     cuts: Vec<Cut>,
     /// The files that the engine left, or those of the cut in which an oracle found a new violation.
@@ -83,6 +85,7 @@ impl JudgeCase for WriterJudge {
     fn begin_run(&mut self, checksum: u32) {
         self.entropy = Entropy::new(u64::from(checksum));
         self.reader.begin_run();
+        self.explored.begin_run();
     }
 
     fn judge(
@@ -116,6 +119,11 @@ impl JudgeCase for WriterJudge {
             }
             _ => Ok(()),
         }
+    }
+
+    #[cfg(feature = "fuzzer")]
+    fn explored(&mut self) -> Option<&mut Explored> {
+        Some(&mut self.explored)
     }
 
     fn left(&self) -> Option<&Chain> {
@@ -461,24 +469,6 @@ impl WriterJudge {
         let disk = &guest.over(built);
         DiskReader { read, disk, moment, buffers }.check(beyond, set_aside)
     }
-}
-
-/// Returns how many bytes the engine and the harness handle for requests to `images`, as far as the program says: those
-/// of the requests, and those of the images for each opening and each cut.
-fn handled_bytes(images: &Images, requests: &[WriteRequest]) -> u64 {
-    let image_bytes = images.written_bytes();
-    requests.iter().fold(image_bytes, |sum, request| {
-        let bytes = match request {
-            WriteRequest::Write { length_bytes, .. } | WriteRequest::Read { length_bytes, .. } => {
-                u64::from(*length_bytes) + REQUEST_BYTES
-            }
-            WriteRequest::Cut { .. } | WriteRequest::Crash { .. } | WriteRequest::Reopen => {
-                image_bytes
-            }
-            _ => REQUEST_BYTES,
-        };
-        sum.saturating_add(bytes)
-    })
 }
 
 /// The result of the oracles on the file that an engine has closed.

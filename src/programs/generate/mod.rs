@@ -8,6 +8,7 @@
 
 mod arbitrary;
 pub(crate) mod choices;
+pub(crate) mod groups;
 
 use std::ops::Range;
 

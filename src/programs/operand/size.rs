@@ -168,6 +168,11 @@ pub type FarGap = Gap<48>;
 impl<const SHIFTS: u8> Gap<SHIFTS> {
     const SHIFTS: u8 = SHIFTS;
 
+    /// Returns the gap of `units << shift`; the shift is taken modulo the number of shifts.
+    pub(crate) const fn new(units: u8, shift: u8) -> Self {
+        Self { units, shift: shift % SHIFTS }
+    }
+
     /// Returns the number of units.
     pub fn units(self) -> u64 {
         u64::from(self.units) << self.shift

@@ -6,18 +6,25 @@ use bytes::{Buf, BufMut};
 
 use super::encoding::{Operand, OperandKind, operand};
 
-/// The number of choices.
-const CHOICES: u32 = 16;
-
 /// Choices among the file operations that wait: the index of the one that happens next, from 0 to 3, for the first 16
 /// ones. After these, the operation that has waited longest comes next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TurnOrder(u32);
 
 impl TurnOrder {
+    /// The number of choices.
+    pub(crate) const CHOICES: usize = 16;
+    /// The most operations from which a choice selects.
+    pub(crate) const MOST_WAITING: usize = 4;
+
+    /// Returns the order with these choices: the first one is the two lowest bits.
+    pub(crate) const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
     /// Returns the choices, in their order.
     pub fn choices(self) -> impl Iterator<Item = usize> {
-        (0..CHOICES).map(move |nth| (self.0 >> (2 * nth) & 3) as usize)
+        (0..Self::CHOICES).map(move |nth| (self.0 >> (2 * nth) & 3) as usize)
     }
 
     /// Returns the number of choices up to the last one that is not 0; at least 1.
@@ -27,7 +34,7 @@ impl TurnOrder {
 
     fn parsed(text: &str) -> Option<Self> {
         let is_digit = |digit: &u8| matches!(digit, b'0'..=b'3');
-        let is_order = (1..=CHOICES as usize).contains(&text.len());
+        let is_order = (1..=Self::CHOICES).contains(&text.len());
         let digits =
             Some(text.bytes()).filter(|_| is_order && text.as_bytes().iter().all(is_digit));
         let order = digits?.rev().fold(0, |order, digit| order << 2 | u32::from(digit & 3));

@@ -202,6 +202,10 @@ words! {
         Length = "length",
     }
 }
+impl FileOperation {
+    /// All kinds.
+    pub(crate) const ALL: [Self; 4] = [Self::Write, Self::Read, Self::Flush, Self::Length];
+}
 words! {
     /// How a file operation fails.
     pub enum DeviceError: Other, fold 8 {

@@ -26,7 +26,57 @@ pub(super) fn programs() -> Vec<Program> {
         );
         lines::program("cluster_bits=9 size=90<<9+0", &operations)
     };
-    (0..PROGRAMS).map(program).collect()
+    (0..PROGRAMS).map(program).chain((0..PROGRAMS).flat_map(of_shared_clusters)).collect()
+}
+
+/// Returns programs with requests in flight for clusters that others free, for a missing table, for compressed clusters
+/// that share a cluster of the file, and for an image with lazy refcounts; and flushes in flight.
+fn of_shared_clusters(number: u64) -> Vec<Program> {
+    let order = order(number);
+    let [taken, read, stale] = ["0101", "000", "00"]
+        .map(|first| format!("{first}{}", "1".repeat(6 + number as usize % 4)));
+    let scenes = [
+        // A discard frees the cluster that a write or a read has looked up, and another write takes it. The first read
+        // lets the discard begin behind the look-up.
+        format!(
+            "write at=start+0 clusters=2\nin_flight requests=4 at_once=2 order={taken}\n\
+             write_at at=start+0 inside=0 length=8<<5\nread_at at=start+1 length=16<<5\n\
+             discard at=start+0 clusters=1\nwrite_at at=start+5 inside=0 length=16<<5\n"
+        ),
+        format!(
+            "write at=start+0 clusters=2\nin_flight requests=3 at_once=3 order={read}\n\
+             read_at at=start+0 length=16<<5\ndiscard at=start+0 clusters=1\n\
+             write_at at=start+5 inside=0 length=16<<5\n"
+        ),
+        format!(
+            "write at=start+0 clusters=2\nin_flight requests=2 at_once=2 order={stale}\n\
+             discard at=start+0 clusters=1\nwrite_at at=start+5 inside=0 length=16<<5\n"
+        ),
+        // Both need the second table.
+        format!(
+            "in_flight requests=2 at_once=2 order={order}\nwrite at=start+64 clusters=1\n\
+             write at=start+65 clusters=1\n"
+        ),
+        format!(
+            "compress at=start+0 clusters=4 shape=text skew=packed\n\
+             in_flight requests=2 at_once=2 order={order}\nwrite at=start+0 clusters=1\n\
+             write at=start+1 clusters=1\n"
+        ),
+        // The second flush begins behind the write, while the first one is in flight.
+        format!(
+            "write at=start+0 clusters=4\nin_flight requests=3 at_once=2 order=0011\n\
+             sync kind=flush choice=0\nwrite_at at=start+1 inside=0 length=8<<5\nsync kind=flush choice=0\n\
+             sync kind=cut choice={number}\n"
+        ),
+    ];
+    let program = |operations: String| lines::program("cluster_bits=9 size=90<<9+0", &operations);
+    let mut programs: Vec<_> = scenes.map(program).into();
+    let lazy = format!(
+        "in_flight requests=2 at_once=2 order={order}\nwrite_at at=start+6 inside=0 length=8<<5\n\
+         write_at at=start+7 inside=0 length=8<<5\nsync kind=kill choice={number}\n"
+    );
+    programs.push(lines::program("cluster_bits=9 features=lazy_refcounts size=90<<9+0", &lazy));
+    programs
 }
 
 /// Returns an order of file operations.
@@ -45,6 +95,10 @@ pub(super) fn found_by(fault: WriterFault) -> &'static [&'static str] {
         EndRaced => &["written: ", "refcounts: "],
         AnsweredEarly => &["written: ", "power_cut: "],
         LocksCrossed => &["written: in flight, an answer → an error"],
+        StaleZeroes => &["written: ", "refcounts: "],
+        WriteOverTaken | ReadOfTaken => &["written: a write, in flight, ", "written: "],
+        TableTwice | CountRaced => &["refcounts: ", "written: "],
+        FlushJoined | CleanTooEarly => &["power_cut: ", "killed: "],
         _ => &[],
     }
 }

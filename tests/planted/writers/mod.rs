@@ -3,6 +3,7 @@
 
 mod altered;
 mod contents;
+mod failing;
 mod in_flight;
 mod meddling;
 mod not_given;
@@ -92,42 +93,6 @@ fn cut_discard(number: u64) -> Program {
     let operations = format!(
         "write at=start+0 clusters=4\nsync kind=flush choice=0\ndiscard at=start+1 clusters=2\n\
          sync kind=cut choice={number}\n"
-    );
-    lines::program("cluster_bits=9 size=9<<9+0", &operations)
-}
-
-/// Returns a program in which an operation on a file fails while a shared cluster is copied, a long write allocates, or
-/// the disk is flushed. Another write and a cut follow.
-fn with_file_error(number: u64) -> Program {
-    let (nth, of) = (number / 3, ["write", "read", "flush"][(number % 3) as usize]);
-    // A later flush would keep what the one that has failed should have kept.
-    let failures = if of == "flush" { "all" } else { "one" };
-    let operations = format!(
-        "write at=start+0 clusters=9\nsnapshot\nsync kind=flush choice=0\n\
-         fail_file of={of} before={nth} error=io failures={failures}\n\
-         write_at at=start+2 inside=100 length=20<<7\nsync kind=flush choice=0\n\
-         write_at at=start+20 inside=0 length=20<<7\nsync kind=cut choice={number}\n"
-    );
-    lines::program("cluster_bits=9 size=90<<9+0", &operations)
-}
-
-/// Returns a program whose image lies on a device, with room for some of its writes.
-fn on_device(number: u64) -> Program {
-    let old = ["data", "entries", "counts"][(number % 3) as usize];
-    let operations = format!(
-        "write at=start+0 clusters=9\ndevice spare={} old={old}\n\
-         write_at at=start+2 inside=100 length=20<<2\nwrite_at at=start+70 inside=9 length=9<<2\n\
-         resize size=99<<10+0\nwrite_at at=start+20 inside=0 length=20<<7\n",
-        4 + number
-    );
-    lines::program("cluster_bits=9 size=90<<9+0", &operations)
-}
-
-/// Returns a program that goes on after its engine has crashed in a write to a new part of the disk.
-fn with_crash(number: u64) -> Program {
-    let operations = format!(
-        "write_at at=start+0 inside=0 length=20<<7\ncrash kind=process choice={number}\n\
-         write_at at=start+3 inside=0 length=20<<7\ncheckpoint\n"
     );
     lines::program("cluster_bits=9 size=9<<9+0", &operations)
 }
@@ -241,7 +206,11 @@ fn found_by(fault: WriterFault) -> &'static [&'static str] {
         FlushIgnored => &["power_cut: a flushed write, ", "power_cut: flushed zeros, "],
         OldBytesStay => &["written: ", "refcounts: ", "file_error: "],
         LeakFreedTooFar => &["refcounts: ", "power_cut: ", "killed: ", "written: "],
-        WriteErrorIgnored | AllocatedTwice => &["file_error: "],
+        WriteErrorIgnored | AllocatedTwice | EntryErrorIgnored | TableErrorIgnored => {
+            &["file_error: "]
+        }
+        ReadErrorIgnored => &["file_error: "],
+        FailedFlushForgotten => &["power_cut: ", "killed: "],
         CopyErrorIgnored => &["file_error: the rest", "file_error: a snapshot"],
         // Only the file of a cut shows it.
         FlushErrorIgnored => &["power_cut: ", "killed: "],
@@ -272,15 +241,18 @@ const LEAST: usize = 2;
 #[test]
 fn each_planted_fault_is_found() {
     let mut with_cuts = programs();
-    let on_devices: Vec<_> = (0..DEVICES).map(on_device).collect();
+    let on_devices: Vec<_> = (0..DEVICES).map(failing::on_device).collect();
     let in_flight = in_flight::programs();
     let mut with_errors = with_cuts.clone();
-    with_cuts.extend((0..CRASHES).map(with_crash).chain((0..DISCARDS).map(cut_discard)));
-    with_errors.extend((0..FILE_ERRORS).map(with_file_error));
+    with_cuts.extend((0..CRASHES).map(failing::with_crash).chain((0..DISCARDS).map(cut_discard)));
+    with_errors.extend((0..FILE_ERRORS).map(failing::with_file_error));
+    with_errors.extend((0..FILE_ERRORS).map(failing::with_failing_read));
+    with_errors.extend((0..FILE_ERRORS).map(failing::with_shared_table));
     let without = |programs: &mut [Program], is_one: fn(&Operation) -> bool| {
         programs.iter_mut().for_each(|program| program.operations.retain(|it| !is_one(it)));
     };
-    let with_both = with_errors.clone();
+    let mut with_both = with_errors.clone();
+    with_both.extend((0..LOST_CHANGES).map(failing::flushed_again));
     without(&mut with_errors, is_cut);
     without(&mut with_cuts, is_error);
     let mut without_cuts = with_cuts.clone();
@@ -290,7 +262,13 @@ fn each_planted_fault_is_found() {
         // A cut also shows most faults that an oracle finds in the closed file, and hides that this oracle finds them.
         // The same holds for an error of the file.
         let programs = match by.first() {
-            _ if *fault == WriterFault::FlushErrorIgnored => &with_both,
+            _ if matches!(
+                fault,
+                WriterFault::FlushErrorIgnored | WriterFault::FailedFlushForgotten
+            ) =>
+            {
+                &with_both
+            }
             _ if *fault == WriterFault::OldBytesStay => &on_devices,
             _ if !in_flight::found_by(*fault).is_empty() => &in_flight,
             Some(name) if name.starts_with("file_error: ") => &with_errors,

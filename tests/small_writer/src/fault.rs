@@ -164,9 +164,9 @@ faults! {
     BitmapStaysDisabled "bitmap_stays_disabled",
     /// A bitmap that is disabled loses its bits.
     BitmapForgets "bitmap_forgets",
-    /// If the file does not take the data of a write, the write succeeds all the same.
+    /// If the file does not take the data of a write, the write succeeds all the same (Incus, #2693: a full volume).
     WriteErrorIgnored "write_error_ignored",
-    /// If a flush of the file fails, the flush of the disk succeeds all the same.
+    /// If a flush of the file fails, the flush of the disk succeeds all the same (acid-state, #175).
     FlushErrorIgnored "flush_error_ignored",
     /// If the rest of a shared cluster cannot be read, its copy has zeros there.
     CopyErrorIgnored "copy_error_ignored",
@@ -177,16 +177,50 @@ faults! {
     LeakFreedTooFar "leak_freed_too_far",
     /// A new cluster keeps old bytes of the device beside those that are written.
     OldBytesStay "old_bytes_stay",
-    /// Writes in flight have no locks on the clusters of the guest that they write.
+    /// Writes in flight have no locks on the clusters of the guest that they write (openvstorage/volumedriver, #48:
+    /// unaligned writes to one cluster lose each other's sectors).
     ClusterNotLocked "cluster_not_locked",
-    /// Zeroes and discards in flight have no locks.
+    /// Zeroes and discards in flight have no locks (cloud-hypervisor, #7660: several queues on one image).
     ZeroesNotLocked "zeroes_not_locked",
-    /// A write in flight stores the entry of a new cluster before its content.
+    /// A write in flight stores the entry of a new cluster before its content (cloud-hypervisor, #8621: a read of
+    /// another queue meets a half-filled cluster over a backing file).
     EntryBeforeContent "entry_before_content",
     /// Two requests in flight get the same new cluster (cloud-hypervisor, commit a5e145bde).
     EndRaced "end_raced",
-    /// A write in flight succeeds before its bytes are written. A flush does not wait for them.
+    /// A write in flight succeeds before its bytes are written. A flush does not wait for them (ceph, #43461: a flush
+    /// goes past writes in a queue).
     AnsweredEarly "answered_early",
-    /// Two requests in flight take locks on the same clusters in different orders, and wait for each other.
+    /// Two requests in flight take locks on the same clusters in different orders, and wait for each other (the price
+    /// of the finer locks that cloud-hypervisor's #7660 asks for).
     LocksCrossed "locks_crossed",
+    /// A request that frees a cluster writes zeros over it later, when another request may have taken it
+    /// (cloud-hypervisor, #8624: a stale punch-hole).
+    StaleZeroes "stale_zeroes",
+    /// A write to a cluster that it owns gives its lock back before the bytes are written: a discard frees the cluster,
+    /// and another write takes it (QEMU 10.0.2, `engines/findings/qemu.toml`, discard_in_flight).
+    WriteOverTaken "write_over_taken",
+    /// A read looks up a cluster, and reads it when another request may have taken it (cloud-hypervisor, #7660).
+    ReadOfTaken "read_of_taken",
+    /// Two requests in flight each get the L2 table that is missing; the second one replaces the first
+    /// (cloud-hypervisor, #7660).
+    TableTwice "table_twice",
+    /// Two requests in flight lower one count: both read it before one of them writes it (cloud-hypervisor, #7660).
+    CountRaced "count_raced",
+    /// A flush succeeds at once while another one is in flight, whose files may have been flushed before the last
+    /// writes (koverstreet/bcachefs-tools, #856).
+    FlushJoined "flush_joined",
+    /// The first write that ends marks the image as clean, while the counts of another one are missing
+    /// (cloud-hypervisor, commit 53ee9ebb7: the dirty bit is cleared too early).
+    CleanTooEarly "clean_too_early",
+    /// After a flush of the file that has failed, the next one does nothing, as if its bytes had been written
+    /// (ned14/llfio, #17; wiredtiger, #4095: a flush that is tried again).
+    FailedFlushForgotten "failed_flush_forgotten",
+    /// If bytes cannot be read, the guest gets zeros.
+    ReadErrorIgnored "read_error_ignored",
+    /// If the entry of a new cluster cannot be written, the write succeeds all the same (oVirt vdsm, #371: a full
+    /// volume).
+    EntryErrorIgnored "entry_error_ignored",
+    /// If a table cannot be copied whole, its copy is used all the same (tursodatabase/turso, #3042: a short write that
+    /// is taken for a whole one).
+    TableErrorIgnored "table_error_ignored",
 }

@@ -60,6 +60,10 @@ pub struct Finding {
     pub severity: Severity,
     /// The row of the matrix. If the implementation accepts damage, that is the rule that it does not enforce.
     pub feature: Option<String>,
+    /// The finding is known in images with all of these features only.
+    #[serde(default)]
+    #[expect(dead_code, reason = "the commands of the implementations read it")]
+    features: Vec<String>,
     /// The name of another finding, if both have one cause.
     pub same_cause_as: Option<String>,
     /// The cause and its effect. The first sentence is on the page. Without it, the reason of the rule counts.

@@ -147,10 +147,12 @@ impl QemuEngine {
         let output = self.ask(format_args!("open {arguments}"))?;
         let lines = output.trim().lines().filter(|line| !is_warning(line));
         let said = lines.collect::<Vec<_>>().join("\n");
-        match said.is_empty() {
-            true => Ok(()),
-            false => Err(EngineError::untyped(said)),
+        if said.is_empty() {
+            return Ok(());
         }
+        // QEMU may have opened it all the same, and would not open the next one.
+        self.ask(format_args!("close"))?;
+        Err(EngineError::untyped(said))
     }
 
     /// Opens an image for writing, with empty records.
@@ -266,6 +268,11 @@ impl QemuDisk<'_> {
     /// Sends a command, and returns its output.
     pub(super) fn ask(&mut self, command: fmt::Arguments<'_>) -> Answer<&str> {
         self.engine.ask(command)
+    }
+
+    /// Waits until QEMU waits for something itself.
+    pub(super) fn wait_until_asleep(&self) {
+        self.engine.io.wait_until_asleep();
     }
 
     /// Ends QEMU. The image is no longer open.

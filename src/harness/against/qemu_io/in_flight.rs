@@ -2,8 +2,8 @@
 //! between their operations on files. The schedule of the program decides which one goes on. So every order can be
 //! shown again with a few lines of qemu-io.
 //!
-//! Does not suspend flushes and changes of tables, during which QEMU holds a lock. If a request neither ends nor is
-//! suspended within some milliseconds while others can go on, it is taken for one that waits for them.
+//! Does not suspend flushes and changes of tables, during which QEMU holds a lock. A request that neither ends nor is
+//! suspended, although QEMU has nothing left to do, waits for another one.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -18,10 +18,8 @@ use super::engine::{QemuDisk, parse_dump};
 /// The events at which requests are suspended (QEMU, `qapi/block-core.json`, `BlkdebugEvent`): before data are read or
 /// written, and before those around them are copied to a new cluster.
 const EVENTS: [&str; 4] = ["write_aio", "read_aio", "cow_read", "cow_write"];
-/// The milliseconds for which a request is given time to end or to be suspended, if others can go on.
-const SHORT_WAITS: u32 = 20;
-/// The same if no other request can go on, which would end its waiting.
-const LONG_WAITS: u32 = 10_000;
+/// The number of looks in a row at which QEMU has nothing to do and prints nothing, until nothing more will happen.
+const SILENT_LOOKS: u32 = 2;
 /// The beginning of blkdebug's line about a suspended request, and that of the tag behind it.
 const SUSPENDED: &str = "Suspended request '";
 
@@ -39,10 +37,10 @@ struct FlightState<'d, 's> {
     /// The tags of the breakpoints at the events. A breakpoint is used up when it suspends a request.
     breakpoints: [Option<u32>; EVENTS.len()],
     tags: u32,
-    /// The number of requests that wait for their turn.
-    turns: usize,
     /// The lines of a dump whose request is not known yet.
     dump: String,
+    /// The beginning of a line whose rest is not printed yet.
+    unfinished: String,
     /// The requests that wait for others.
     waiting: Vec<Waker>,
     /// QEMU has ended. Another one would not have the image.
@@ -71,8 +69,8 @@ impl QemuDisk<'_> {
             latest: 0,
             breakpoints: [None; EVENTS.len()],
             tags: 0,
-            turns: 0,
             dump: String::new(),
+            unfinished: String::new(),
             waiting: Vec::new(),
             has_ended: false,
         };
@@ -91,15 +89,8 @@ impl QemuDisk<'_> {
 }
 
 impl QemuFlight<'_, '_> {
-    /// Waits until a request may begin or go on.
-    async fn turn(&self) {
-        self.state.borrow_mut().turns += 1;
-        self.file.turn().await;
-        self.state.borrow_mut().turns -= 1;
-    }
-
     async fn carry_out(&self, request: FlightRequest<'_>) -> Answer {
-        self.turn().await;
+        self.file.turn().await;
         match request {
             FlightRequest::Read { guest, into } => {
                 let (guest, length) = (guest.get(), into.len());
@@ -136,7 +127,7 @@ impl QemuFlight<'_, '_> {
             FlightRequest::Change(Request::Flush) => {
                 let mut state = self.state.borrow_mut();
                 state.say(format_args!("flush"))?;
-                state.settle(None)?;
+                state.settle()?;
                 state.disk.repeat()
             }
             FlightRequest::Change(_) => Err(EngineError::NoAnswer),
@@ -151,18 +142,6 @@ impl QemuFlight<'_, '_> {
     /// Sends a command, and lets its request go on in its turns until it ends. Returns the dump that qemu-io has
     /// printed.
     async fn finish(&self, command: fmt::Arguments<'_>, end: String) -> Answer<String> {
-        // qemu-io prints the same line at the end of a request for the same bytes.
-        std::future::poll_fn(|context| {
-            let mut state = self.state.borrow_mut();
-            match state.requests.iter().any(|it| it.is_open && it.end == end) {
-                true => {
-                    state.waiting.push(context.waker().clone());
-                    Poll::Pending
-                }
-                false => Poll::Ready(()),
-            }
-        })
-        .await;
         let nth = self.state.borrow_mut().begin(command, end)?;
         loop {
             // It ends, or can go on in a turn.
@@ -180,7 +159,7 @@ impl QemuFlight<'_, '_> {
             match ended.await {
                 Some(end) => return end.map_err(EngineError::untyped),
                 None => {
-                    self.turn().await;
+                    self.file.turn().await;
                     self.state.borrow_mut().resume(nth)?;
                 }
             }
@@ -196,7 +175,7 @@ impl FlightState<'_, '_> {
         self.latest = nth;
         self.set_breakpoints()?;
         self.say(command)?;
-        self.settle(Some(nth))?;
+        self.settle()?;
         Ok(nth)
     }
 
@@ -208,25 +187,19 @@ impl FlightState<'_, '_> {
             self.latest = nth;
             self.set_breakpoints()?;
             self.say(format_args!("resume t{tag}"))?;
-            self.settle(Some(nth))?;
+            self.settle()?;
         }
         Ok(())
     }
 
-    /// Gives a request, if there is one, time to end or to be suspended, and all of them if none could go on. Then
-    /// those that waited may go on.
-    fn settle(&mut self, nth: Option<usize>) -> Answer {
-        let runs = |it: &AioRequest| it.is_open && it.suspended.is_empty();
-        for waits in 0..LONG_WAITS {
-            let is_silent = !self.say(format_args!("sleep 1"))?;
-            let has_suspended = self.requests.iter().any(|it| !it.suspended.is_empty());
-            let is_calm = match self.turns > 0 || has_suspended {
-                true => waits >= SHORT_WAITS || !nth.is_some_and(|nth| runs(&self.requests[nth])),
-                false => !self.requests.iter().any(runs),
-            };
-            if is_silent && is_calm {
-                break;
-            }
+    /// Lets QEMU work until nothing happens any more: each request has ended, is suspended, or waits for another one.
+    /// Then those that waited may go on.
+    fn settle(&mut self) -> Answer {
+        let mut silent = 0;
+        while silent < SILENT_LOOKS {
+            self.disk.wait_until_asleep();
+            // It runs what the end of an operation has left to do.
+            silent = if self.say(format_args!("sleep 0"))? { 0 } else { silent + 1 };
         }
         self.waiting.drain(..).for_each(Waker::wake);
         Ok(())
@@ -252,9 +225,13 @@ impl FlightState<'_, '_> {
         }
         let answer = self.disk.ask(command).map(str::to_string);
         self.has_ended = matches!(answer, Err(EngineError::Ended(_)));
-        let printed = answer?;
-        printed.lines().for_each(|line| self.take(line.trim()));
-        Ok(!printed.trim().is_empty())
+        self.unfinished.push_str(&answer?);
+        let all = std::mem::take(&mut self.unfinished);
+        let whole = all.rfind('\n').map_or(0, |at| at + 1);
+        let (lines, rest) = all.split_at(whole);
+        self.unfinished.push_str(rest);
+        lines.lines().for_each(|line| self.take(line.trim()));
+        Ok(!lines.trim().is_empty())
     }
 
     fn take(&mut self, line: &str) {
@@ -267,7 +244,11 @@ impl FlightState<'_, '_> {
             self.note_end(|_| true, Err(line.to_string()));
         } else if line.starts_with("wrote ") || line.starts_with("read ") {
             let dump = std::mem::take(&mut self.dump);
-            self.note_end(|request| request.end == line, Ok(dump));
+            // qemu-io prints the same line for requests for the same bytes. A suspended one has not ended, and one that
+            // waits for the latest one ends later.
+            let is_running = |it: &AioRequest| it.end == line && it.suspended.is_empty();
+            let any_runs = self.requests.iter().any(|it| it.is_open && is_running(it));
+            self.note_end(|it| if any_runs { is_running(it) } else { it.end == line }, Ok(dump));
         } else if line.split_once(':').is_some_and(|(at, _)| is_offset(at)) {
             self.dump.push_str(line);
             self.dump.push('\n');

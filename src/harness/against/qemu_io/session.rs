@@ -46,6 +46,11 @@ impl QemuIo {
         self.process = None;
     }
 
+    /// Waits until it waits for something itself.
+    pub(super) fn wait_until_asleep(&self) {
+        self.process.iter().for_each(EngineProcess::wait_until_asleep);
+    }
+
     /// Has it work in a folder: QEMU looks for data files there.
     pub(super) fn work_in(&mut self, folder: Option<&Path>) {
         if self.folder.as_deref() != folder {

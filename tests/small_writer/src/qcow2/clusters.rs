@@ -5,7 +5,7 @@
 
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::formats::qcow2::entry::ClusterKind;
+use qcowfuzz::formats::qcow2::entry::{ClusterKind, L1Entry};
 use qcowfuzz::harness::files::chain::ChainFile;
 use qcowfuzz::walkers::WalkScratch;
 
@@ -102,7 +102,7 @@ impl SmallWriter<'_> {
 
     /// Allocates a cluster with `bytes` from `inside` on. All other bytes are zeros: the cluster is a hole of the file.
     fn new_cluster(&mut self, inside: u64, bytes: &[u8]) -> Result<HostOffset, WriteError> {
-        let new = match self.tables.has(WriterFault::CountedLate) {
+        let new = match self.tables.has(WriterFault::CountedLate) || self.tables.counts_later {
             true => self.tables.append(1)?,
             false => self.tables.allocate(1)?,
         };
@@ -129,6 +129,20 @@ impl SmallWriter<'_> {
             self.tables.copy(behind..cluster_size.bytes().min(disk), old, new)?;
         }
         Ok(new)
+    }
+
+    /// Returns the place of the byte at `guest` in the file with the data, if its cluster is there as it is.
+    pub(super) fn data_cluster(&self, guest: u64) -> Result<Option<HostOffset>, WriteError> {
+        let cluster_size = self.tables.cluster_size();
+        let cluster = cluster_size.guest_cluster(GuestOffset::new(guest));
+        let Some(table) = L1Entry(self.tables.entry(self.tables.l1_slot(cluster)?)?).table() else {
+            return Ok(None);
+        };
+        let slot = table + cluster.get() % (cluster_size.bytes() / 8) * 8;
+        Ok(match self.tables.kind(self.tables.entry(slot)?)? {
+            ClusterKind::Normal(host) => Some(host + cluster_size.inside(GuestOffset::new(guest))),
+            _ => None,
+        })
     }
 
     /// Returns the content of the cluster of `guest` with some bytes changed. The caller returns the buffer

@@ -2,13 +2,16 @@
 //! the writer behind a turn of its own: a look-up, a new cluster with its content, an entry, a freed cluster. A request
 //! has a lock on each cluster of the guest that it changes, so that the steps of two requests do not mix there.
 
-use std::cell::{RefCell, RefMut};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use futures_util::lock::{Mutex, OwnedMutexGuard};
-use qcowfuzz::formats::qcow2::constants::{COPIED, OFFSET_MASK};
+use qcowfuzz::disk::clusters::HostCluster;
+use qcowfuzz::formats::qcow2::constants::{
+    COMPATIBLE_LAZY_REFCOUNTS, COPIED, INCOMPATIBLE_DIRTY, OFFSET_MASK,
+};
 use qcowfuzz::formats::qcow2::entry::ClusterKind;
 use qcowfuzz::prelude::*;
 
@@ -26,6 +29,8 @@ struct Twin<'w, 's> {
     locks: RefCell<BTreeMap<u64, Arc<Mutex<()>>>>,
     /// The bytes that the fault [`WriterFault::AnsweredEarly`] has not written yet.
     late: RefCell<Vec<(u64, Vec<u8>)>>,
+    /// A flush is in flight.
+    is_flushing: Cell<bool>,
 }
 
 /// A piece of a write that needs a new cluster.
@@ -46,8 +51,13 @@ impl SmallWriter<'_> {
     /// # Errors
     /// As for [`Flights::run`].
     pub(crate) fn in_flight(&mut self, flights: Flights<'_>) -> Answer {
-        let (file, locks, late) = (self.tables.file, RefCell::default(), RefCell::default());
-        let twin = Twin { file, writer: RefCell::new(self), locks, late };
+        let twin = Twin {
+            file: self.tables.file,
+            writer: RefCell::new(self),
+            locks: RefCell::default(),
+            late: RefCell::default(),
+            is_flushing: Cell::default(),
+        };
         flights.run(async |request| Ok(twin.carry_out(request).await?))?;
         for (guest, bytes) in twin.late.take() {
             twin.writer().write_piece(guest, &bytes, &mut None)?;
@@ -55,6 +65,23 @@ impl SmallWriter<'_> {
         // The last read of a request may have come before the last change.
         self.disk = None;
         Ok(())
+    }
+
+    /// Reads bytes inside one cluster. If the fault is to read them later, returns their place in the file instead.
+    fn read_piece(
+        &mut self,
+        guest: u64,
+        into: &mut [u8],
+    ) -> Result<Option<HostOffset>, WriteError> {
+        // Another request may have changed the disk since the last step.
+        self.disk = None;
+        if self.tables.has(WriterFault::ReadOfTaken)
+            && let Some(host) = self.data_cluster(guest)?
+        {
+            return Ok(Some(host));
+        }
+        self.read(GuestOffset::new(guest), into)?;
+        Ok(None)
     }
 }
 
@@ -128,10 +155,10 @@ impl<'w, 's> Twin<'w, 's> {
             let length = part.end.saturating_sub(part.start) as usize;
             let (piece, behind) = rest.split_at_mut(length.min(rest.len()));
             rest = behind;
-            let mut writer = self.step().await;
-            // Another request may have changed the disk since the last step.
-            writer.disk = None;
-            writer.read(GuestOffset::new(part.start), piece)?;
+            let late = self.step().await.read_piece(part.start, piece)?;
+            if let Some(host) = late {
+                self.step().await.tables.read_data(host, piece)?;
+            }
         }
         Ok(())
     }
@@ -139,6 +166,7 @@ impl<'w, 's> Twin<'w, 's> {
     async fn write(&self, guest: GuestOffset, bytes: &[u8]) -> Result<(), WriteError> {
         let range = guest.get()..guest.get().saturating_add(bytes.len() as u64);
         self.step().await.tables.mark(range)?;
+        self.mark_dirty(true).await?;
         let parts = self.by_clusters(guest, bytes.len() as u64);
         // In another order than a request that zeroes: each may wait for the other.
         let held = self.lock_crossed(parts.iter().rev()).await;
@@ -152,14 +180,40 @@ impl<'w, 's> Twin<'w, 's> {
                 continue;
             }
             let is_unlocked = !held.is_empty() || self.has(WriterFault::ClusterNotLocked);
-            let _lock = if is_unlocked { None } else { self.lock(part.start).await };
-            self.write_piece(part.start, piece).await?;
+            let lock = if is_unlocked { None } else { self.lock(part.start).await };
+            self.write_piece(part.start, piece, lock).await?;
         }
-        Ok(())
+        self.mark_dirty(false).await
+    }
+
+    /// Marks an image with lazy refcounts as dirty or clean, if that is the fault.
+    async fn mark_dirty(&self, is_dirty: bool) -> Result<(), WriteError> {
+        if !self.counts_lazily() {
+            return Ok(());
+        }
+        let writer = self.step().await;
+        writer.tables.set_marks(if is_dirty { INCOMPATIBLE_DIRTY } else { 0 })?;
+        writer.tables.flush()
+    }
+
+    /// Reports whether new clusters get their counts late, while the image is marked as dirty.
+    fn counts_lazily(&self) -> bool {
+        let writer = self.writer.borrow();
+        writer.tables.has(WriterFault::CleanTooEarly)
+            && writer.tables.header.compatible & COMPATIBLE_LAZY_REFCOUNTS != 0
+            && writer.tables.data_file().is_none()
     }
 
     /// Writes bytes inside one cluster, on which the request has a lock.
-    async fn write_piece(&self, guest: u64, bytes: &[u8]) -> Result<(), WriteError> {
+    async fn write_piece(
+        &self,
+        guest: u64,
+        bytes: &[u8],
+        lock: ClusterLock,
+    ) -> Result<(), WriteError> {
+        if self.has(WriterFault::TableTwice) {
+            self.new_table(guest).await?;
+        }
         let (piece, inside, is_owned) = {
             let mut writer = self.step().await;
             writer.disk = None;
@@ -173,10 +227,27 @@ impl<'w, 's> Twin<'w, 's> {
             (NewPiece { guest, bytes, slot, entry, kind }, inside, is_owned)
         };
         if is_owned {
+            let _held = lock.filter(|_| !self.has(WriterFault::WriteOverTaken));
             let host = HostOffset::new(piece.entry & OFFSET_MASK);
             return self.step().await.tables.write_data(host + inside, bytes);
         }
         self.write_new(piece).await
+    }
+
+    /// Allocates the L2 table for a cluster of the guest, if it is missing, and stores its entry in the next step.
+    async fn new_table(&self, guest: u64) -> Result<(), WriteError> {
+        let (slot, new) = {
+            let mut writer = self.step().await;
+            let cluster = writer.tables.cluster_size().guest_cluster(GuestOffset::new(guest));
+            let slot = writer.tables.l1_slot(cluster)?;
+            if writer.tables.entry(slot)? != 0 {
+                return Ok(());
+            }
+            let new = writer.tables.allocate(1)?;
+            writer.tables.end_file_behind(new, 1)?;
+            (slot, new)
+        };
+        self.step().await.tables.set_reference(slot, new.get() | COPIED)
     }
 
     /// Writes bytes to a new cluster.
@@ -187,8 +258,30 @@ impl<'w, 's> Twin<'w, 's> {
             false => self.new_cluster(piece).await?,
         };
         self.step().await.tables.set_reference(slot, new.get() | COPIED)?;
-        if new.get() != entry & OFFSET_MASK {
-            self.step().await.tables.free_entry(entry)?;
+        if self.counts_lazily() {
+            let mut writer = self.step().await;
+            writer.tables.count_run(new, 1)?;
+            writer.tables.flush()?;
+        }
+        match new.get() != entry & OFFSET_MASK {
+            true => self.free_entry(entry).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Frees the host clusters of an L2 entry.
+    async fn free_entry(&self, entry: u64) -> Result<(), WriteError> {
+        if !self.has(WriterFault::CountRaced) {
+            return self.step().await.tables.free_entry(entry);
+        }
+        let clusters = {
+            let writer = self.step().await;
+            writer.tables.flush()?;
+            writer.tables.clusters_of(entry)?
+        };
+        for cluster in clusters.map(HostCluster::new) {
+            let count = self.step().await.tables.count(cluster)?;
+            self.step().await.tables.lower_from(cluster, count)?;
         }
         Ok(())
     }
@@ -196,6 +289,7 @@ impl<'w, 's> Twin<'w, 's> {
     /// Allocates a cluster with the bytes of a piece, and with those around them.
     async fn new_cluster(&self, piece: NewPiece<'_>) -> Result<HostOffset, WriteError> {
         let NewPiece { guest, bytes, kind, .. } = piece;
+        let is_lazy = self.counts_lazily();
         let end = self.step().await.tables.end();
         let mut writer = match self.has(WriterFault::EndRaced) {
             // The end of the file, as it was before another request has allocated.
@@ -207,10 +301,13 @@ impl<'w, 's> Twin<'w, 's> {
             false => self.writer(),
         };
         writer.disk = None;
-        match writer.tables.data_file() {
-            Some(file) => writer.cluster_in_data_file(file, guest, bytes, kind),
-            None => writer.cluster_in_image(guest, bytes, kind),
-        }
+        let Some(file) = writer.tables.data_file() else {
+            writer.tables.counts_later = is_lazy;
+            let new = writer.cluster_in_image(guest, bytes, kind);
+            writer.tables.counts_later = false;
+            return new;
+        };
+        writer.cluster_in_data_file(file, guest, bytes, kind)
     }
 
     /// Allocates the cluster of a piece, and stores its entry before its content.
@@ -244,12 +341,39 @@ impl<'w, 's> Twin<'w, 's> {
             let is_unlocked = !held.is_empty() || self.has(WriterFault::ZeroesNotLocked);
             let _lock = if is_unlocked { None } else { self.lock(part.start).await };
             let length_bytes = part.end.saturating_sub(part.start);
-            zero(*self.step().await, GuestOffset::new(part.start), length_bytes)?;
+            let freed = {
+                let mut writer = self.step().await;
+                let before = writer.tables.freed.len();
+                zero(*writer, GuestOffset::new(part.start), length_bytes)?;
+                writer.tables.freed.get(before..).map(<[_]>::to_vec).unwrap_or_default()
+            };
+            self.zero_late(&freed).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes zeros over clusters that a request has freed, if that is the fault.
+    async fn zero_late(&self, freed: &[HostCluster]) -> Result<(), WriteError> {
+        for cluster in freed.iter().filter(|_| self.has(WriterFault::StaleZeroes)) {
+            let writer = self.step().await;
+            let cluster_size = writer.tables.cluster_size();
+            let start = cluster_size.host_offset(*cluster);
+            writer.tables.clear(start..start + cluster_size.bytes())?;
         }
         Ok(())
     }
 
     async fn flush(&self) -> Result<(), WriteError> {
-        self.step().await.flush()
+        let joins = self.has(WriterFault::FlushJoined);
+        if joins && self.is_flushing.replace(true) {
+            return Ok(());
+        }
+        let flushed = self.step().await.flush();
+        if joins {
+            // The flush has an answer some time after its files.
+            drop(self.step().await);
+            self.is_flushing.set(false);
+        }
+        flushed
     }
 }

@@ -103,9 +103,13 @@ impl<'s> SmallWriter<'s> {
         if self.disk.is_none() {
             self.disk = Some(Disk::open_as(ImageFormat::Qcow2, &self.layers)?);
         }
-        match &self.disk {
-            Some(disk) => Ok(walkers::read(disk, guest, into, &mut self.buffers.walk)?),
-            None => Ok(()),
+        let Some(disk) = &self.disk else { return Ok(()) };
+        match walkers::read(disk, guest, into, &mut self.buffers.walk) {
+            Err(_) if self.tables.has(WriterFault::ReadErrorIgnored) => {
+                into.fill(0);
+                Ok(())
+            }
+            read => Ok(read?),
         }
     }
 

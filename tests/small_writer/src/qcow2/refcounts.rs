@@ -69,7 +69,20 @@ impl WrittenTables<'_> {
             return Ok(());
         }
         let count = self.count(cluster)?;
-        self.set_count(cluster, count.saturating_sub(1))
+        self.lower_from(cluster, count)
+    }
+
+    /// Gives a cluster the count below `count`.
+    pub(super) fn lower_from(
+        &mut self,
+        cluster: HostCluster,
+        count: u64,
+    ) -> Result<(), WriteError> {
+        self.set_count(cluster, count.saturating_sub(1))?;
+        if count == 1 && self.uses_freed() {
+            self.freed.push(cluster);
+        }
+        Ok(())
     }
 
     /// Returns the place of the table's entry for a cluster, if the table is long enough.

@@ -1,5 +1,6 @@
 //! The header and the tables of an image: each entry is read and written in the file.
 
+use std::cell::Cell;
 use std::ops::{ControlFlow, Range};
 
 use qcowfuzz::disk::clusters::{ClusterSize, GuestCluster, HostCluster};
@@ -45,6 +46,12 @@ pub(super) struct WrittenTables<'s> {
     end: HostOffset,
     /// That end when the image was opened.
     first_end: HostOffset,
+    /// The freed clusters that some faults use again.
+    pub(super) freed: Vec<HostCluster>,
+    /// New clusters get their counts later.
+    pub(super) counts_later: bool,
+    /// A flush has failed, which a fault forgets.
+    failed_flush: Cell<bool>,
 }
 
 impl<'s> WrittenTables<'s> {
@@ -72,7 +79,18 @@ impl<'s> WrittenTables<'s> {
             return Err(WriteError::Malformed("the data file is missing"));
         }
         let bitmaps = StoredBitmaps::read(file, &header)?;
-        let mut tables = Self { file, data_file, fault, header, bitmaps, end, first_end: end };
+        let mut tables = Self {
+            file,
+            data_file,
+            fault,
+            header,
+            bitmaps,
+            end,
+            first_end: end,
+            freed: Vec::new(),
+            counts_later: false,
+            failed_flush: Cell::new(false),
+        };
         let last = HostCluster::new(clusters.saturating_sub(1));
         if tables.count(last)? == 0 {
             tables.end = tables.end_of_counted()?.min(end);
@@ -105,6 +123,11 @@ impl<'s> WrittenTables<'s> {
 
     /// Reserves clusters of zeros behind those in use. Their refcounts stay 0.
     pub(super) fn append(&mut self, clusters: u64) -> Result<HostOffset, WriteError> {
+        if let Some(freed) = self.freed.pop_if(|_| clusters == 1) {
+            let start = self.cluster_size().host_offset(freed);
+            self.clear(start..start + self.cluster_size().bytes())?;
+            return Ok(start);
+        }
         let first = self.end;
         let bytes = self.cluster_size().saturating_bytes(clusters);
         let end = first.checked_add(bytes).ok_or(WriteError::TooLong)?;
@@ -172,6 +195,11 @@ impl<'s> WrittenTables<'s> {
         self.tolerated(WriterFault::WriteErrorIgnored, self.data().write_at(at, bytes))
     }
 
+    /// Reads data of the guest.
+    pub(super) fn read_data(&self, at: HostOffset, into: &mut [u8]) -> Result<(), WriteError> {
+        Ok(self.data().read_at(at, into)?)
+    }
+
     /// Writes zeros over the guest's data in a range of their file. Holes stay holes.
     pub(super) fn clear_data(&self, range: Range<HostOffset>) -> Result<(), WriteError> {
         clear_in(self.data(), range)
@@ -224,7 +252,8 @@ impl<'s> WrittenTables<'s> {
 
     /// Writes an entry of a table.
     pub(super) fn set_entry(&self, at: HostOffset, entry: u64) -> Result<(), WriteError> {
-        self.write(at, &entry.to_be_bytes())
+        let written = self.file.write_at(at, &entry.to_be_bytes());
+        self.tolerated(WriterFault::EntryErrorIgnored, written)
     }
 
     /// Flushes the files, then writes a table entry. So no power cut leaves an entry without the cluster that it names.
@@ -237,12 +266,17 @@ impl<'s> WrittenTables<'s> {
 
     /// Flushes the data file, then the image: entries must not survive without the data that they name.
     pub(super) fn flush(&self) -> Result<(), WriteError> {
+        if self.failed_flush.take() {
+            return Ok(());
+        }
         if let Some(data_file) = self.data_file
             && !self.has(WriterFault::DataFileNotFlushed)
         {
             self.tolerated(WriterFault::FlushErrorIgnored, data_file.flush())?;
         }
-        self.tolerated(WriterFault::FlushErrorIgnored, self.file.flush())
+        let flushed = self.file.flush();
+        self.failed_flush.set(flushed.is_err() && self.has(WriterFault::FailedFlushForgotten));
+        self.tolerated(WriterFault::FlushErrorIgnored, flushed)
     }
 
     /// Returns the cluster type that an entry of an L2 table states.
@@ -264,15 +298,20 @@ impl<'s> WrittenTables<'s> {
         self.set_entry(COMPATIBLE_AT, self.header.compatible ^ COMPATIBLE_LAZY_REFCOUNTS)
     }
 
+    /// Returns the place of the L1 entry for a guest cluster.
+    pub(super) fn l1_slot(&self, cluster: GuestCluster) -> Result<HostOffset, WriteError> {
+        let index = cluster.get() / (self.cluster_size().bytes() / 8);
+        match index < u64::from(self.header.l1_entries) {
+            true => Ok(self.header.l1_offset + index * 8),
+            false => Err(WriteError::Malformed("the L1 table ends before the disk")),
+        }
+    }
+
     /// Returns the place of the L2 entry of a guest cluster, in a table that only the active disk uses.
     pub(super) fn l2_slot(&mut self, cluster: GuestCluster) -> Result<HostOffset, WriteError> {
         let cluster_size = self.cluster_size();
-        let per_table = cluster_size.bytes() / 8;
-        let (index, inside) = (cluster.get() / per_table, cluster.get() % per_table);
-        if index >= u64::from(self.header.l1_entries) {
-            return Err(WriteError::Malformed("the L1 table ends before the disk"));
-        }
-        let slot = self.header.l1_offset + index * 8;
+        let slot = self.l1_slot(cluster)?;
+        let inside = cluster.get() % (cluster_size.bytes() / 8);
         let entry = L1Entry(self.entry(slot)?);
         let is_owned = entry.copied() || self.has(WriterFault::SharedTable);
         let table = match entry.table() {
@@ -431,7 +470,8 @@ impl<'s> WrittenTables<'s> {
         each_data_of(self.file, range, |at, data| {
             let mut data = data.to_vec();
             change(&mut data);
-            self.write(new + at.saturating_distance_from(old), &data)
+            let written = self.file.write_at(new + at.saturating_distance_from(old), &data);
+            self.tolerated(WriterFault::TableErrorIgnored, written)
         })
     }
 }

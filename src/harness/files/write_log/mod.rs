@@ -12,6 +12,8 @@
 //! # Arithmetic
 //! An offset that saturates lies past the end of every file.
 
+mod choices;
+
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::images::content::entropy::Entropy;
@@ -65,6 +67,23 @@ enum FileChange {
     },
     /// A flush.
     Flush,
+}
+
+/// Choices of power cuts, each of which leaves files that no other one leaves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CutChoices {
+    /// The choices: at most 256.
+    pub(crate) choices: Vec<u16>,
+    /// Other power cuts leave other files: more than 256, or no choice selects them.
+    pub(crate) has_more: bool,
+}
+
+/// A part of a write, inside one sector.
+struct SectorPiece<'l> {
+    file: LayerFile,
+    offset: HostOffset,
+    /// The new bytes.
+    bytes: &'l [u8],
 }
 
 /// The writes after the last flush that a disk has kept at the moment of a cut.
@@ -154,13 +173,18 @@ impl WriteLog {
     /// files. For half of all choices, the moment is now.
     pub(crate) fn cut(&self, files: &LayerFiles, kind: CutKind, choice: u16) -> LayerFiles {
         let mut entropy = Entropy::new(choice.into());
+        let moment = self.moment(&mut entropy);
+        self.left(files, moment, kind, &mut entropy)
+    }
+
+    /// Draws the moment of a cut: the number of changes before it.
+    fn moment(&self, entropy: &mut Entropy) -> usize {
         let latest = self.changes.len();
         let moments = (latest - self.settled) as u64 + 1;
-        let moment = match entropy.one_in(2) {
+        match entropy.one_in(2) {
             true => latest,
             false => self.settled + entropy.below(moments) as usize,
-        };
-        self.left(files, moment, kind, &mut entropy)
+        }
     }
 
     /// Returns the files as a cut could leave them. The cut comes after the first `changes` changes and at least one
@@ -172,13 +196,17 @@ impl WriteLog {
         kind: CutKind,
         choice: u16,
     ) -> Option<LayerFiles> {
-        let latest = self.changes.len();
+        let mut entropy = Entropy::new(choice.into());
+        let moment = self.moment_since(changes, &mut entropy)?;
+        Some(self.left(files, moment, kind, &mut entropy))
+    }
+
+    /// Draws the moment of a cut after the first `changes` changes and at least one more.
+    fn moment_since(&self, changes: usize, entropy: &mut Entropy) -> Option<usize> {
         // If the log has forgotten changes in between, no cut comes before that.
         let first = changes.saturating_sub(self.forgotten).max(self.settled);
-        let mut entropy = Entropy::new(choice.into());
-        let moments = (latest - first) as u64;
-        let moment = first + 1 + entropy.below(moments) as usize;
-        (moments > 0).then(|| self.left(files, moment, kind, &mut entropy))
+        let moments = (self.changes.len() - first) as u64;
+        (moments > 0).then(|| first + 1 + entropy.below(moments) as usize)
     }
 
     /// Returns the files that a cut after the first `moment` changes could have left.
@@ -189,12 +217,29 @@ impl WriteLog {
         kind: CutKind,
         entropy: &mut Entropy,
     ) -> LayerFiles {
-        let kept = match (kind, entropy.below(4)) {
-            (CutKind::Process, _) => Kept::All,
-            (CutKind::Power, 0) => Kept::None,
-            (CutKind::Power, 1) => Kept::Writes,
-            (CutKind::Power, _) => Kept::Sectors,
-        };
+        let mut left = files.clone();
+        for (_, LoggedChange { file, change }) in self.behind_flushes(moment).rev() {
+            self.undo(change, left.file_mut(*file));
+        }
+        for (_, LoggedChange { file, change }) in
+            self.behind_flushes(moment).take_while(|(at, _)| *at < moment)
+        {
+            let image = left.file_mut(*file);
+            image.set_length(image.length_bytes().max(change.end()));
+        }
+        self.each_piece(moment, kind, entropy, |piece, is_kept| {
+            if is_kept {
+                left.file_mut(piece.file).overwrite(piece.offset, piece.bytes);
+            }
+        });
+        left
+    }
+
+    /// Returns the changes of each file that come after its last flush before the moment, with their places.
+    fn behind_flushes(
+        &self,
+        moment: usize,
+    ) -> impl DoubleEndedIterator<Item = (usize, &LoggedChange)> {
         // The number of changes before the last flush of a file. Without a flush, the log begins with the state on the
         // disk.
         let flushed = |of: LayerFile| {
@@ -203,19 +248,45 @@ impl WriteLog {
             self.changes[..moment].iter().rposition(is_flush).unwrap_or(0)
         };
         let (image, data_file) = (flushed(LayerFile::Image), flushed(LayerFile::DataFile));
-        let first_of = |file| if file == LayerFile::Image { image } else { data_file };
-        let is_behind = |(at, it): &(usize, &LoggedChange)| *at >= first_of(it.file);
-        let changes = || self.changes.iter().enumerate().filter(is_behind);
-        let mut left = files.clone();
-        for (_, LoggedChange { file, change }) in changes().rev() {
-            self.undo(change, left.file_mut(*file));
+        let first_of = move |file| if file == LayerFile::Image { image } else { data_file };
+        self.changes.iter().enumerate().filter(move |(at, it)| *at >= first_of(it.file))
+    }
+
+    /// Passes the pieces of the writes that a cut after the first `moment` changes may lose, in their order, to `take`,
+    /// each up to the end of a sector, and whether the disk has kept it.
+    fn each_piece<'l>(
+        &'l self,
+        moment: usize,
+        kind: CutKind,
+        entropy: &mut Entropy,
+        mut take: impl FnMut(SectorPiece<'l>, bool),
+    ) {
+        let kept = match (kind, entropy.below(4)) {
+            (CutKind::Process, _) => Kept::All,
+            (CutKind::Power, 0) => Kept::None,
+            (CutKind::Power, 1) => Kept::Writes,
+            (CutKind::Power, _) => Kept::Sectors,
+        };
+        for (_, LoggedChange { file, change }) in
+            self.behind_flushes(moment).take_while(|(at, _)| *at < moment)
+        {
+            let FileChange::Write { offset, length, position, .. } = *change else { continue };
+            let is_kept = match kept {
+                Kept::None => false,
+                Kept::Writes => !entropy.one_in(2),
+                Kept::All | Kept::Sectors => true,
+            };
+            let new = &self.bytes[position + length..position + 2 * length];
+            let (mut offset, mut rest) = (offset, new);
+            while !rest.is_empty() {
+                let sector = SECTOR_BYTES - offset.get() % SECTOR_BYTES;
+                let (bytes, behind) = rest.split_at(rest.len().min(sector as usize));
+                let is_kept = is_kept && (kept != Kept::Sectors || entropy.one_in(2));
+                take(SectorPiece { file: *file, offset, bytes }, is_kept);
+                offset += bytes.len() as u64;
+                rest = behind;
+            }
         }
-        for (_, LoggedChange { file, change }) in changes().take_while(|(at, _)| *at < moment) {
-            let image = left.file_mut(*file);
-            image.set_length(image.length_bytes().max(change.end()));
-            self.redo(change, kept, entropy, image);
-        }
-        left
     }
 
     fn undo(&self, change: &FileChange, image: &mut Image) {
@@ -226,29 +297,6 @@ impl WriteLog {
             }
             FileChange::Growth { length_before, .. } => image.set_length(length_before),
             FileChange::Flush => {}
-        }
-    }
-
-    /// Repeats the parts of a change that the disk has kept.
-    fn redo(&self, change: &FileChange, kept: Kept, entropy: &mut Entropy, image: &mut Image) {
-        let FileChange::Write { offset, length, position, .. } = *change else { return };
-        if kept == Kept::None || kept == Kept::Writes && entropy.one_in(2) {
-            return;
-        }
-        let (mut at, mut left) = (offset, &self.bytes[position + length..position + 2 * length]);
-        while !left.is_empty() {
-            // Up to the end of a sector, or all of it.
-            let sector = SECTOR_BYTES - at.get() % SECTOR_BYTES;
-            let count = match kept {
-                Kept::Sectors => left.len().min(sector as usize),
-                _ => left.len(),
-            };
-            let (piece, rest) = left.split_at(count);
-            if kept != Kept::Sectors || entropy.one_in(2) {
-                image.overwrite(at, piece);
-            }
-            at += count as u64;
-            left = rest;
         }
     }
 }
@@ -273,13 +321,13 @@ mod tests {
     const SECTORS: usize = 6;
 
     /// An image and a data file with their log.
-    struct LoggedFiles {
-        files: LayerFiles,
-        log: WriteLog,
+    pub(super) struct LoggedFiles {
+        pub(super) files: LayerFiles,
+        pub(super) log: WriteLog,
     }
 
     impl LoggedFiles {
-        fn new() -> Self {
+        pub(super) fn new() -> Self {
             let mut image = Image::default();
             image.write(HostOffset::ZERO, &[0; SECTORS * 512]);
             image.seal(0);
@@ -288,7 +336,7 @@ mod tests {
         }
 
         /// Fills sectors of the image with a value.
-        fn write(&mut self, sectors: std::ops::Range<usize>, value: u8) {
+        pub(super) fn write(&mut self, sectors: std::ops::Range<usize>, value: u8) {
             self.write_to(LayerFile::Image, sectors, value);
         }
 
@@ -320,7 +368,16 @@ mod tests {
 
         /// Returns the values of the sectors in each image that a cut can leave.
         fn after(&self, kind: CutKind) -> BTreeSet<Vec<u8>> {
-            let cuts = (0..4000).map(|choice| {
+            self.after_cuts(kind, 0..4000)
+        }
+
+        /// Returns the same for the cuts of some choices.
+        pub(super) fn after_cuts(
+            &self,
+            kind: CutKind,
+            choices: impl IntoIterator<Item = u16>,
+        ) -> BTreeSet<Vec<u8>> {
+            let cuts = choices.into_iter().map(|choice| {
                 let left = self.log.cut(&self.files, kind, choice).image;
                 let mut bytes = vec![0; left.length_bytes() as usize];
                 left.read_at(HostOffset::ZERO, &mut bytes).unwrap();

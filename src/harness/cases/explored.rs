@@ -1,0 +1,49 @@
+//! What a run of a writer could have met in place of what it has met: the file operations that could have failed, the
+//! cuts, and the other orders of requests in flight. The search through all programs goes on from there.
+
+use smallvec::SmallVec;
+
+use crate::harness::files::chain::Chain;
+use crate::harness::files::write_log::CutChoices;
+use crate::programs::operand::{FileOperation, TurnOrder};
+
+/// The possibilities of the last session of a run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Explored {
+    /// The runs that follow note their cuts. This takes some milliseconds for each run.
+    pub(crate) notes_cuts: bool,
+    /// The number of operations on files of each kind, in the order of [`FileOperation::ALL`].
+    pub(crate) operations: [u32; FileOperation::ALL.len()],
+    /// The number of file operations that waited at each choice of the last requests in flight.
+    pub(crate) widths: SmallVec<[u8; TurnOrder::CHOICES]>,
+    /// These requests have more orders than those that [`TurnOrder`] describes.
+    pub(crate) has_more_turns: bool,
+    /// The cuts behind the last request.
+    pub(crate) cuts: CutChoices,
+    /// Those while the engine closed the image.
+    pub(crate) closing: CutChoices,
+}
+
+impl Explored {
+    /// Forgets the last run.
+    pub(crate) fn begin_run(&mut self) {
+        *self = Self { notes_cuts: self.notes_cuts, ..Self::default() };
+    }
+
+    /// Notes the possibilities of the requests of a session, before the engine closes the image.
+    pub(crate) fn note(&mut self, chain: &Chain) {
+        self.operations = chain.faults(|faults| faults.operations()).unwrap_or(self.operations);
+        (self.widths, self.has_more_turns) = chain.turns().widths();
+        if self.notes_cuts {
+            self.cuts = chain.cut_choices(None);
+        }
+    }
+
+    /// Notes the cuts while the engine closed the image, after the first `written` changes.
+    pub(crate) fn note_closing(&mut self, chain: &Chain, written: usize) {
+        self.operations = chain.faults(|faults| faults.operations()).unwrap_or(self.operations);
+        if self.notes_cuts {
+            self.closing = chain.cut_choices(Some(written));
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Groups of requests that have an effect together: requests in flight on few clusters, where they meet; and requests
+//! while file operations fail.
+
+use crate::images::content::entropy::Entropy;
+use crate::programs::operand::{
+    Anchor, At, Count, DeviceError, Failures, FileOperation, Gap, Inside, Keep, Number, Operand,
+    SyncKind, TurnOrder,
+};
+use crate::programs::operation::Operation;
+
+use super::position_of;
+
+/// The most requests of a group.
+const MOST_REQUESTS: u64 = 4;
+/// The largest shift of a length: most requests are shorter than a cluster.
+const MAX_LENGTH_SHIFT: u64 = 10;
+
+/// Generates requests in flight, behind the operation that groups them. Most are about one cluster, or about the next
+/// one.
+pub(crate) fn flight(entropy: &mut Entropy, earlier: &[Operation]) -> Vec<Operation> {
+    let at = position(entropy, earlier);
+    let count = 2 + entropy.below(MOST_REQUESTS - 1) as u8;
+    let at_once = 2 + entropy.below(u64::from(count) - 1) as u8;
+    let group = Operation::InFlight {
+        requests: Number::new(count).unwrap_or(Number::LOWEST),
+        at_once: Number::new(at_once).unwrap_or(Number::LOWEST),
+        order: order(entropy),
+    };
+    with_requests(group, count, at, entropy)
+}
+
+/// Generates requests while some operations on the files fail.
+pub(crate) fn failing(entropy: &mut Entropy, earlier: &[Operation]) -> Vec<Operation> {
+    let at = position(entropy, earlier);
+    let of = FileOperation::ALL[entropy.below(FileOperation::ALL.len() as u64) as usize];
+    let error = [DeviceError::Io, DeviceError::Full, DeviceError::Short];
+    let magnitude = 1 + entropy.below(4);
+    let fault = Operation::FailFile {
+        of,
+        before: entropy.below(1 << magnitude) as u8,
+        error: error[entropy.below(3) as usize],
+        failures: if entropy.one_in(3) { Failures::All } else { Failures::One },
+    };
+    with_requests(fault, 1 + entropy.below(MOST_REQUESTS - 1) as u8, at, entropy)
+}
+
+/// Returns a position: half of the time that of one of the operations `earlier`, else one near the start of the disk.
+fn position(entropy: &mut Entropy, earlier: &[Operation]) -> At {
+    let nth = entropy.below(earlier.len().max(1) as u64) as usize;
+    let of_earlier = earlier.get(nth).and_then(|one| {
+        let place = position_of(one)?;
+        Some(At::decode(&mut one.encode().get(place)?))
+    });
+    let near_start = At { anchor: Anchor::Start, steps: entropy.below(8) as u16 };
+    of_earlier.filter(|_| entropy.one_in(2)).unwrap_or(near_start)
+}
+
+/// Returns an operation with `count` requests behind it, at a position or one cluster further. One time in three, a cut
+/// follows.
+fn with_requests(first: Operation, count: u8, at: At, entropy: &mut Entropy) -> Vec<Operation> {
+    let next = At { steps: at.steps.wrapping_add(1), ..at };
+    let mut made = vec![first];
+    for _ in 0..count {
+        let at = if entropy.one_in(3) { next } else { at };
+        made.push(request(at, entropy));
+    }
+    if entropy.one_in(3) {
+        let kind = if entropy.one_in(2) { SyncKind::Cut } else { SyncKind::Kill };
+        made.push(Operation::Sync { kind, choice: entropy.next_u64() as u16 });
+    }
+    made
+}
+
+/// Generates an order of file operations.
+pub(crate) fn order(entropy: &mut Entropy) -> TurnOrder {
+    TurnOrder::from_bits(entropy.next_u64() as u32)
+}
+
+/// Generates a request at a position.
+fn request(at: At, entropy: &mut Entropy) -> Operation {
+    let inside = if entropy.one_in(2) { Inside::default() } else { Inside(1 << 15) };
+    let length = Gap::new(1 + entropy.below(4) as u8, entropy.below(MAX_LENGTH_SHIFT) as u8);
+    let clusters = Count::ONE;
+    match entropy.below(13) {
+        0..4 => Operation::WriteAt { at, inside, length },
+        4 => Operation::Write { at, clusters },
+        5 => Operation::ZeroAt { at, inside, length },
+        6 => Operation::Zero { at, clusters, keep: Keep::default() },
+        7..9 => Operation::Discard { at, clusters },
+        9..11 => Operation::ReadAt { at, length },
+        _ => Operation::Sync { kind: SyncKind::Flush, choice: 0 },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_has_as_many_requests_behind_it_as_it_says() {
+        let mut entropy = Entropy::new(7);
+        for _ in 0..200 {
+            let made = flight(&mut entropy, &[]);
+            let [Operation::InFlight { requests, at_once, .. }, rest @ ..] = &*made else {
+                panic!("{made:?}")
+            };
+            let is_cut = |it: &&Operation| {
+                matches!(it, Operation::Sync { kind: SyncKind::Cut | SyncKind::Kill, .. })
+            };
+            assert_eq!(usize::from(requests.get()), rest.iter().filter(|it| !is_cut(it)).count());
+            assert!(at_once.get() <= requests.get());
+        }
+    }
+}
