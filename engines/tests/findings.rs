@@ -11,6 +11,7 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
 
+use qcowfuzz::base::features::{Feature, FeatureSet};
 use qcowfuzz::harness::{KnownFinding, KnownFindings};
 use qcowfuzz::programs::text::assemble;
 
@@ -210,7 +211,11 @@ fn each_known_finding_has_a_program() {
     for of in implementations() {
         let known = known(&of);
         for finding in &of.findings {
-            let first = known.find(finding.shown()).map(|it| &it.fingerprint);
+            let features: Vec<Feature> =
+                finding.features.iter().map(|it| it.parse().unwrap()).collect();
+            let features = FeatureSet::of(&features);
+            let first = known.find_with(finding.shown(), &[], features);
+            let first = first.map(|it| &it.fingerprint);
             assert_eq!(first, Some(&finding.fingerprint), "{}/{}", of.name, finding.name);
         }
         let programs = of.findings.iter().map(|it| &it.fingerprint);

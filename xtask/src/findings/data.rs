@@ -62,8 +62,7 @@ pub struct Finding {
     pub feature: Option<String>,
     /// The finding is known in images with all of these features only.
     #[serde(default)]
-    #[expect(dead_code, reason = "the commands of the implementations read it")]
-    features: Vec<String>,
+    pub features: Vec<String>,
     /// The name of another finding, if both have one cause.
     pub same_cause_as: Option<String>,
     /// The cause and its effect. The first sentence is on the page. Without it, the reason of the rule counts.

@@ -20,6 +20,10 @@ use super::engine::{QemuDisk, parse_dump};
 const EVENTS: [&str; 4] = ["write_aio", "read_aio", "cow_read", "cow_write"];
 /// The number of looks in a row at which QEMU has nothing to do and prints nothing, until nothing more will happen.
 const SILENT_LOOKS: u32 = 2;
+/// The milliseconds for which it may also have nothing to do while a request runs that waits for another one.
+const WAITING_MILLISECONDS: u32 = 3;
+/// The same if there is no other one, which would end the program.
+const MAX_WAITING_MILLISECONDS: u32 = 10_000;
 /// The beginning of blkdebug's line about a suspended request, and that of the tag behind it.
 const SUSPENDED: &str = "Suspended request '";
 
@@ -195,11 +199,28 @@ impl FlightState<'_, '_> {
     /// Lets QEMU work until nothing happens any more: each request has ended, is suspended, or waits for another one.
     /// Then those that waited may go on.
     fn settle(&mut self) -> Answer {
-        let mut silent = 0;
-        while silent < SILENT_LOOKS {
+        let (mut silent, mut waited) = (0, 0);
+        loop {
             self.disk.wait_until_asleep();
             // It runs what the end of an operation has left to do.
-            silent = if self.say(format_args!("sleep 0"))? { 0 } else { silent + 1 };
+            let has_printed =
+                self.say(format_args!("sleep {}", u32::from(silent >= SILENT_LOOKS)))?;
+            (silent, waited) = match (has_printed, silent < SILENT_LOOKS) {
+                (true, _) => (0, 0),
+                (false, true) => (silent + 1, waited),
+                (false, false) => (silent, waited + 1),
+            };
+            let longest = match self.requests.iter().any(|it| it.is_open && it.suspended.is_empty())
+            {
+                false => 0,
+                true if self.requests.iter().any(|it| !it.suspended.is_empty()) => {
+                    WAITING_MILLISECONDS
+                }
+                true => MAX_WAITING_MILLISECONDS,
+            };
+            if silent >= SILENT_LOOKS && waited >= longest {
+                break;
+            }
         }
         self.waiting.drain(..).for_each(Waker::wake);
         Ok(())
