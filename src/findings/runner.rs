@@ -7,6 +7,7 @@ use crate::disk::offsets::GuestOffset;
 #[cfg(feature = "fuzzer")]
 use crate::harness::cases::explored::Explored;
 use crate::harness::cases::implementation::Implementation;
+use crate::harness::cases::lanes::Lane;
 use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, Failure, Harness, MetFinding, Outcome, Pipeline};
 use crate::images::files::{FileNames, LayerFiles};
@@ -154,6 +155,20 @@ impl Runner {
     #[cfg(feature = "fuzzer")]
     pub(crate) fn explored(&mut self) -> Option<&mut Explored> {
         self.target.explored()
+    }
+
+    /// Has later runs note the lanes of requests in flight.
+    pub(crate) fn note_lanes(&mut self) {
+        #[cfg(feature = "fuzzer")]
+        self.target.explored().into_iter().for_each(|it| it.notes_lanes = true);
+    }
+
+    /// Returns the lanes of the last run, for each group of requests in flight.
+    pub(crate) fn lanes(&mut self) -> Vec<Vec<Lane>> {
+        #[cfg(feature = "fuzzer")]
+        return self.target.explored().map(|it| it.lanes.clone()).unwrap_or_default();
+        #[cfg(not(feature = "fuzzer"))]
+        Vec::new()
     }
 
     /// Returns the implementation under test.

@@ -11,6 +11,7 @@ mod exhaustive;
 mod fuzz;
 mod implementation;
 mod info;
+mod lanes;
 mod map;
 mod merge;
 mod minimize;

@@ -13,6 +13,7 @@ use crate::findings::report::log::Log;
 use crate::findings::report::records::MapRecord;
 use crate::findings::runner::Runner;
 use crate::harness::cases::implementation::{Implementation, no_observer};
+use crate::harness::cases::lanes::Lane;
 use crate::harness::cases::target::{Expectation, Inputs};
 use crate::harness::files::chain::Chain;
 use crate::harness::targets::TargetKind;
@@ -24,6 +25,9 @@ use crate::images::files::image::Image;
 pub struct Evidence {
     /// The records of the program; empty if the input is a file.
     pub steps: Vec<Step>,
+    /// The requests in flight over time, for each group of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lanes: Vec<Vec<Lane>>,
     /// The measures of the last image, by name.
     pub vitals: BTreeMap<&'static str, u64>,
     /// The files that the program built, from the top image down.
@@ -125,9 +129,10 @@ impl Evidence {
         }
         let Explanation { steps, files, expected, built } = explanation;
         let ExplainedWalk { extents: actual, is_mapped, ended: walk_ended } = walk;
-        let (vitals, built) = (BTreeMap::new(), Some(built));
+        let (vitals, lanes, built) = (BTreeMap::new(), Vec::new(), Some(built));
         Self {
             steps,
+            lanes,
             vitals,
             files,
             expected,

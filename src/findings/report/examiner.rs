@@ -51,6 +51,7 @@ impl Examiner {
         let folded = runner.pipeline().filter(|it| it.is_folded()).map(|it| it.program().encode());
         let judged = folded.as_deref().unwrap_or(bytes);
         report.evidence = Evidence::gather(*target, judged, runner, log, names);
+        report.evidence.lanes = runner.lanes();
         report.operations_run.into_iter().for_each(|run| report.evidence.mark(run));
         let guest = report.guest_offset.map(GuestOffset::new);
         guest.into_iter().for_each(|guest| report.evidence.point_at(guest));
@@ -61,6 +62,7 @@ impl Examiner {
     pub fn judge(&mut self, input: &Path, bytes: &[u8]) -> Report {
         let Self { target, checks, log, runner, again, .. } = self;
         log.begin_run();
+        runner.note_lanes();
         let first = runner.run(bytes, *checks);
         log.end_run();
         let second = again.run(bytes, *checks);

@@ -19,6 +19,7 @@ use serde::Serialize;
 
 use crate::disk::extent::Extent;
 use crate::disk::offsets::GuestOffset;
+use crate::harness::cases::lanes::{LEGEND, Lane};
 use crate::harness::cases::target::{Expectation, Inputs};
 use crate::harness::targets::TargetKind;
 use crate::harness::{Outcome, Pipeline};
@@ -278,6 +279,7 @@ impl Report {
                 false => steps(program, &evidence.steps, out)?,
             }
         }
+        lanes(&evidence.lanes, out)?;
         if !self.recipe.is_empty() {
             writeln!(out)?;
             self.recipe.iter().try_for_each(|line| writeln!(out, "{line}"))?;
@@ -319,6 +321,18 @@ fn steps(program: &str, steps: &[Step], out: &mut impl Write) -> io::Result<()> 
         }
         for change in changes {
             writeln!(out, "    ; {change}")?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes the requests in flight over time.
+fn lanes(groups: &[Vec<Lane>], out: &mut impl Write) -> io::Result<()> {
+    for lanes in groups {
+        writeln!(out, "\nin flight, a column for each turn: {LEGEND}")?;
+        let width = lanes.iter().map(|lane| lane.request.len()).max().unwrap_or(0);
+        for Lane { request, turns } in lanes {
+            writeln!(out, "  {request:width$} |{turns}|")?;
         }
     }
     Ok(())

@@ -34,6 +34,7 @@ pub fn render(report: &Report, result: &QemuResult) -> String {
                 "Press Escape to release it."
             }
             (tables::program(report))
+            (tables::lanes(report))
             (files::section(&evidence.files, &links, failing))
             (disk::section(report, result, &links))
             (tables::entries(&evidence.files, &links, failing))

@@ -4,8 +4,12 @@
 use smallvec::SmallVec;
 
 use crate::harness::files::chain::Chain;
+use crate::harness::files::turns::TakenTurn;
 use crate::harness::files::write_log::CutChoices;
+use crate::programs::WriteRequest;
 use crate::programs::operand::{FileOperation, TurnOrder};
+
+use super::lanes::{Lane, lanes};
 
 /// The possibilities of the last session of a run.
 #[derive(Clone, Debug, Default)]
@@ -14,10 +18,12 @@ pub(crate) struct Explored {
     pub(crate) notes_cuts: bool,
     /// The number of operations on files of each kind, in the order of [`FileOperation::ALL`].
     pub(crate) operations: [u32; FileOperation::ALL.len()],
-    /// The number of file operations that waited at each choice of the last requests in flight.
-    pub(crate) widths: SmallVec<[u8; TurnOrder::CHOICES]>,
-    /// These requests have more orders than those that [`TurnOrder`] describes.
-    pub(crate) has_more_turns: bool,
+    /// The turns of the last requests in flight.
+    pub(crate) turns: SmallVec<[TakenTurn; TurnOrder::CHOICES]>,
+    /// The runs that follow note their lanes.
+    pub(crate) notes_lanes: bool,
+    /// The lanes of each group of requests in flight.
+    pub(crate) lanes: Vec<Vec<Lane>>,
     /// The cuts behind the last request.
     pub(crate) cuts: CutChoices,
     /// Those while the engine closed the image.
@@ -27,15 +33,23 @@ pub(crate) struct Explored {
 impl Explored {
     /// Forgets the last run.
     pub(crate) fn begin_run(&mut self) {
-        *self = Self { notes_cuts: self.notes_cuts, ..Self::default() };
+        let Self { notes_cuts, notes_lanes, .. } = *self;
+        *self = Self { notes_cuts, notes_lanes, ..Self::default() };
     }
 
     /// Notes the possibilities of the requests of a session, before the engine closes the image.
     pub(crate) fn note(&mut self, chain: &Chain) {
         self.operations = chain.faults(|faults| faults.operations()).unwrap_or(self.operations);
-        (self.widths, self.has_more_turns) = chain.turns().widths();
+        self.turns = chain.turns().taken();
         if self.notes_cuts {
             self.cuts = chain.cut_choices(None);
+        }
+    }
+
+    /// Notes the lanes of requests that were in flight.
+    pub(crate) fn note_flight(&mut self, chain: &Chain, requests: &[WriteRequest]) {
+        if self.notes_lanes {
+            self.lanes.push(lanes(requests, &chain.turns().taken()));
         }
     }
 

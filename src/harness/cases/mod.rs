@@ -4,6 +4,7 @@ pub(crate) mod accesses;
 pub(crate) mod case;
 pub(crate) mod explored;
 pub mod implementation;
+pub mod lanes;
 pub(crate) mod pipeline;
 #[cfg(feature = "cli")]
 mod recipe_source;

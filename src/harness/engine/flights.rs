@@ -97,7 +97,7 @@ impl<'f> Flights<'f> {
                 return Ok(());
             }
             let mut has_polled = false;
-            tasks.retain_mut(|task| match task.poll() {
+            tasks.retain_mut(|task| match task.poll(turns) {
                 None => true,
                 Some(Poll::Pending) => {
                     has_polled = true;
@@ -159,8 +159,9 @@ impl<F: Future<Output = Done>> Task<F> {
     }
 
     /// Polls the future, if it can go on.
-    fn poll(&mut self) -> Option<Poll<Done>> {
+    fn poll(&mut self, turns: &Turns) -> Option<Poll<Done>> {
         let is_awake = self.awake.0.swap(false, Relaxed);
+        turns.poll(self.index);
         is_awake.then(|| self.future.as_mut().poll(&mut Context::from_waker(&self.waker)))
     }
 }

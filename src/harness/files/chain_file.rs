@@ -10,6 +10,7 @@ use crate::disk::storage::{Data, Storage, Stored};
 use crate::images::damage::ReadFaults;
 use crate::images::files::image::Image;
 use crate::images::files::{LayerFile, LayerFiles};
+use crate::programs::operand::FileOperation;
 
 use super::meter::{FileAccess, Meter};
 use super::turns::Turn;
@@ -56,6 +57,7 @@ impl ChainFile {
     pub fn write_at(&self, offset: HostOffset, bytes: &[u8]) -> Result<(), StorageError> {
         let length_bytes = bytes.len() as u64;
         self.meter.note_access(FileAccess { length_bytes, is_write: true, ..self.read_of(offset) });
+        self.meter.turns.note(FileOperation::Write);
         self.changeable(offset)?.write_at(offset, bytes)
     }
 
@@ -79,6 +81,7 @@ impl ChainFile {
     /// # Errors
     /// The file is not open for writing, the length is 2^63 or more, or a block device is shorter.
     pub fn set_length(&self, length_bytes: u64) -> Result<(), StorageError> {
+        self.meter.turns.note(FileOperation::Length);
         self.changeable(HostOffset::new(length_bytes))?.set_length(length_bytes)
     }
 
@@ -88,6 +91,7 @@ impl ChainFile {
     /// # Errors
     /// The file is not open for writing.
     pub fn flush(&self) -> Result<(), StorageError> {
+        self.meter.turns.note(FileOperation::Flush);
         self.writable(HostOffset::ZERO)?.flush()
     }
 
@@ -121,7 +125,10 @@ impl ChainFile {
         match &self.bytes {
             ByteSource::Built => self.built().read_at(offset, into),
             ByteSource::Faulty(faults) => faults.read_at(self.built(), offset, into),
-            ByteSource::Written(file) => file.read_at(offset, into),
+            ByteSource::Written(file) => {
+                self.meter.turns.note(FileOperation::Read);
+                file.read_at(offset, into)
+            }
         }
     }
 
@@ -167,7 +174,10 @@ impl Storage for ChainFile {
     ) -> Result<Option<Data<'a>>, StorageError> {
         self.meter.count_read(self.read_of(from))?;
         let data = match &self.bytes {
-            ByteSource::Written(file) => file.next_data(from, until, scratch)?,
+            ByteSource::Written(file) => {
+                self.meter.turns.note(FileOperation::Read);
+                file.next_data(from, until, scratch)?
+            }
             ByteSource::Faulty(faults) => faults.next_data(self.built(), from, until, scratch)?,
             _ => self.built().next_data(from, until, scratch)?,
         };

@@ -4,19 +4,21 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use smallvec::SmallVec;
 
-use crate::programs::operand::TurnOrder;
+use crate::programs::operand::{FileOperation, TurnOrder};
 
 /// The operations of a chain's files that wait for their turn.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     /// Operations wait: requests are in flight.
     is_open: AtomicBool,
+    /// The index of the request that is polled.
+    polled: AtomicUsize,
     queue: Mutex<TurnQueue>,
 }
 
@@ -26,15 +28,28 @@ struct TurnQueue {
     waiting: Vec<WaitingTurn>,
     /// The number of operations that have waited so far.
     asked: u64,
-    /// The numbers of operations that waited at the first choices.
-    widths: SmallVec<[u8; TurnOrder::CHOICES]>,
-    /// Several operations waited behind these choices, or more than a choice can select.
-    has_more: bool,
+    /// The turns so far, at most [`MAX_TAKEN`].
+    taken: SmallVec<[TakenTurn; TurnOrder::CHOICES]>,
+}
+
+/// The most turns that are kept: more than the requests of a program need.
+const MAX_TAKEN: usize = 1 << 10;
+
+/// A turn that a request has taken.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TakenTurn {
+    /// The index of the request, in the order in which they begin.
+    pub(crate) request: usize,
+    /// The number of operations that waited, with this one.
+    pub(crate) waiting: usize,
+    /// The number of operations on files of each kind until the next turn, in the order of [`FileOperation::ALL`].
+    pub(crate) operations: [u16; FileOperation::ALL.len()],
 }
 
 #[derive(Debug)]
 struct WaitingTurn {
     number: u64,
+    request: usize,
     waker: Waker,
 }
 
@@ -42,16 +57,27 @@ impl Turns {
     /// Has operations wait from now on.
     pub(crate) fn open(&self) {
         self.is_open.store(true, Relaxed);
-        let mut queue = self.lock();
-        queue.widths.clear();
-        queue.has_more = false;
+        self.lock().taken.clear();
     }
 
-    /// Returns the number of operations that waited at each choice since the turns were opened last: the first 16; and
-    /// whether there were more choices than an order has.
-    pub(crate) fn widths(&self) -> (SmallVec<[u8; TurnOrder::CHOICES]>, bool) {
-        let queue = self.lock();
-        (queue.widths.clone(), queue.has_more)
+    /// Notes the request that is polled from now on.
+    pub(crate) fn poll(&self, request: usize) {
+        self.polled.store(request, Relaxed);
+    }
+
+    /// Notes an operation on a file.
+    pub(crate) fn note(&self, operation: FileOperation) {
+        if self.is_open.load(Relaxed)
+            && let Some(turn) = self.lock().taken.last_mut()
+        {
+            let count = &mut turn.operations[operation as usize];
+            *count = count.saturating_add(1);
+        }
+    }
+
+    /// Returns the turns since they were opened last.
+    pub(crate) fn taken(&self) -> SmallVec<[TakenTurn; TurnOrder::CHOICES]> {
+        self.lock().taken.clone()
     }
 
     /// Has all operations go on that wait, and no later one wait.
@@ -66,14 +92,15 @@ impl Turns {
     pub(crate) fn grant(&self, choice: usize) -> bool {
         let granted = {
             let mut queue = self.lock();
-            let width = queue.waiting.len();
-            match queue.widths.len() < TurnOrder::CHOICES {
-                true if width > 0 => queue.widths.push(width.min(u8::MAX.into()) as u8),
-                _ => queue.has_more |= width > 1,
+            let waiting = queue.waiting.len();
+            let index = choice.checked_rem(waiting);
+            let granted = index.map(|index| queue.waiting.remove(index));
+            if let Some(WaitingTurn { request, .. }) = granted
+                && queue.taken.len() < MAX_TAKEN
+            {
+                queue.taken.push(TakenTurn { request, waiting, ..TakenTurn::default() });
             }
-            queue.has_more |= width > TurnOrder::MOST_WAITING;
-            let index = choice.checked_rem(width);
-            index.map(|index| queue.waiting.remove(index))
+            granted
         };
         granted.inspect(|turn| turn.waker.wake_by_ref()).is_some()
     }
@@ -111,7 +138,8 @@ impl Future for Turn<'_> {
             None => {
                 let number = queue.asked;
                 queue.asked += 1;
-                queue.waiting.push(WaitingTurn { number, waker });
+                let request = self.turns.polled.load(Relaxed);
+                queue.waiting.push(WaitingTurn { number, request, waker });
                 drop(queue);
                 self.number = Some(number);
                 Poll::Pending

@@ -127,6 +127,7 @@ impl WriterJudge {
         let flights = Flights::new(in_flight.collect(), schedule, chain.turns(), &mut note);
         let flies = exposed(chain, || disk.in_flight(flights));
         self.note_faults(chain, run.verdicts);
+        self.explored.note_flight(chain, requests);
         match flies {
             Ok(()) => {}
             Err(EngineError::NoAnswer) => return Ok(None),

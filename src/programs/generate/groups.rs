@@ -26,7 +26,18 @@ pub(crate) fn flight(entropy: &mut Entropy, earlier: &[Operation]) -> Vec<Operat
         at_once: Number::new(at_once).unwrap_or(Number::LOWEST),
         order: order(entropy),
     };
-    with_requests(group, count, at, entropy)
+    let mut made = with_requests(group, count, at, entropy);
+    if entropy.one_in(3)
+        && let [_, one, two, three, ..] = &mut *made
+    {
+        // Most races of writers have one cause: a cluster is freed while it is in use, and used again.
+        let user = request(at, entropy);
+        let next = At { steps: at.steps.wrapping_add(1 + entropy.below(4) as u16), ..at };
+        let taker = Operation::Write { at: next, clusters: Count::ONE };
+        let freer = Operation::Discard { at, clusters: Count::ONE };
+        (*one, *two, *three) = (user, freer, taker);
+    }
+    made
 }
 
 /// Generates requests while some operations on the files fail.

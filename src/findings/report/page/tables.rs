@@ -7,6 +7,7 @@ use maud::{Markup, html};
 use crate::base::limits::MAX_EXPLAINED_ENTRIES;
 use crate::findings::explain::{DamagedValue, ExplainedEntry, FileView, Step, effect_name};
 use crate::findings::report::Report;
+use crate::harness::cases::lanes::{LEGEND, Lane};
 use crate::programs::Effect;
 
 use super::files::title;
@@ -35,6 +36,34 @@ pub fn program(report: &Report) -> Markup {
                     @if steps.is_empty() { p { "It has no operations." } }
                     @else { (step_table(steps, &ranges)) }
                     (left_out("records", steps.len(), &ranges))
+                }
+            }
+        }
+    }
+}
+
+/// Returns the section with the requests in flight over time; nothing if there are none.
+pub fn lanes(report: &Report) -> Markup {
+    let groups = &report.evidence.lanes;
+    let class = |turn: char| match turn {
+        ' ' => "",
+        '-' => "waiting",
+        _ => "turn",
+    };
+    html! {
+        @if !groups.is_empty() {
+            section #flights aria-labelledby="flights-h" {
+                h2 #flights-h { "Requests in flight" }
+                p { "A column for each turn, in the order of the schedule: " (LEGEND) "." }
+                @for lanes in groups {
+                    div.scroll tabindex="0" { table.lanes {
+                        @for Lane { request, turns } in lanes {
+                            tr {
+                                th scope="row" { (request) }
+                                @for turn in turns.chars() { td class=(class(turn)) { (turn) } }
+                            }
+                        }
+                    } }
                 }
             }
         }

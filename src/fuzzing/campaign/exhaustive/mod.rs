@@ -205,8 +205,8 @@ impl ExhaustiveSearch {
             self.state.judged.orders += 1;
             let explored = self.subject.explored();
             order = explored.and_then(|explored| {
-                has_more |= explored.has_more_turns;
-                orders::next(now, &explored.widths)
+                has_more |= orders::has_more(&explored.turns);
+                orders::next(now, &explored.turns)
             });
             report(self)?;
         }

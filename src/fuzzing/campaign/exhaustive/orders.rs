@@ -1,21 +1,27 @@
 //! All orders of requests in flight, one after the other, as an odometer counts.
 
+use crate::harness::files::turns::TakenTurn;
 use crate::programs::operand::TurnOrder;
 
-/// Returns the order after this one; `None` after the last. `widths` are the numbers of operations that waited at each
-/// choice of the run with this order.
-pub(super) fn next(order: TurnOrder, widths: &[u8]) -> Option<TurnOrder> {
-    let mut choices: Vec<u8> = order.choices().map(|choice| choice as u8).collect();
-    choices.truncate(widths.len());
+/// Returns the order after this one; `None` after the last. `taken` are the turns of the run with this order.
+pub(super) fn next(order: TurnOrder, taken: &[TakenTurn]) -> Option<TurnOrder> {
+    let mut choices: Vec<usize> = order.choices().take(taken.len()).collect();
     while let Some(choice) = choices.pop() {
-        let width = usize::from(widths.get(choices.len()).copied().unwrap_or_default());
-        if usize::from(choice) + 1 < width.min(TurnOrder::MOST_WAITING) {
+        let waiting = taken.get(choices.len()).map_or(0, |turn| turn.waiting);
+        if choice + 1 < waiting.min(TurnOrder::MOST_WAITING) {
             choices.push(choice + 1);
-            let bits = choices.iter().rev().fold(0, |bits, choice| bits << 2 | u32::from(*choice));
+            let bits = choices.iter().rev().fold(0, |bits, choice| bits << 2 | *choice as u32);
             return Some(TurnOrder::from_bits(bits));
         }
     }
     None
+}
+
+/// Reports whether a run had choices that an order does not have: behind its last one, or among more operations.
+pub(super) fn has_more(taken: &[TakenTurn]) -> bool {
+    let mut behind = taken.iter().skip(TurnOrder::CHOICES);
+    behind.any(|turn| turn.waiting > 1)
+        || taken.iter().any(|turn| turn.waiting > TurnOrder::MOST_WAITING)
 }
 
 #[cfg(test)]
@@ -31,12 +37,12 @@ mod tests {
         while let Some(now) = order {
             // The longer one is first in the queue at the beginning; a request waits again after each step.
             let (mut queue, mut left) = (vec![0usize, 1], [3, 2]);
-            let (mut widths, mut ran) = (Vec::new(), Vec::new());
+            let (mut taken, mut ran) = (Vec::new(), Vec::new());
             for choice in now.choices() {
                 if queue.is_empty() {
                     break;
                 }
-                widths.push(queue.len() as u8);
+                taken.push(TakenTurn { waiting: queue.len(), ..TakenTurn::default() });
                 let request = queue.remove(choice % queue.len());
                 ran.push(request);
                 left[request] -= 1;
@@ -45,7 +51,7 @@ mod tests {
                 }
             }
             assert!(seen.insert(ran), "{now}");
-            order = next(now, &widths);
+            order = next(now, &taken);
         }
         assert_eq!(seen.len(), 10);
     }
