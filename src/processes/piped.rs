@@ -14,7 +14,7 @@ const END_LIMIT: Duration = Duration::from_secs(2);
 
 /// The longest time between two such looks.
 const MAX_LOOK_INTERVAL: Duration = Duration::from_millis(1);
-/// The time for a process to work where the system does not tell whether it does.
+/// The time for a process to work where the system does not report whether it does.
 const UNKNOWN_WORK: Duration = Duration::from_millis(20);
 
 /// The bounds of an exchange.
@@ -73,8 +73,8 @@ impl PipedProcess {
     }
 
     /// Waits until all threads of the process wait for something, but not longer than `longest`. Where the system does
-    /// not tell, waits some milliseconds. A thread may wake another one between the looks at both, and then wait: two
-    /// calls see more than one.
+    /// not report that, waits some milliseconds. A thread may wake another one between the looks at both, and wait
+    /// then: two calls see more than one.
     pub(crate) fn wait_until_asleep(&self, longest: Duration) {
         let (start, mut interval) = (Instant::now(), Duration::from_micros(20));
         while start.elapsed() < longest {

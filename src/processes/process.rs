@@ -110,7 +110,7 @@ impl Process {
     }
 
     /// Reports whether all threads of the running process wait for something, as Linux reports it; `None` if the system
-    /// does not tell.
+    /// has no such report.
     pub(super) fn is_asleep(&self) -> Option<bool> {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.id())).ok()?;
         for thread in threads {

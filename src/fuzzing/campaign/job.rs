@@ -29,7 +29,7 @@ pub(super) struct Job {
     until: Option<u64>,
     /// The progress.
     pub(super) progress: FuzzProgress,
-    /// What an exhaustive search has judged.
+    /// The programs and runs that an exhaustive search has judged.
     pub(super) judged: Judged,
     /// The findings.
     pub(super) found: SavedFindings,

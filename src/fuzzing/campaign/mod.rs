@@ -50,7 +50,7 @@ pub struct Status {
     pub inputs: usize,
     /// The number of bugs.
     pub found: usize,
-    /// What an exhaustive search has judged.
+    /// The programs and runs that an exhaustive search has judged.
     pub judged: Judged,
     /// While a job reads the corpus: the number of its runs, each input a few times.
     pub runs_of_corpus: Option<u64>,

@@ -28,7 +28,7 @@ pub struct Finished {
     pub covered: BTreeSet<usize>,
     /// The progress of each job.
     pub progress: Vec<FuzzProgress>,
-    /// What an exhaustive search has judged.
+    /// The programs and runs that an exhaustive search has judged.
     pub judged: Option<Judged>,
     /// The feature that slows the engine most, if one does.
     pub slow: Option<SlowFeature>,
@@ -57,7 +57,7 @@ pub struct CampaignSummary {
     pub not_compared: u64,
     /// The questions about which nothing was compared in some run, because the second opinion has no answers.
     pub uncompared: Vec<&'static str>,
-    /// What an exhaustive search has judged.
+    /// The programs and runs that an exhaustive search has judged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub judged: Option<Judged>,
     /// The feature that slows the engine most, if one does.

@@ -69,7 +69,7 @@ pub struct WorkerJob {
 pub(super) enum Message {
     /// The progress and the findings.
     Progress(FuzzProgress, SavedFindings),
-    /// What an exhaustive search has judged so far.
+    /// The programs and runs that an exhaustive search has judged so far.
     Judged(Judged),
     /// The worker has ended. The numbers are the indices of the counters that it covers; then the times of its runs.
     End(Vec<usize>, RunTimes),

@@ -1,5 +1,5 @@
-//! What a run of a writer could have met in place of what it has met: the file operations that could have failed, the
-//! cuts, and the other orders of requests in flight. The search through all programs goes on from there.
+//! The possibilities of a run of a writer: the file operations that could have failed, the cuts, and the other orders
+//! of requests in flight. The search through all programs goes on from there.
 
 use smallvec::SmallVec;
 

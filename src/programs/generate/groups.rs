@@ -19,25 +19,48 @@ const MAX_LENGTH_SHIFT: u64 = 10;
 /// one.
 pub(crate) fn flight(entropy: &mut Entropy, earlier: &[Operation]) -> Vec<Operation> {
     let at = position(entropy, earlier);
-    let count = 2 + entropy.below(MOST_REQUESTS - 1) as u8;
+    let (requests, has_cut) = together(at, entropy);
+    let count = requests.len().min(usize::from(u8::MAX)) as u8;
     let at_once = 2 + entropy.below(u64::from(count) - 1) as u8;
     let group = Operation::InFlight {
         requests: Number::new(count).unwrap_or(Number::LOWEST),
         at_once: Number::new(at_once).unwrap_or(Number::LOWEST),
         order: order(entropy),
     };
-    let mut made = with_requests(group, count, at, entropy);
-    if entropy.one_in(3)
-        && let [_, one, two, three, ..] = &mut *made
-    {
-        // Most races of writers have one cause: a cluster is freed while it is in use, and used again.
-        let user = request(at, entropy);
-        let next = At { steps: at.steps.wrapping_add(1 + entropy.below(4) as u16), ..at };
-        let taker = Operation::Write { at: next, clusters: Count::ONE };
-        let freer = Operation::Discard { at, clusters: Count::ONE };
-        (*one, *two, *three) = (user, freer, taker);
+    let cut = (has_cut || entropy.one_in(3)).then(|| cut(entropy));
+    std::iter::once(group).chain(requests).chain(cut).collect()
+}
+
+/// Generates two to four requests at a position, and returns whether a cut should follow: two times in three requests
+/// as in the races that writers had, which few random ones repeat.
+fn together(at: At, entropy: &mut Entropy) -> (Vec<Operation>, bool) {
+    let clusters = Count::ONE;
+    let flush = Operation::Sync { kind: SyncKind::Flush, choice: 0 };
+    let behind = |steps: u16| At { steps: at.steps.wrapping_add(steps), ..at };
+    match entropy.below(6) {
+        // A cluster is freed while a request uses it, and used again.
+        0 | 1 => {
+            let taker = Operation::Write { at: behind(1 + entropy.below(4) as u16), clusters };
+            let mut requests = vec![request(at, entropy)];
+            if entropy.one_in(2) {
+                // While it is in flight, the first one may take its first steps.
+                requests.push(near(behind(1), entropy));
+            }
+            requests.extend([Operation::Discard { at, clusters }, taker]);
+            (requests, false)
+        }
+        // Two writes change one table and one count.
+        2 => {
+            let writes = [at, behind(1)].map(|at| Operation::Write { at, clusters });
+            (writes.into(), true)
+        }
+        // A flush begins behind a write, while another flush is in flight.
+        3 => (vec![flush, Operation::Write { at, clusters }, flush], true),
+        _ => {
+            let count = 2 + entropy.below(MOST_REQUESTS - 1);
+            ((0..count).map(|_| near(at, entropy)).collect(), false)
+        }
     }
-    made
 }
 
 /// Generates requests while some operations on the files fail.
@@ -52,7 +75,14 @@ pub(crate) fn failing(entropy: &mut Entropy, earlier: &[Operation]) -> Vec<Opera
         error: error[entropy.below(3) as usize],
         failures: if entropy.one_in(3) { Failures::All } else { Failures::One },
     };
-    with_requests(fault, 1 + entropy.below(MOST_REQUESTS - 1) as u8, at, entropy)
+    let mut made = vec![fault];
+    for _ in 0..1 + entropy.below(MOST_REQUESTS - 1) {
+        made.push(near(at, entropy));
+    }
+    if entropy.one_in(3) {
+        made.push(cut(entropy));
+    }
+    made
 }
 
 /// Returns a position: half of the time that of one of the operations `earlier`, else one near the start of the disk.
@@ -66,20 +96,16 @@ fn position(entropy: &mut Entropy, earlier: &[Operation]) -> At {
     of_earlier.filter(|_| entropy.one_in(2)).unwrap_or(near_start)
 }
 
-/// Returns an operation with `count` requests behind it, at a position or one cluster further. One time in three, a cut
-/// follows.
-fn with_requests(first: Operation, count: u8, at: At, entropy: &mut Entropy) -> Vec<Operation> {
+/// Generates a request at a position, or one cluster further.
+fn near(at: At, entropy: &mut Entropy) -> Operation {
     let next = At { steps: at.steps.wrapping_add(1), ..at };
-    let mut made = vec![first];
-    for _ in 0..count {
-        let at = if entropy.one_in(3) { next } else { at };
-        made.push(request(at, entropy));
-    }
-    if entropy.one_in(3) {
-        let kind = if entropy.one_in(2) { SyncKind::Cut } else { SyncKind::Kill };
-        made.push(Operation::Sync { kind, choice: entropy.next_u64() as u16 });
-    }
-    made
+    request(if entropy.one_in(3) { next } else { at }, entropy)
+}
+
+/// Generates a cut.
+fn cut(entropy: &mut Entropy) -> Operation {
+    let kind = if entropy.one_in(2) { SyncKind::Cut } else { SyncKind::Kill };
+    Operation::Sync { kind, choice: entropy.next_u64() as u16 }
 }
 
 /// Generates an order of file operations.

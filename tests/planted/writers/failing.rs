@@ -65,3 +65,19 @@ pub(super) fn with_shared_table(number: u64) -> Program {
     );
     lines::program("cluster_bits=9 size=90<<9+0", &operations)
 }
+
+/// Returns the beginnings of the fingerprints by which a fault of the handling of errors is found.
+pub(super) fn found_by(fault: WriterFault) -> &'static [&'static str] {
+    use WriterFault::*;
+    match fault {
+        WriteErrorIgnored | AllocatedTwice | EntryErrorIgnored | TableErrorIgnored => {
+            &["file_error: "]
+        }
+        ReadErrorIgnored => &["file_error: "],
+        FailedFlushForgotten => &["power_cut: ", "killed: "],
+        CopyErrorIgnored => &["file_error: the rest", "file_error: a snapshot"],
+        // Only the file of a cut shows it.
+        FlushErrorIgnored => &["power_cut: ", "killed: "],
+        _ => in_flight::found_by(fault),
+    }
+}

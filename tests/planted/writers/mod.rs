@@ -206,14 +206,6 @@ fn found_by(fault: WriterFault) -> &'static [&'static str] {
         FlushIgnored => &["power_cut: a flushed write, ", "power_cut: flushed zeros, "],
         OldBytesStay => &["written: ", "refcounts: ", "file_error: "],
         LeakFreedTooFar => &["refcounts: ", "power_cut: ", "killed: ", "written: "],
-        WriteErrorIgnored | AllocatedTwice | EntryErrorIgnored | TableErrorIgnored => {
-            &["file_error: "]
-        }
-        ReadErrorIgnored => &["file_error: "],
-        FailedFlushForgotten => &["power_cut: ", "killed: "],
-        CopyErrorIgnored => &["file_error: the rest", "file_error: a snapshot"],
-        // Only the file of a cut shows it.
-        FlushErrorIgnored => &["power_cut: ", "killed: "],
         _ => found_in_new_image(fault),
     }
 }
@@ -231,7 +223,7 @@ fn found_in_new_image(fault: WriterFault) -> &'static [&'static str] {
         }
         CreatedEntriesExtended => &["written: L2 entries of a new image, as asked → otherwise"],
         CreatedBacked => &["written: backing file of a new image, as asked → otherwise"],
-        _ => in_flight::found_by(fault),
+        _ => failing::found_by(fault),
     }
 }
 

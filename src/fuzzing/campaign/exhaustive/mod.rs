@@ -22,7 +22,7 @@ use crate::programs::operand::{FileOperation, TurnOrder};
 use super::subject::Supervised;
 use programs::{Programs, Sequence, with_cut};
 
-/// What an exhaustive search has judged.
+/// The programs and runs that an exhaustive search has judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Judged {
     /// The number of programs.
@@ -79,8 +79,8 @@ struct SearchState {
     found: SavedFindings,
 }
 
-/// The number of runs after which the state is saved, when a program is done.
-const SAVE_RUNS: u64 = 5_000;
+/// The number of runs after which the state is saved, when a program is done. An engine may make few runs a second.
+const SAVE_RUNS: u64 = 200;
 
 /// A search.
 pub struct ExhaustiveSearch {
@@ -88,12 +88,13 @@ pub struct ExhaustiveSearch {
     artifacts: Folder,
     programs: Programs,
     state: SearchState,
-    /// The state as it was when the last program was done.
+    /// The number of runs when the state was saved last.
     saved_runs: u64,
 }
 
 impl ExhaustiveSearch {
-    /// Begins a search, or goes on with the one whose state is at `path`, unless that is another one or has ended.
+    /// Begins a search, or goes on with the one whose state is at `path`, unless that is another one or has ended. The
+    /// share of a job is each program whose number leaves the number of the job, divided by the number of jobs.
     ///
     /// # Errors
     /// The state cannot be read.

@@ -1,5 +1,5 @@
-//! All power cuts of a log that leave different files. A choice is 16 bits, so it selects some files by chance; this module
-//! tries each of them.
+//! All power cuts of a log that leave different files. A choice is 16 bits, so it selects some files by chance; this
+//! module tries each of them.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hasher};
