@@ -7,6 +7,7 @@ use crate::disk::offsets::GuestOffset;
 #[cfg(feature = "fuzzer")]
 use crate::harness::cases::explored::Explored;
 use crate::harness::cases::implementation::Implementation;
+#[cfg(feature = "fuzzer")]
 use crate::harness::cases::lanes::Lane;
 use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, Failure, Harness, MetFinding, Outcome, Pipeline};
@@ -158,17 +159,15 @@ impl Runner {
     }
 
     /// Has later runs note the lanes of requests in flight.
+    #[cfg(feature = "fuzzer")]
     pub(crate) fn note_lanes(&mut self) {
-        #[cfg(feature = "fuzzer")]
         self.target.explored().into_iter().for_each(|it| it.notes_lanes = true);
     }
 
     /// Returns the lanes of the last run, for each group of requests in flight.
+    #[cfg(feature = "fuzzer")]
     pub(crate) fn lanes(&mut self) -> Vec<Vec<Lane>> {
-        #[cfg(feature = "fuzzer")]
-        return self.target.explored().map(|it| it.lanes.clone()).unwrap_or_default();
-        #[cfg(not(feature = "fuzzer"))]
-        Vec::new()
+        self.target.explored().map(|it| it.lanes.clone()).unwrap_or_default()
     }
 
     /// Returns the implementation under test.

@@ -41,6 +41,10 @@ pub(crate) struct TakenTurn {
     /// The index of the request, in the order in which they begin.
     pub(crate) request: usize,
     /// The number of operations that waited, with this one.
+    #[cfg_attr(
+        not(feature = "fuzzer"),
+        expect(dead_code, reason = "an exhaustive search reads it")
+    )]
     pub(crate) waiting: usize,
     /// The number of operations on files of each kind until the next turn, in the order of [`FileOperation::ALL`].
     pub(crate) operations: [u16; FileOperation::ALL.len()],

@@ -24,7 +24,7 @@ impl TurnOrder {
 
     /// Returns the choices, in their order.
     pub fn choices(self) -> impl Iterator<Item = usize> {
-        (0..Self::CHOICES).map(move |nth| (self.0 >> (2 * nth) & 3) as usize)
+        (0..Self::CHOICES).map(move |nth| (self.0 >> (2 * nth)) as usize % Self::MOST_WAITING)
     }
 
     /// Returns the number of choices up to the last one that is not 0; at least 1.
