@@ -264,12 +264,13 @@ fn judged_lines(judged: &Judged, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "{cuts} runs with a power cut, each of which left other files")?;
     writeln!(out, "{orders} runs with two requests in flight, each in another order")?;
     for (count, what) in [
-        (more_cuts, "have more power cuts: 256 were tried of each"),
-        (more_orders, "have more orders: all those of the first 16 file operations were tried"),
-        (more_faults, "have more file operations of a kind: the first 256 failed"),
+        (more_cuts, "with more power cuts: 256 of each were tried"),
+        (more_orders, "with more orders: those of the first 16 file operations were tried"),
+        (more_faults, "with more file operations of a kind: the first 256 failed"),
     ] {
         if *count > 0 {
-            writeln!(out, "not all: {count} programs {what}")?;
+            let plural = if *count == 1 { "" } else { "s" };
+            writeln!(out, "not all: {count} program{plural} {what}")?;
         }
     }
     let end = if programs == of { "all judged" } else { "not all programs judged" };
