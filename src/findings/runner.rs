@@ -128,10 +128,7 @@ impl Runner {
 
     /// Runs an input. If it panics, [`Runner::pipeline`] shows the progress of the run.
     pub fn run(&mut self, input: &[u8], checks: Checks) -> Ran {
-        if std::mem::take(&mut self.panicked) {
-            let observer = Rc::clone(&self.observer);
-            self.target = self.kind.create(&self.implementation, self.names.clone(), observer);
-        }
+        self.renew();
         let Self { target, panicked, .. } = self;
         let caught = panics::caught(|| target.run(input, checks));
         match caught {
@@ -147,26 +144,37 @@ impl Runner {
         }
     }
 
+    /// Replaces the target after a panic.
+    fn renew(&mut self) {
+        if std::mem::take(&mut self.panicked) {
+            let observer = Rc::clone(&self.observer);
+            self.target = self.kind.create(&self.implementation, self.names.clone(), observer);
+        }
+    }
+
     /// Returns the known findings that the last run met, each once.
     pub fn met(&self) -> &[MetFinding] {
         self.target.met()
     }
 
-    /// Returns what the last run could have met; `None` if the target does not write.
+    /// Returns the possibilities of the last run, and the switches that say which of them the next one notes; `None` if
+    /// the target does not write. After a panic, nothing is known about the last run.
     #[cfg(feature = "fuzzer")]
     pub(crate) fn explored(&mut self) -> Option<&mut Explored> {
+        self.renew();
         self.target.explored()
     }
 
-    /// Has later runs note the lanes of requests in flight.
+    /// Has the next run note the lanes of requests in flight.
     #[cfg(feature = "fuzzer")]
     pub(crate) fn note_lanes(&mut self) {
-        self.target.explored().into_iter().for_each(|it| it.notes_lanes = true);
+        self.explored().into_iter().for_each(|it| it.notes_lanes = true);
     }
 
     /// Returns the lanes of the last run, for each group of requests in flight.
     #[cfg(feature = "fuzzer")]
     pub(crate) fn lanes(&mut self) -> Vec<Vec<Lane>> {
+        // Also after a panic: the evidence needs the target as the run has left it.
         self.target.explored().map(|it| it.lanes.clone()).unwrap_or_default()
     }
 

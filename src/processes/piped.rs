@@ -12,7 +12,7 @@ use super::process::{Executable, Outputs, Process, do_not_wait};
 /// The time that a process has to end after it has closed its output, at least.
 const END_LIMIT: Duration = Duration::from_secs(2);
 
-/// The longest time between two such looks.
+/// The longest time between two looks at the threads of a process.
 const MAX_LOOK_INTERVAL: Duration = Duration::from_millis(1);
 /// The time for a process to work where the system does not report whether it does.
 const UNKNOWN_WORK: Duration = Duration::from_millis(20);

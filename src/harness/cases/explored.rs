@@ -14,7 +14,9 @@ use super::lanes::{Lane, lanes};
 /// The possibilities of the last session of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Explored {
-    /// The runs that follow note their cuts. This takes some milliseconds for each run.
+    /// The runs that follow note their file operations and turns.
+    pub(crate) is_on: bool,
+    /// They note their cuts, too. This takes some milliseconds for each run.
     pub(crate) notes_cuts: bool,
     /// The number of operations on files of each kind, in the order of [`FileOperation::ALL`].
     pub(crate) operations: [u32; FileOperation::ALL.len()],
@@ -26,21 +28,23 @@ pub(crate) struct Explored {
     pub(crate) lanes: Vec<Vec<Lane>>,
     /// The cuts behind the last request.
     pub(crate) cuts: CutChoices,
-    /// Those while the engine closed the image.
+    /// The cuts while the engine closed the image.
     pub(crate) closing: CutChoices,
 }
 
 impl Explored {
     /// Forgets the last run.
     pub(crate) fn begin_run(&mut self) {
-        let Self { notes_cuts, notes_lanes, .. } = *self;
-        *self = Self { notes_cuts, notes_lanes, ..Self::default() };
+        let Self { is_on, notes_cuts, notes_lanes, .. } = *self;
+        *self = Self { is_on, notes_cuts, notes_lanes, ..Self::default() };
     }
 
     /// Notes the possibilities of the requests of a session, before the engine closes the image.
     pub(crate) fn note(&mut self, chain: &Chain) {
-        self.operations = chain.faults(|faults| faults.operations()).unwrap_or(self.operations);
-        self.turns = chain.turns().taken();
+        if self.is_on {
+            self.note_operations(chain);
+            self.turns = chain.turns().taken();
+        }
         if self.notes_cuts {
             self.cuts = chain.cut_choices(None);
         }
@@ -55,9 +59,15 @@ impl Explored {
 
     /// Notes the cuts while the engine closed the image, after the first `written` changes.
     pub(crate) fn note_closing(&mut self, chain: &Chain, written: usize) {
-        self.operations = chain.faults(|faults| faults.operations()).unwrap_or(self.operations);
+        if self.is_on {
+            self.note_operations(chain);
+        }
         if self.notes_cuts {
             self.closing = chain.cut_choices(Some(written));
         }
+    }
+
+    fn note_operations(&mut self, chain: &Chain) {
+        self.operations = chain.faults(|faults| faults.operations()).unwrap_or(self.operations);
     }
 }

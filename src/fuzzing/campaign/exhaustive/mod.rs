@@ -163,9 +163,7 @@ impl ExhaustiveSearch {
             return self.judge_orders(candidate, report);
         }
         let program = self.programs.program(candidate, TurnOrder::default());
-        self.note_cuts(self.programs.has_cuts);
-        self.judge_one(&with_cut(program.clone(), 0))?;
-        self.note_cuts(false);
+        self.judge_one(&with_cut(program.clone(), 0), self.programs.has_cuts)?;
         let explored = self.subject.explored().cloned().unwrap_or_default();
         self.state.judged.cuts += u64::from(self.programs.has_cuts);
         report(self)?;
@@ -176,7 +174,7 @@ impl ExhaustiveSearch {
         self.state.judged.more_cuts += u64::from(cuts.has_more || closing.has_more);
         // 0 is done.
         for choice in cuts.choices.iter().chain(&closing.choices).filter(|it| **it != 0) {
-            self.judge_one(&with_cut(program.clone(), *choice))?;
+            self.judge_one(&with_cut(program.clone(), *choice), false)?;
             self.state.judged.cuts += 1;
             report(self)?;
         }
@@ -185,7 +183,7 @@ impl ExhaustiveSearch {
         for (of, count) in FileOperation::ALL.into_iter().zip(operations) {
             for before in 0..count.min(most) {
                 let faulty = self.programs.with_fault(program.clone(), of, before as u8);
-                self.judge_one(&faulty)?;
+                self.judge_one(&faulty, false)?;
                 self.state.judged.faults += 1;
                 report(self)?;
             }
@@ -202,7 +200,7 @@ impl ExhaustiveSearch {
         let (mut order, mut has_more) = (Some(TurnOrder::default()), false);
         while let Some(now) = order {
             let program = self.programs.program(candidate, now);
-            self.judge_one(&program)?;
+            self.judge_one(&program, false)?;
             self.state.judged.orders += 1;
             let explored = self.subject.explored();
             order = explored.and_then(|explored| {
@@ -215,11 +213,12 @@ impl ExhaustiveSearch {
         Ok(())
     }
 
-    fn note_cuts(&mut self, notes_cuts: bool) {
-        self.subject.explored().into_iter().for_each(|it| it.notes_cuts = notes_cuts);
-    }
-
-    fn judge_one(&mut self, program: &Program) -> Result<(), Error> {
+    /// Runs a program, which notes its possibilities, and its cuts if `notes_cuts`.
+    fn judge_one(&mut self, program: &Program, notes_cuts: bool) -> Result<(), Error> {
+        // Before each run: after a panic, the target is a new one.
+        if let Some(explored) = self.subject.explored() {
+            (explored.is_on, explored.notes_cuts) = (true, notes_cuts);
+        }
         let input = program.encode();
         self.subject.recorder().begin_run();
         let answer = self.subject.run(&input);

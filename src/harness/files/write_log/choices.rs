@@ -45,9 +45,7 @@ impl WriteLog {
                 choices.push(choice);
             }
         }
-        let first = since.map_or(self.settled, |since| {
-            since.saturating_sub(self.forgotten).max(self.settled) + 1
-        });
+        let first = since.map_or(self.settled, |since| self.first_since(since) + 1);
         let moments = (first..=self.changes.len()).map(|moment| self.cuts_at(moment));
         let all = moments.fold(0u64, u64::saturating_add);
         CutChoices { choices, has_more: drawn.len() as u64 != all }

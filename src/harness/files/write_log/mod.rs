@@ -203,10 +203,15 @@ impl WriteLog {
 
     /// Draws the moment of a cut after the first `changes` changes and at least one more.
     fn moment_since(&self, changes: usize, entropy: &mut Entropy) -> Option<usize> {
-        // If the log has forgotten changes in between, no cut comes before that.
-        let first = changes.saturating_sub(self.forgotten).max(self.settled);
+        let first = self.first_since(changes);
         let moments = (self.changes.len() - first) as u64;
         (moments > 0).then(|| first + 1 + entropy.below(moments) as usize)
+    }
+
+    /// Returns the number of changes of the log before which no cut since the first `changes` changes comes. If the log
+    /// has forgotten changes in between, no cut comes before that.
+    fn first_since(&self, changes: usize) -> usize {
+        changes.saturating_sub(self.forgotten).max(self.settled)
     }
 
     /// Returns the files that a cut after the first `moment` changes could have left.
