@@ -329,7 +329,7 @@ fn each_descriptor_in_a_bundle_names_files_of_the_bundle() {
         let walker = Implementation::our_walker();
         let mut examiner = Examiner::new(&walker, target, Checks::default(), names);
         let report = examiner.examine(Path::new("input"), &input);
-        let packed = bundle::archive(&report, &input, Path::new("bug")).unwrap();
+        let packed = bundle::archive(&report, &input, &[], Path::new("bug")).unwrap();
         let dir = Folder::of([("bug.tar", &packed)]);
         Ran::of(&mut dir.command("tar", "xf bug.tar")).ok();
         let named = checked_names_in_descriptors(&dir.join("bug/image"));

@@ -13,10 +13,10 @@ use crate::findings::PanicNotes;
 use crate::findings::regression::Regression;
 use crate::findings::report::examiner::Examiner;
 use crate::findings::report::qemu::QemuResult;
-use crate::findings::report::{Verdict, bundle, page};
+use crate::findings::report::{Verdict, bundle, page, script};
 use crate::findings::runner::showing;
 use crate::harness::Checks;
-use crate::harness::cases::implementation::Expression;
+use crate::harness::cases::implementation::{Expression, Implementation};
 use crate::harness::targets::TargetKind;
 use crate::images::FileNames;
 use crate::processes::{self, Executable, TemporaryFolder};
@@ -27,7 +27,8 @@ use crate::programs::Program;
 The archive has one folder with the input, the program as text, the output of 'qcowfuzz replay' as text \
 and as JSON, the image that the program builds and the files that it names, the map of the disk \
 according to the reference model, the walker and qemu-img, the versions of the tools, and reproduce.sh, \
-which reproduces the bug with the same options. The command runs reproduce.sh first, and writes no archive if \
+which reproduces the bug with the same options. If QEMU was judged, script/show.sh shows the bug with qemu-io \
+and qemu-img alone. The command runs reproduce.sh first, and writes no archive if \
 that shows another result. The same input gives the same archive, except for the versions.
 
 Exit codes: 0 the archive was written; 2 INPUT shows no violation, or a file could not be read or \
@@ -54,7 +55,8 @@ pub fn bundle_input(under_test: &UnderTest, arguments: &BundleArguments) -> Exit
     let BundleArguments { input, output, target, force } = arguments;
     let existing = output::not_the_input(output, input, *force)?;
     let bytes = inputs::read_judged(input, *target, &under_test.implementation)?;
-    let mut examiner = examiner(under_test, input, *target, &bytes)?;
+    let implementation = showing_alone(under_test, input, *target, &bytes)?;
+    let mut examiner = examiner_of(&implementation, *target);
     let _silence = PanicNotes::take_over();
     // The report uses the name in the archive, so that it does not reveal the user's path.
     let mut report = examiner.examine(Path::new("input"), &bytes);
@@ -66,7 +68,8 @@ pub fn bundle_input(under_test: &UnderTest, arguments: &BundleArguments) -> Exit
     // an input that lies beside the archive.
     let mut folder = output.file_stem().unwrap_or("bug".as_ref()).to_os_string();
     folder.push("-bundle");
-    let packed = bundle::archive(&report, &bytes, Path::new(&folder))
+    let packed = script::files(&implementation, &report, &bytes)
+        .and_then(|script| bundle::archive(&report, &bytes, &script, Path::new(&folder)))
         .map_err(|error| CommandError::at(output, error))?;
     reproduce(&packed, Path::new(&folder)).map_err(|what| CommandError::at(output, what))?;
     output::save(output, existing, &packed)?;
@@ -228,10 +231,24 @@ fn examiner(
     target: TargetKind,
     input: &[u8],
 ) -> Result<Examiner, CommandError> {
+    Ok(examiner_of(&showing_alone(under_test, path, target, input)?, target))
+}
+
+fn examiner_of(implementation: &Implementation, target: TargetKind) -> Examiner {
+    Examiner::new(implementation, target, Checks::default(), FileNames::default())
+}
+
+/// Returns the implementation with those known findings under which an input shows its finding. Rejects an input that
+/// ends its process.
+fn showing_alone(
+    under_test: &UnderTest,
+    path: &Path,
+    target: TargetKind,
+    input: &[u8],
+) -> Result<Implementation, CommandError> {
     reject_if_crashes(path, input, target, under_test)?;
     let _silence = PanicNotes::take_over();
-    let implementation = showing(&under_test.implementation, target, input);
-    Ok(Examiner::new(&implementation, target, Checks::default(), FileNames::default()))
+    Ok(showing(&under_test.implementation, target, input))
 }
 
 /// Returns the fingerprint of the regression: the one that was found, or else the one that the user names.

@@ -20,18 +20,27 @@ use crate::recipes::recipe::quoted;
 use super::Report;
 use super::qemu::{self, QemuResult};
 use super::records::{MapRecord, RecordList};
+use super::script::ScriptFile;
 
 /// The maximum total length of the images in an archive, in bytes.
 const MAX_PACKED_BYTES: u64 = 64 << 20;
 
-/// Returns an archive of the report of `input`. Its images name each other by [`FileNames::default`]. All files are in
-/// `folder`. The same input gives the same archive, except for the versions in it.
+/// Returns an archive of the report of `input`, with the files of a script that shows the finding without this project.
+/// Its images name each other by [`FileNames::default`]. All files are in `folder`. The same input gives the same archive, except for the versions in it.
 ///
 /// # Errors
 /// The images cannot be written to a temporary folder.
-pub fn archive(report: &Report, input: &[u8], folder: &Path) -> io::Result<Vec<u8>> {
+pub fn archive(
+    report: &Report,
+    input: &[u8],
+    script: &[ScriptFile],
+    folder: &Path,
+) -> io::Result<Vec<u8>> {
     let mut archive = Archive { folder: folder.to_path_buf(), tar: Builder::new(Vec::new()) };
     archive.contents(report, input)?;
+    for ScriptFile { name, bytes } in script {
+        archive.file(&format!("script/{name}"), bytes)?;
+    }
     archive.finish()
 }
 
@@ -216,8 +225,8 @@ mod tests {
     fn the_archive_has_the_input_and_all_that_explains_it() {
         let input = generate(3, GenerateSettings { operations: 5, compressed: false }).encode();
         let report = found(TargetKind::MapExtents, &input);
-        let packed = archive(&report, &input, Path::new("bug-bundle")).unwrap();
-        assert_eq!(packed, archive(&report, &input, Path::new("bug-bundle")).unwrap());
+        let packed = archive(&report, &input, &[], Path::new("bug-bundle")).unwrap();
+        assert_eq!(packed, archive(&report, &input, &[], Path::new("bug-bundle")).unwrap());
         let files = unpacked(&packed);
         let text = |name: &str| {
             let (_, bytes) =

@@ -11,6 +11,7 @@ pub mod page;
 #[cfg(feature = "cli")]
 pub(crate) mod qemu;
 pub(crate) mod records;
+pub mod script;
 
 use std::io::{self, Write};
 use std::path::Path;

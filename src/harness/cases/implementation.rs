@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 use std::fmt;
+#[cfg(feature = "fuzzer")]
+use std::path::Path;
 use std::rc::Rc;
 
 use crate::base::features::FeatureSet;
@@ -110,6 +112,18 @@ impl Implementation {
         create: impl Fn(&Rc<dyn Observer>) -> Box<dyn SecondOpinion> + 'static,
     ) -> Self {
         Self { second: Some(Rc::new(create)), ..self }
+    }
+
+    /// Returns the implementation, whose engines write their sessions into `folder`: [`Engine::record_script`].
+    #[cfg(feature = "fuzzer")]
+    pub(crate) fn recording_script(self, folder: &Path) -> Self {
+        let (create, folder) = (self.create, folder.to_path_buf());
+        let recording = move |observer: &Rc<dyn Observer>| {
+            let mut engine = create(observer);
+            engine.record_script(&folder);
+            engine
+        };
+        Self { create: Rc::new(recording), ..self }
     }
 
     /// Returns the facts of an engine in these runs.

@@ -12,6 +12,7 @@ pub mod status;
 pub(crate) mod tested;
 
 use std::borrow::Cow;
+use std::path::Path;
 
 use crate::base::features::FeatureSet;
 use crate::disk::extent::{Visitor, Window};
@@ -165,6 +166,15 @@ pub trait Engine {
     fn create(&mut self, chain: &Chain, image: &NewImage) -> Answer {
         let _ = (chain, image);
         Err(EngineError::NoAnswer)
+    }
+
+    /// From now on, writes what it does with an image that it opens for writing into the empty folder `folder`, so that
+    /// `bundle` can show a finding without this project: `session.sh`, lines for `sh` which work on the files of the
+    /// chain in the current folder, and set `image` to the options by which qemu-img opens the image; these files in
+    /// `before`, with others that the lines need; and in `after` those that the session has written. The last session
+    /// counts. By default, the engine writes nothing.
+    fn record_script(&mut self, folder: &Path) {
+        let _ = folder;
     }
 }
 

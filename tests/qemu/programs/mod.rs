@@ -7,6 +7,7 @@ mod exported;
 mod files;
 mod judge;
 mod payloads;
+mod scripts;
 mod snapshots;
 mod writer;
 

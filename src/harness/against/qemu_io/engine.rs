@@ -24,6 +24,7 @@ use crate::harness::files::chain::{Chain, ChainFile, ChainFolder};
 
 use super::qemu_img::{self, SnapshotChange};
 use super::recorded::{ImageOptions, RecordedFiles, data_file_options, unreadable};
+use super::script::SessionScript;
 use super::session::{QemuIo, fail};
 
 /// The number of bytes in a line of a dump.
@@ -38,9 +39,10 @@ const MAX_CUT_OFF_CLUSTERS: u64 = 1 << 16;
 pub struct QemuEngine {
     io: QemuIo,
     files: ChainFiles,
+    script: Option<SessionScript>,
 }
 
-/// A clone has a process and files of its own.
+/// A clone has a process and files of its own, and no script.
 impl Clone for QemuEngine {
     fn clone(&self) -> Self {
         Self::default()
@@ -82,9 +84,15 @@ impl Engine for QemuEngine {
         let header = Header::read(chain.image())?;
         // QEMU writes to the file from now on.
         self.files.forget();
-        let mut files = RecordedFiles::new(chain, path);
-        self.open_recorded(&mut files).map_err(not_given_without_room)?;
-        self.opened(&header, Some(files), None)
+        let mut recorded = RecordedFiles::new(chain, path);
+        if let Some(script) = &mut self.script {
+            let layers = chain.layers().iter();
+            let files = layers.flat_map(|it| [Some(&it.image), it.data_file.as_ref()]);
+            let names = files.flatten().map(ChainFile::name);
+            script.begin(&recorded, names);
+        }
+        self.open_recorded(&mut recorded).map_err(not_given_without_room)?;
+        self.opened(&header, Some(recorded), None)
     }
 
     fn open_snapshot<'s>(&'s mut self, chain: &'s Chain, index: u32) -> Opened<'s> {
@@ -97,6 +105,10 @@ impl Engine for QemuEngine {
         self.files.forget();
         qemu_img::create(&path, image)?;
         copy(&path, chain.image())
+    }
+
+    fn record_script(&mut self, folder: &Path) {
+        self.script = Some(SessionScript::new(folder));
     }
 }
 
@@ -184,9 +196,15 @@ impl QemuEngine {
 
     /// Sends a command, and returns its output.
     fn ask(&mut self, command: fmt::Arguments<'_>) -> Answer<&str> {
+        if let Some(script) = &mut self.script {
+            script.note(&command.to_string());
+        }
         match self.io.ask(command) {
             Ok(output) => Ok(output),
-            Err(ended) => Err(EngineError::Ended(Box::new(ended.end))),
+            Err(ended) => {
+                self.script.iter().for_each(|script| script.finish(None));
+                Err(EngineError::Ended(Box::new(ended.end)))
+            }
         }
     }
 
@@ -216,17 +234,21 @@ impl QemuDisk<'_> {
         said
     }
 
-    /// Closes the image, has qemu-img change it, and opens it again. `run` gets the options that name the image. If its
-    /// header has no room, the image is not judged.
-    fn change_closed(&mut self, run: impl FnOnce(&ImageOptions) -> Answer) -> Answer {
-        self.reopen_changed(run).map_err(not_given_without_room)
+    /// Closes the image, has qemu-img change it, and opens it again. `command` gets the options that name the image, and
+    /// returns the arguments of qemu-img. If the header has no room, the image is not judged.
+    fn change_closed(&mut self, command: impl FnOnce(&ImageOptions) -> String) -> Answer {
+        self.reopen_changed(command).map_err(not_given_without_room)
     }
 
-    fn reopen_changed(&mut self, run: impl FnOnce(&ImageOptions) -> Answer) -> Answer {
+    fn reopen_changed(&mut self, command: impl FnOnce(&ImageOptions) -> String) -> Answer {
         self.is_open = false;
         self.change(format_args!("close"), "")?;
         let Some(files) = &mut self.written else { return Err(EngineError::NoAnswer) };
-        let changed = run(&files.begin());
+        let arguments = command(&files.begin());
+        if let Some(script) = &mut self.engine.script {
+            script.note_image_command(&arguments);
+        }
+        let changed = qemu_img::run(&arguments);
         if let Err(EngineError::Ended(_)) = changed {
             return changed;
         }
@@ -270,6 +292,13 @@ impl QemuDisk<'_> {
         self.engine.ask(command)
     }
 
+    /// Notes in the script that nothing happens any more: see [`SessionScript::note_settled`].
+    pub(super) fn note_settled(&mut self, suspended: &[u32]) {
+        if let Some(script) = &mut self.engine.script {
+            script.note_settled(suspended);
+        }
+    }
+
     /// Waits until QEMU waits for something itself.
     pub(super) fn wait_until_asleep(&self) {
         self.engine.io.wait_until_asleep();
@@ -279,6 +308,10 @@ impl QemuDisk<'_> {
     pub(super) fn restart(&mut self) {
         self.is_open = false;
         self.engine.io.restart();
+    }
+
+    fn finish_script(&self) {
+        self.engine.script.iter().for_each(|script| script.finish(self.written.as_ref()));
     }
 
     pub(super) fn repeat(&mut self) -> Answer {
@@ -292,6 +325,7 @@ impl Drop for QemuDisk<'_> {
         if self.is_open {
             // The next image reports it if QEMU cannot go on.
             let _ = self.engine.say(format_args!("close"), "");
+            self.finish_script();
         }
     }
 }
@@ -326,7 +360,7 @@ impl QemuDisk<'_> {
 
     fn take_snapshot(&mut self) -> Answer {
         let change = SnapshotChange::take(&self.snapshots()?);
-        self.change_closed(|options| change.run(options))
+        self.change_closed(|options| change.arguments(options))
     }
 
     fn apply_snapshot(&mut self, index: u32) -> Answer {
@@ -336,19 +370,20 @@ impl QemuDisk<'_> {
         if size.is_some_and(|size| self.cuts_off_many(size) || self.cuts_inside_cluster(size)) {
             return Err(EngineError::NoAnswer);
         }
-        self.change_closed(|options| change.run(options))
+        self.change_closed(|options| change.arguments(options))
     }
 
     fn delete_snapshot(&mut self, index: u32) -> Answer {
         let change = SnapshotChange::delete(&self.snapshots()?, index as usize)?;
-        self.change_closed(|options| change.run(options))
+        self.change_closed(|options| change.arguments(options))
     }
 
     fn change_bitmap(&mut self, index: u32, change: BitmapChange) -> Answer {
         let Some(files) = &self.written else { return Err(EngineError::NoAnswer) };
         let name =
             qemu_img::bitmap_name(&qemu_img::bitmap_names(files.image())?, index as usize, change)?;
-        let changed = self.change_closed(|options| qemu_img::change_bitmap(&name, change, options));
+        let changed =
+            self.change_closed(|options| qemu_img::bitmap_arguments(&name, change, options));
         changed.map_err(|error| unsupported_if(error, "Too much space will be occupied"))
     }
 }
@@ -407,7 +442,9 @@ impl OpenDisk for QemuDisk<'_> {
 
     fn close(mut self: Box<Self>) -> Answer {
         self.is_open = false;
-        self.change(format_args!("close"), "")
+        let closed = self.change(format_args!("close"), "");
+        self.finish_script();
+        closed
     }
 }
 

@@ -41,6 +41,8 @@ struct FlightState<'d, 's> {
     /// The tags of the breakpoints at the events. A breakpoint is used up when it suspends a request.
     breakpoints: [Option<u32>; EVENTS.len()],
     tags: u32,
+    /// The tags of those that have suspended a request since the last command.
+    just_suspended: Vec<u32>,
     /// The lines of a dump whose request is not known yet.
     dump: String,
     /// The beginning of a line whose rest is not printed yet.
@@ -73,6 +75,7 @@ impl QemuDisk<'_> {
             latest: 0,
             breakpoints: [None; EVENTS.len()],
             tags: 0,
+            just_suspended: Vec::new(),
             dump: String::new(),
             unfinished: String::new(),
             waiting: Vec::new(),
@@ -222,6 +225,8 @@ impl FlightState<'_, '_> {
                 break;
             }
         }
+        self.disk.note_settled(&self.just_suspended);
+        self.just_suspended.clear();
         self.waiting.drain(..).for_each(Waker::wake);
         Ok(())
     }
@@ -280,6 +285,7 @@ impl FlightState<'_, '_> {
     fn note_suspended(&mut self, tag: u32) {
         let used = self.breakpoints.iter_mut().find(|it| **it == Some(tag));
         used.into_iter().for_each(|it| *it = None);
+        self.just_suspended.push(tag);
         self.suspend(tag);
     }
 

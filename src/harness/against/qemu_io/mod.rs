@@ -15,6 +15,7 @@ mod in_flight;
 mod maps;
 mod qemu_img;
 mod recorded;
+mod script;
 mod session;
 
 use std::fmt::Debug;

@@ -50,11 +50,11 @@ impl SnapshotChange {
         Self::new("-c", &new_name(snapshots.iter().map(|other| other.name.as_bytes())))
     }
 
-    /// Changes the image that `options` name.
-    pub(super) fn run(&self, options: &ImageOptions) -> Answer {
+    /// Returns the arguments that change the image which `options` name.
+    pub(super) fn arguments(&self, options: &ImageOptions) -> String {
         let Self { flag, string } = self;
         let options = &options.with_layers_below;
-        run(&format!("snapshot -q {flag} '{string}' --image-opts '{options}'"))
+        format!("snapshot -q {flag} '{string}' --image-opts '{options}'")
     }
 }
 
@@ -76,7 +76,7 @@ pub(super) fn create(path: &Path, image: &NewImage) -> Answer {
 }
 
 /// Runs qemu-img to its end, which must succeed.
-fn run(arguments: &str) -> Answer {
+pub(super) fn run(arguments: &str) -> Answer {
     let ran = run_qemu_img(&format!("{arguments} 2>&1"), None);
     match ran.end.process {
         ProcessEnd::Exit(0) => Ok(()),
@@ -119,7 +119,8 @@ pub(super) fn bitmap_name(names: &[Vec<u8>], index: usize, change: BitmapChange)
     Ok(String::from_utf8_lossy(name).into_owned())
 }
 
-pub(super) fn change_bitmap(name: &str, change: BitmapChange, options: &ImageOptions) -> Answer {
+/// Returns the arguments that change a bitmap of the image which `options` name.
+pub(super) fn bitmap_arguments(name: &str, change: BitmapChange, options: &ImageOptions) -> String {
     let flags = match change {
         BitmapChange::Add { granularity_bits, is_enabled } => {
             let disabled = if is_enabled { "" } else { " --disable" };
@@ -131,7 +132,7 @@ pub(super) fn change_bitmap(name: &str, change: BitmapChange, options: &ImageOpt
         BitmapChange::Disable => "--disable".to_string(),
     };
     let options = &options.alone;
-    run(&format!("bitmap {flags} --image-opts '{options}' {name}"))
+    format!("bitmap {flags} --image-opts '{options}' {name}")
 }
 
 /// The largest disk that is copied, in bytes: the copy lies where the files of the image do, which may be memory.

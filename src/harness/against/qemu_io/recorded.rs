@@ -72,6 +72,29 @@ impl RecordedFiles {
         ImageOptions { with_layers_below: format!("{alone}{}", self.below), alone }
     }
 
+    /// Returns the options by which QEMU reads the image in the current folder, without a record.
+    pub(super) fn options_to_read(&self) -> String {
+        let children = ["file", "data-file"].into_iter().zip(self.names());
+        let option = |(child, name)| format!(",{child}.driver=file,{child}.filename={name}");
+        let options: String = children.map(option).collect();
+        let below = self.below.replace(&self.beside("").display().to_string(), "");
+        format!("driver=qcow2{options}{below}")
+    }
+
+    /// Returns the names of the files to which QEMU writes.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.files().map(|it| it.file.name())
+    }
+
+    /// Returns the paths of the records.
+    pub(super) fn records(&self) -> impl Iterator<Item = &Path> {
+        self.files().map(|it| it.record.path.as_path())
+    }
+
+    fn files(&self) -> impl Iterator<Item = &RecordedFile> {
+        [Some(&self.image), self.data_file.as_ref()].into_iter().flatten()
+    }
+
     /// Repeats the new writes of QEMU. The record does not show how the writes to one file follow those to the other
     /// within a command. The data come first here: QEMU writes entries when it has written the data that they name.
     pub(super) fn repeat(&mut self) -> Answer {
