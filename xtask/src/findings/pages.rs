@@ -229,19 +229,20 @@ lack the feature. [BUGS.md](../BUGS.md) lists the bugs with their versions, the 
 `engines/findings/` has all bugs as data: a file for each implementation, which `--known` reads, too
 ([known findings](campaigns.md#known-findings)). `cargo xtask findings NAME/FINDING` runs the program of a finding, and
 `engines/tests/findings.rs` runs all of them. For implementations behind the [line protocol](engines.md#the-line-protocol),
-`cargo xtask other-languages --rows` does.
+`cargo xtask other-languages --rows` runs them.
 
 The effects, from the worst on:
 ";
 
 const LIMITS: &str = "\
-QEMU has limits that are not in the formats, such as an L1 table of 32 MiB. An implementation may have larger ones, so they are no
-rules here. AES and LUKS are no damage: QEMU refuses such an image without its key.
+QEMU has limits that are not in the formats, such as an L1 table of 32 MiB. An implementation may have larger ones, so
+these limits are not rules here. AES and LUKS are not damage, but have rows here, too: QEMU refuses such an image
+without its key.
 
-An effect is *low* if the guest's bytes do not depend on the damage. Most of these disks hold no data, so that the implementation
-answers with zeros: *wrong* is the effect on a disk that has data in this place. A finding of an
-implementation may have other texts than the table. The last column quotes `qemu-img map` of QEMU 10.0. If the damage is in an L1 or L2 table, `info` opens the
-image, and `check` finds errors in it, unless the row says otherwise.";
+An effect is *low* if the guest's bytes do not depend on the damage. Most of these disks are empty, so that the
+implementation answers with zeros. *Wrong* states what happens if the disk has data in this place. A finding of an
+implementation may have other texts than the table. The last column quotes `qemu-img map` of QEMU 10.0. If the damage is
+in an L1 or L2 table, `info` opens the image, and `check` finds errors in it, unless the row says otherwise.";
 
 #[cfg(test)]
 mod tests {
