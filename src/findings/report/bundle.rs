@@ -26,7 +26,8 @@ use super::script::ScriptFile;
 const MAX_PACKED_BYTES: u64 = 64 << 20;
 
 /// Returns an archive of the report of `input`, with the files of a script that shows the finding without this project.
-/// Its images name each other by [`FileNames::default`]. All files are in `folder`. The same input gives the same archive, except for the versions in it.
+/// Its images name each other by [`FileNames::default`]. All files are in `folder`. The same input gives the same
+/// archive, except for the versions in it.
 ///
 /// # Errors
 /// The images cannot be written to a temporary folder.

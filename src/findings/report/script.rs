@@ -35,8 +35,8 @@ const SHOWN_BYTES: u64 = 16;
 /// The time on the clock in which a script must end.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Returns the script of the finding that `report` is about, with the files that it needs; or a file with the reason why
-/// there is none; or nothing if the implementation records no sessions. The script was run, and shows the finding.
+/// Returns the script of the finding that `report` is about, with the files that it needs; or a file with the reason
+/// why there is none; or nothing if the implementation records no sessions. The script was run, and shows the finding.
 ///
 /// # Errors
 /// The system refuses a file, or the shell does not start.

@@ -166,7 +166,7 @@ pub enum Severity {
     /// A call does not return.
     #[serde(rename = "hang")]
     Hang,
-    /// A call needs far more memory or room than the image justifies.
+    /// A call needs far more memory or disk space than the image justifies.
     #[serde(rename = "memory")]
     Memory,
     /// A valid image, or a read of it, is refused.

@@ -234,8 +234,8 @@ impl QemuDisk<'_> {
         said
     }
 
-    /// Closes the image, has qemu-img change it, and opens it again. `command` gets the options that name the image, and
-    /// returns the arguments of qemu-img. If the header has no room, the image is not judged.
+    /// Closes the image, has qemu-img change it, and opens it again. `command` gets the options that name the image,
+    /// and returns the arguments of qemu-img. If the header has no room, the image is not judged.
     fn change_closed(&mut self, command: impl FnOnce(&ImageOptions) -> String) -> Answer {
         self.reopen_changed(command).map_err(not_given_without_room)
     }

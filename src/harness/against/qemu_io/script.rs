@@ -1,6 +1,6 @@
 //! A session of QEMU as lines for a shell, which repeat it with qemu-io and qemu-img alone: without the reads of the
-//! harness, and with those breakpoints that have suspended a request. The record of the writes stays: blklogwrites passes
-//! no zeros on, so that QEMU copies other bytes around a write.
+//! harness, and with those breakpoints that have suspended a request. The record of the writes stays: blklogwrites
+//! passes no zeros on, so that QEMU copies other bytes around a write.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
