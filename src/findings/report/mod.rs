@@ -11,6 +11,7 @@ pub mod page;
 #[cfg(feature = "cli")]
 pub(crate) mod qemu;
 pub(crate) mod records;
+#[cfg(feature = "cli")]
 pub mod script;
 
 use std::io::{self, Write};

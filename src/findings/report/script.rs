@@ -90,7 +90,7 @@ impl Script {
             return Ok(Err(why.to_string()));
         }
         let (before, after) = (recorded.join("before"), recorded.join("after"));
-        let ran = run(&before, &format!("{}{}", self.session, self.ending))?;
+        let ran = run(&[&before], &format!("{}{}", self.session, self.ending))?;
         if fs::read_dir(&after)?.next().is_none() {
             // QEMU has ended: the script must end so, too.
             return Ok(match ran.0 {
@@ -98,14 +98,8 @@ impl Script {
                 false => Ok(()),
             });
         }
-        for file in fs::read_dir(&before)? {
-            let name = file?.file_name();
-            if !after.join(&name).exists() {
-                fs::copy(before.join(&name), after.join(&name))?;
-            }
-        }
         let image = self.session.lines().next().unwrap_or_default();
-        let (_, expected) = run(&after, &format!("{image}\n{}", self.ending))?;
+        let (_, expected) = run(&[&before, &after], &format!("{image}\n{}", self.ending))?;
         Ok(match ran.1.ends_with(&expected) {
             true => Ok(()),
             false => Err(left_out(&format!("expected\n{expected}"), &ran.1)),
@@ -131,12 +125,15 @@ impl Script {
     }
 }
 
-/// Runs lines with a shell, in a copy of a folder. Returns whether they succeed, and what they print.
-fn run(folder: &Path, lines: &str) -> io::Result<(bool, String)> {
+/// Runs lines with a shell, on copies of the files in some folders; those of a later one replace others of their name.
+/// Returns whether they succeed, and what they print.
+fn run(folders: &[&Path], lines: &str) -> io::Result<(bool, String)> {
     let scratch = TemporaryFolder::on_disk()?;
-    for file in fs::read_dir(folder)? {
-        let name = file?.file_name();
-        fs::copy(folder.join(&name), scratch.path().join(&name))?;
+    for folder in folders {
+        for file in fs::read_dir(folder)? {
+            let file = file?;
+            fs::copy(file.path(), scratch.path().join(file.file_name()))?;
+        }
     }
     let arguments = ["-c".into(), format!("set -e; cd \"$0\"\n{lines}").into()];
     let shell = Executable::new("sh", arguments.into_iter().chain([scratch.path().into()]));

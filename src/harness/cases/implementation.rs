@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
-#[cfg(feature = "fuzzer")]
+#[cfg(feature = "cli")]
 use std::path::Path;
 use std::rc::Rc;
 
@@ -115,7 +115,7 @@ impl Implementation {
     }
 
     /// Returns the implementation, whose engines write their sessions into `folder`: [`Engine::record_script`].
-    #[cfg(feature = "fuzzer")]
+    #[cfg(feature = "cli")]
     pub(crate) fn recording_script(self, folder: &Path) -> Self {
         let (create, folder) = (self.create, folder.to_path_buf());
         let recording = move |observer: &Rc<dyn Observer>| {

@@ -44,7 +44,7 @@ const SEVERITIES: [(Severity, &str, &str, &str); 8] = [
         "The code does not open the image, or a read fails. QEMU reads the image.",
         "refuses",
     ),
-    (Severity::Low, "Low", "Anything else: the bytes of the disk are right.", "low"),
+    (Severity::Low, "Low", "Anything else; the bytes of the disk are right.", "low"),
 ];
 
 /// The first lines of both pages.

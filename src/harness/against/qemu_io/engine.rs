@@ -202,7 +202,7 @@ impl QemuEngine {
         match self.io.ask(command) {
             Ok(output) => Ok(output),
             Err(ended) => {
-                self.script.iter().for_each(|script| script.finish(None));
+                self.script.iter_mut().for_each(|script| script.finish(None));
                 Err(EngineError::Ended(Box::new(ended.end)))
             }
         }
@@ -310,8 +310,9 @@ impl QemuDisk<'_> {
         self.engine.io.restart();
     }
 
-    fn finish_script(&self) {
-        self.engine.script.iter().for_each(|script| script.finish(self.written.as_ref()));
+    fn finish_script(&mut self) {
+        let written = self.written.as_ref();
+        self.engine.script.iter_mut().for_each(|script| script.finish(written));
     }
 
     pub(super) fn repeat(&mut self) -> Answer {

@@ -150,8 +150,9 @@ impl SessionScript {
         copied.unwrap_or_else(|error| fail(&format!("{path}: {error}")))
     }
 
-    /// Writes the script of a session that has ended. If QEMU has closed `files`, their copies lie beside it.
-    pub(super) fn finish(&self, files: Option<&RecordedFiles>) {
+    /// Writes the script of a session that has ended. If QEMU has closed `files`, their copies lie beside it. Without
+    /// them, QEMU itself has ended, and another process would go on.
+    pub(super) fn finish(&mut self, files: Option<&RecordedFiles>) {
         if self.is_recording {
             let written = fs::write(self.folder.join("session.sh"), self.text());
             let copied = written.and_then(|()| match files {
@@ -161,6 +162,7 @@ impl SessionScript {
                 None => Ok(()),
             });
             copied.unwrap_or_else(|error| fail(&format!("the script of the session: {error}")));
+            self.is_recording = files.is_some();
         }
     }
 
@@ -247,5 +249,19 @@ mod tests {
             format!("image='driver=qcow2'\n{}qemu-img snapshot -c x || true\n{second}", io(&first));
         assert_eq!(script.text(), expected);
         assert_eq!([25, 26].map(name_of), ["Z", "A1"]);
+    }
+
+    #[test]
+    fn a_session_ends_with_its_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut script = SessionScript::new(folder.path());
+        script.is_recording = true;
+        script.note("write -P 1 0 512");
+        script.finish(None);
+        let ended = fs::read_to_string(folder.path().join("session.sh")).unwrap();
+        assert!(ended.contains("-c 'write -P 1 0 512'"), "{ended}");
+        // The disk is dropped, and closed in a new process.
+        script.note("close");
+        assert_eq!(script.text(), ended);
     }
 }
