@@ -411,20 +411,21 @@ mod tests {
         assert!((20..400).contains(&failed), "{failed}");
     }
 
+    /// A storage that counts its reads. Each attempt to inflate makes one, and so does the comparison with a kept
+    /// payload.
+    struct CountingStorage(Vec<u8>, Cell<u32>);
+    impl Storage for CountingStorage {
+        fn length_bytes(&self) -> u64 {
+            self.0.as_slice().length_bytes()
+        }
+        fn read_at(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError> {
+            self.1.set(self.1.get() + 1);
+            self.0.as_slice().read_at(offset, into)
+        }
+    }
+
     #[test]
     fn a_cluster_is_inflated_once_until_it_is_forgotten() {
-        /// A storage that counts its reads. Each attempt to inflate makes one, and so does the comparison with a kept
-        /// payload.
-        struct CountingStorage(Vec<u8>, Cell<u32>);
-        impl Storage for CountingStorage {
-            fn length_bytes(&self) -> u64 {
-                self.0.as_slice().length_bytes()
-            }
-            fn read_at(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError> {
-                self.1.set(self.1.get() + 1);
-                self.0.as_slice().read_at(offset, into)
-            }
-        }
         let geometry = geometry(12, Compression::Deflate);
         let content: Vec<u8> = (0..4096u32).map(|n| (n * n / 7) as u8).collect();
         let file =
@@ -447,5 +448,37 @@ mod tests {
         assert!(reads < count + 30, "{reads} reads for {count} pieces");
         inflater.forget();
         assert_eq!(reads_of(&mut inflater, 40), first);
+    }
+
+    /// The reads of a file are coverage, so they must not depend on the disks that an inflater has read before.
+    #[test]
+    fn earlier_disks_change_no_reads() {
+        // Reads some clusters, each from a file of its own, then the beginning of each again. Returns the number of reads:
+        // to inflate such a beginning takes more than one.
+        let reads_of = |inflater: &mut Inflater, cluster_bits: u32, clusters: u32| {
+            let geometry = geometry(cluster_bits, Compression::Deflate);
+            let payload = |step: u32| {
+                let content = (0..1u32 << cluster_bits).map(|n| (n.min(4096).pow(2) / step) as u8);
+                miniz_oxide::deflate::compress_to_vec(&content.collect::<Vec<_>>(), 6)
+            };
+            let files = (7..7 + clusters).map(payload).map(|it| CountingStorage(it, Cell::new(0)));
+            let files: Vec<_> = files.collect();
+            for end in [1 << cluster_bits, 40] {
+                for file in &files {
+                    let run = run_of(file.0.len());
+                    assert!(inflater.inflate(file, &geometry, run, end).is_ok());
+                }
+            }
+            files.iter().map(|file| file.1.get()).sum::<u32>()
+        };
+        let mut inflater = Inflater::default();
+        // Seven clusters of 512 KiB are kept, ten are too many.
+        for clusters in [7, 10] {
+            reads_of(&mut inflater, 21, 2);
+            inflater.forget();
+            let fresh = reads_of(&mut Inflater::default(), 19, clusters);
+            assert_eq!(reads_of(&mut inflater, 19, clusters), fresh);
+            inflater.forget();
+        }
     }
 }

@@ -11,7 +11,7 @@ use crate::formats::qcow2::geometry::Compression;
 
 /// The highest number of kept clusters.
 const MAX_ENTRIES: usize = 32;
-/// The highest number of bytes in all buffers, without the last inflated cluster.
+/// The highest number of bytes that all entries need, and of those in all buffers, without the last inflated cluster.
 const MAX_KEPT_BYTES: usize = 4 << 20;
 /// The longest payload that is kept. A longer one is inflated again for each read.
 const MAX_KEPT_PAYLOAD_BYTES: usize = 256 << 10;
@@ -41,10 +41,24 @@ struct KeptCluster {
     /// The bytes of the payload that were read.
     input: Vec<u8>,
     content: Vec<u8>,
+    /// The bytes of `input` and of `content` that this payload needs. The buffers may be longer, from another payload.
+    needed: [usize; 2],
     /// Ascending in both fields. Empty if nothing is known.
     prefixes: SmallVec<[Prefix; 4]>,
     /// The number of the last use.
     used: u64,
+}
+
+impl KeptCluster {
+    /// Forgets the payload, but keeps the buffers.
+    fn forget(&mut self) {
+        self.needed = [0; 2];
+        self.prefixes.clear();
+    }
+
+    fn capacity(&self) -> usize {
+        self.input.capacity() + self.content.capacity()
+    }
 }
 
 /// Inflated clusters, each with its payload.
@@ -67,6 +81,7 @@ pub(super) struct Known {
 impl KeptClusters {
     /// Forgets all clusters, but keeps the buffers.
     pub(super) fn forget(&mut self) {
+        self.entries[..self.live].iter_mut().for_each(KeptCluster::forget);
         (self.live, self.uses) = (0, 0);
     }
 
@@ -111,12 +126,11 @@ impl KeptClusters {
         match self.entries.get_mut(index) {
             Some(entry) => {
                 (entry.payload, entry.used) = (payload, used);
-                entry.prefixes.clear();
+                entry.forget();
             }
             None => {
-                let (input, content) = Default::default();
-                let prefixes = SmallVec::new();
-                self.entries.push(KeptCluster { payload, input, content, prefixes, used });
+                let (input, content, needed, prefixes) = Default::default();
+                self.entries.push(KeptCluster { payload, input, content, needed, prefixes, used });
             }
         }
         index
@@ -134,24 +148,46 @@ impl KeptClusters {
         if entry.content.len() < content_bytes {
             // The old content is of no use, and need not move to the larger buffer.
             entry.content = vec![0; content_bytes];
-            self.free_others(index);
         }
+        let [input, content] = entry.needed;
+        self.need(index, [input, content.max(content_bytes)]);
         &mut self.entries[index].content[..content_bytes]
     }
 
-    /// Frees the buffers of other entries while all together are too large: spare ones and the oldest first.
-    fn free_others(&mut self, index: usize) {
-        let bytes = |entry: &KeptCluster| entry.input.capacity() + entry.content.capacity();
-        let mut all: usize = self.entries.iter().map(bytes).sum();
+    /// Raises what an entry needs. While all entries together need too much, forgets the oldest of the others. Which ones
+    /// are kept never depends on the buffers that an earlier disk has left: the reads of a file, which count as
+    /// coverage, are those of a new process.
+    fn need(&mut self, index: usize, needed: [usize; 2]) {
+        if self.entries[index].needed == needed {
+            return;
+        }
+        self.entries[index].needed = needed;
+        let live = &mut self.entries[..self.live];
+        let mut all: usize = live.iter().flat_map(|entry| entry.needed).sum();
         while all > MAX_KEPT_BYTES {
-            let live = self.live;
-            let others = self.entries.iter_mut().enumerate();
-            let freeable = others.filter(|(at, entry)| *at != index && bytes(entry) > 0);
-            let age = |(at, entry): &(usize, &mut KeptCluster)| (*at < live, entry.used);
-            let Some((_, entry)) = freeable.min_by_key(age) else { return };
-            all -= bytes(entry);
-            entry.prefixes.clear();
-            (entry.input, entry.content) = Default::default();
+            let others = live.iter_mut().enumerate().filter(|(at, _)| *at != index);
+            let needing = others.map(|(_, entry)| entry).filter(|entry| entry.needed != [0; 2]);
+            let Some(oldest) = needing.min_by_key(|entry| entry.used) else { break };
+            all -= oldest.needed.iter().sum::<usize>();
+            oldest.forget();
+        }
+        self.free_spare_room();
+    }
+
+    /// Frees what no entry needs while all buffers together are too large: those of spare entries first.
+    fn free_spare_room(&mut self) {
+        let mut all: usize = self.entries.iter().map(KeptCluster::capacity).sum();
+        for entry in self.entries.iter_mut().rev() {
+            if all <= MAX_KEPT_BYTES {
+                return;
+            }
+            all -= entry.capacity();
+            let [input, content] = entry.needed;
+            entry.input.truncate(input);
+            entry.content.truncate(content);
+            entry.input.shrink_to_fit();
+            entry.content.shrink_to_fit();
+            all += entry.capacity();
         }
     }
 
@@ -173,7 +209,8 @@ impl KeptClusters {
             kept.resize(input_bytes, 0);
         }
         kept[..input_bytes].copy_from_slice(input);
-        self.free_others(index);
+        let [input, content] = self.entries[index].needed;
+        self.need(index, [input.max(input_bytes), content]);
     }
 
     /// Forgets the prefixes of an entry, because its buffer may now hold anything.
