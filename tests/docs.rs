@@ -258,7 +258,9 @@ fn sources_of_oracles() -> BTreeMap<String, String> {
     let mut files: Vec<_> = folder.into_iter().map(|it| (it.name, it.text)).collect();
     let of_folders = files.clone();
     // Oracles that lie with their only users.
-    files.extend(["targets/mod.rs", "writing/faults.rs", "writing/left_files.rs"].map(|name| {
+    let others =
+        ["targets/mod.rs", "writing/faults.rs", "writing/hostile.rs", "writing/left_files.rs"];
+    files.extend(others.map(|name| {
         let name = format!("src/harness/{name}");
         let text = text_of(&name);
         (name, text)
@@ -296,6 +298,7 @@ fn every_oracle_is_documented_with_planted_bugs() {
     let files = [
         "tests/planted/declarations.rs",
         "tests/planted/files.rs",
+        "tests/planted/writers/hostile.rs",
         "tests/planted_memory.rs",
         "tests/planted/reports.rs",
         "tests/recipes.rs",

@@ -37,8 +37,12 @@ fn found(target: TargetKind, bytes: usize, policy: MemoryPolicy) -> Option<Strin
         TargetKind::RawImage => vec![0; 512],
         _ => assemble(program).unwrap().encode(),
     };
-    let engine = Changed::walker(Greedy { bytes, policy });
-    let ran = target.judging(engine).run(&input, Checks::AtCheckpoints);
+    let change = Greedy { bytes, policy };
+    let mut target = match target.limits().requests {
+        0 => target.judging(Changed::walker(change)),
+        _ => target.judging(Changed::writer(change)),
+    };
+    let ran = target.run(&input, Checks::AtCheckpoints);
     ran.err().map(|failure| failure.violation.fingerprint())
 }
 
@@ -46,7 +50,8 @@ fn found(target: TargetKind, bytes: usize, policy: MemoryPolicy) -> Option<Strin
 fn an_engine_that_allocates_too_much_is_found() {
     // Planted: "257 MiB are allocated for each image".
     const FOUND: Option<&str> = Some("memory: peak, within bounds → more");
-    for target in [TargetKind::MapExtents, TargetKind::Hostile, TargetKind::RawImage] {
+    use TargetKind::{Hostile, HostileWrites, MapExtents, RawImage};
+    for target in [MapExtents, Hostile, RawImage, HostileWrites] {
         let found = |bytes, policy| found(target, bytes, policy);
         assert_eq!(found(257 << 20, MemoryPolicy::default()).as_deref(), FOUND, "{target:?}");
         assert_eq!(found(100 << 20, MemoryPolicy::default()), None, "{target:?}");

@@ -23,13 +23,13 @@ pub fn target_parser() -> impl TypedValueParser<Value = TargetKind> {
         .try_map(|name| TargetKind::named(&name).ok_or(format!("unknown target '{name}'")))
 }
 
-/// Rejects the target `writes` for an implementation that declares that it does not write: it would find nothing.
+/// Rejects a target with requests for an implementation that declares that it does not write: it would find nothing.
 pub fn reject_reader(
     kind: TargetKind,
     implementation: &Implementation,
 ) -> Result<(), CommandError> {
     let facts = implementation.facts();
-    if kind != TargetKind::Writes || facts.answers.has(QuestionKind::Writing) {
+    if kind.limits().requests == 0 || facts.answers.has(QuestionKind::Writing) {
         return Ok(());
     }
     let (target, name) = (kind.name(), facts.name);

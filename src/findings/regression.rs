@@ -203,7 +203,8 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         let error_of =
             |lines: &[&str]| Regression::parse(&lines.join("\n")).unwrap_err().to_string();
-        let expected = "expected '; target: ' and one of: map_extents, refcounts, hostile, raw_image, writes, recipes";
+        let expected = "expected '; target: ' and one of: map_extents, refcounts, hostile, raw_image, writes, \
+                        hostile_writes, recipes";
         let found = format!("line 2: found '; The fault.', {expected}");
         assert_eq!(error_of(&[lines[0], lines[3], lines[6]]), found);
         let found = format!("line 2: found no comment, {expected}");

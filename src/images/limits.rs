@@ -49,6 +49,8 @@ pub struct Limits {
     pub requests: usize,
     /// The number of these requests that are cuts. Each costs a copy of the image.
     pub cuts: usize,
+    /// The number of requests that may be in flight together.
+    pub in_flight: u8,
     /// The number of bytes of the disk that all requests together may zero, discard or add: whole clusters of 2 MiB,
     /// too. They may write a sixteenth of it, because each byte is written, logged, read and compared.
     pub request_bytes: u64,
@@ -71,6 +73,7 @@ impl Limits {
         attacks: 0,
         requests: 0,
         cuts: 0,
+        in_flight: 0,
         request_bytes: 0,
     };
 
@@ -78,8 +81,18 @@ impl Limits {
     pub const HOSTILE: Self = Self { attacks: 16, ..Self::WALKED };
 
     /// Limits of programs whose images an engine writes: [`Self::WALKED`] with requests, and without questions.
-    pub const WRITTEN: Self =
-        Self { questions: 0, requests: 32, cuts: 4, request_bytes: 4 << 20, ..Self::WALKED };
+    pub const WRITTEN: Self = Self {
+        questions: 0,
+        requests: 32,
+        cuts: 4,
+        in_flight: 4,
+        request_bytes: 4 << 20,
+        ..Self::WALKED
+    };
+
+    /// Limits of programs whose images are damaged before an engine writes to them: [`Self::WRITTEN`] with attacks. Too
+    /// little is known about these images to judge cuts and requests in flight.
+    pub const HOSTILE_WRITTEN: Self = Self { attacks: 16, cuts: 0, in_flight: 1, ..Self::WRITTEN };
 
     /// Limits of programs for the allocator alone: L1 tables of 65,536 clusters, and refcount tables as long as QEMU
     /// opens.
@@ -98,6 +111,7 @@ impl Limits {
         attacks: 0,
         requests: 0,
         cuts: 0,
+        in_flight: 0,
         request_bytes: 0,
     };
 

@@ -51,11 +51,19 @@ enum Verb {
         build: bool,
     },
     /// Build a crate of `qcowfuzz new-engine` and follow docs/engines.md
-    CheckNewEngine,
+    CheckNewEngine {
+        /// Instead, build the targets of such a crate as OSS-Fuzz does, and check them as its runner does
+        #[arg(long)]
+        on_oss_fuzz: bool,
+    },
     /// Check that `nightly-fuzz` finds the canary, and nothing without it
     CheckNightlyFuzz,
-    /// Pack the crates, then build and test the packages
-    CheckPackage,
+    /// Pack the crates, then build the packages, run the example and the command, and test what pages show
+    CheckPackage {
+        /// Instead, run the unit tests of the packages
+        #[arg(long)]
+        unit_tests: bool,
+    },
     /// Check the workflows, and that they run every step of .ci/run
     CheckWorkflows,
     /// Plant a fault for each check, which must find it
@@ -105,9 +113,9 @@ fn run(verb: Verb) -> Result<()> {
         Verb::CheckDependencies { advisories } => checks::dependencies(advisories),
         Verb::CheckDocs { write } => checks::docs(write),
         Verb::CheckMsrv { build } => checks::msrv(build),
-        Verb::CheckNewEngine => checks::new_engine::check(),
+        Verb::CheckNewEngine { on_oss_fuzz } => checks::new_engine::check(on_oss_fuzz),
         Verb::CheckNightlyFuzz => checks::planted_runs::nightly_fuzz(),
-        Verb::CheckPackage => checks::package::check(),
+        Verb::CheckPackage { unit_tests } => checks::package::check(unit_tests),
         Verb::CheckWorkflows => checks::workflows(),
         Verb::ChecksFail => checks::checks_fail::check(),
         Verb::Canary => checks::planted_runs::canary(),

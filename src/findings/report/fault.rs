@@ -31,6 +31,7 @@ pub(super) fn kind(fingerprint: &str) -> &'static str {
         }
         "refusal" => "the code under test answers about damage that QEMU refuses",
         "hostile" => "damage in one place changes answers about others",
+        "hostile writes" => "requests to a damaged image spoil bytes that are not damaged",
         "refcounts" | "layout" | "declarations" | "raw data file" => {
             "the file itself is wrong: what built it, or what wrote to it, is to blame"
         }

@@ -66,11 +66,13 @@ pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bo
             let watched = if is_unread { watch.unread() } else { watch.read() };
             let Some(target) = aim(watched, context) else { break };
             changed |= match has_attacks {
-                true => attack(program, &target, context),
-                false if has_requests && !is_unread && context.entropy.one_in(2) => {
+                true if !has_requests || context.entropy.one_in(2) => {
+                    attack(program, &target, context)
+                }
+                _ if has_requests && !is_unread && context.entropy.one_in(2) => {
                     request(program, &target, cluster_size, context)
                 }
-                false => rewrite(program, &target, context),
+                _ => rewrite(program, &target, context),
             };
         }
         changed

@@ -156,19 +156,14 @@ impl Chain {
         }
     }
 
-    /// Creates the chain of all layers of `images`, for an engine that writes: the image at the top and its data file
-    /// are copies that can be written. The image may lie on a device. Their writes are kept if there are cuts. Counts
-    /// reads on `meter`.
-    pub(crate) fn writable(
-        images: &Images,
-        device: Option<Device>,
-        has_cuts: bool,
-        meter: &Arc<Meter>,
-    ) -> Self {
+    /// Returns the chain for an engine that writes: the image at the top and its data file are copies that can be
+    /// written, without the faults of their reads. The image may lie on a device. Their writes are kept if there are
+    /// cuts.
+    pub(crate) fn writable(self, device: Option<Device>, has_cuts: bool) -> Self {
         let lay = |files: &mut LayerFiles| {
             device.into_iter().for_each(|device| device.lay(files.file_mut(LayerFile::Image)));
         };
-        Self::metered(images, meter).copied_at_top(lay, has_cuts, device.is_some())
+        self.copied_at_top(lay, has_cuts, device.is_some())
     }
 
     /// Creates the same chain with an empty image at the top.

@@ -89,7 +89,7 @@ mod tests {
         images.resize(1);
         images.layer_mut(0).image = image();
         images.layer_mut(0).set_names(&Default::default(), 0, Default::default());
-        Chain::writable(&images, None, false, &Default::default())
+        Chain::new(&images).writable(None, false)
     }
 
     /// Lends the files of a chain, changes the image by its path, and passes it back. Returns the content of the lent

@@ -139,7 +139,7 @@ impl EngineTrace {
     fn of(engine: &mut TestedEngine, images: &Images, writing: bool) -> Self {
         let meter = Arc::new(Meter::default());
         let chain = match writing {
-            true => Chain::writable(images, None, false, &meter),
+            true => Chain::metered(images, &meter).writable(None, false),
             false => Chain::metered(images, &meter),
         };
         engine.begin_run();

@@ -25,6 +25,7 @@ use crate::harness::oracles::qcow2::recount::Recount;
 use crate::harness::oracles::qcow2::refcounts;
 use crate::harness::oracles::{OracleResult, damaged, violation_at};
 use crate::harness::writing::WriterJudge;
+use crate::harness::writing::hostile::HostileWriterJudge;
 use crate::images::limits::Limits;
 
 use reading::ReadingJudge;
@@ -76,6 +77,8 @@ targets! {
     RawImage = RAW_IMAGE, judged by FileJudge;
     /// Programs with requests. The engine writes to the image at the top.
     Writes = WRITES, judged by WriterJudge;
+    /// Programs with requests that damage the image to which the engine writes.
+    HostileWrites = HOSTILE_WRITES, judged by HostileWriterJudge;
     /// Disks that QEMU makes and changes.
     Recipes = RECIPES, judged by MadeDiskJudge;
 }
@@ -279,6 +282,18 @@ const WRITES: Definition = Definition {
     judges_structures: true,
     // The log of an engine's writes counts as allocated.
     judges_memory: false,
+};
+
+/// Programs that damage an image, with requests by which an engine writes to it.
+const HOSTILE_WRITES: Definition = Definition {
+    name: "hostile_writes",
+    about: "A program that damages its image: the engine must stay within bounds when it writes to the image",
+    inputs: Inputs::Programs,
+    limits: Limits::HOSTILE_WRITTEN,
+    expectation: Expectation::Written,
+    claims: claims_of,
+    judges_structures: false,
+    judges_memory: true,
 };
 
 /// Returns the claims by which programs are folded: those of the engine, without features that writers may change as

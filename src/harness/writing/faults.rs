@@ -8,11 +8,10 @@
 //! Does not check: the disk after another request has failed, such as a resize, or if the image has bitmaps. Then the
 //! file must still open, and have no damage but leaks.
 
-use crate::harness::cases::case::{Case, Verdicts};
+use crate::harness::cases::case::Verdicts;
 use crate::harness::engine::EngineError;
 use crate::harness::engine::tested::TestedDisk;
 use crate::harness::files::chain::Chain;
-use crate::harness::files::device::Device;
 use crate::harness::oracles::qcow2::refcounts;
 use crate::harness::oracles::written;
 use crate::harness::oracles::{self, OracleResult};
@@ -40,14 +39,6 @@ pub(super) fn exposed<T>(chain: &Chain, call: impl FnOnce() -> T) -> T {
 }
 
 impl WriterJudge {
-    /// Returns the device on which the image of a case lies, if it lies on one.
-    pub(super) fn device(&self, case: &Case) -> Option<Device> {
-        let WriteRequest::Device { spare_clusters, old } = *case.requests.first()? else {
-            return None;
-        };
-        Some(Device { spare_clusters, old, cluster_bytes: self.built.cluster_bytes() })
-    }
-
     /// Notes that the engine opens the image, or has opened it.
     pub(super) fn begin_faults(&mut self, chain: &Chain) {
         (self.faults.before, self.faults.in_session) = (met(chain), false);

@@ -8,6 +8,7 @@ mod crash;
 mod faults;
 mod flown;
 mod guest;
+pub(crate) mod hostile;
 mod in_flight;
 mod left_files;
 mod pattern;
@@ -156,7 +157,10 @@ impl WriterJudge {
         let images = created.as_ref().filter(|_| run.observer.observes()).map(images_of);
         let mut chain = match created {
             Some(chain) => chain,
-            None => Chain::writable(case.images, self.device(case), has_cuts, &self.meter),
+            None => {
+                let device = self.built.device(case.requests);
+                Chain::metered(case.images, &self.meter).writable(device, has_cuts)
+            }
         };
         let feedback = engine.facts().writes();
         AccessReport::begin(feedback, &self.meter, run.observer);

@@ -296,7 +296,7 @@ impl WriterJudge {
                 chain.note_closed();
                 chain
             }
-            None => Chain::writable(case.images, None, false, &self.meter),
+            None => Chain::metered(case.images, &self.meter).writable(None, false),
         };
         for session in case.requests.split(|request| *request == WriteRequest::Reopen) {
             let mut disk = engine.open_to_write(&chain)?;

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::base::ranges::RangeMap;
+use crate::harness::files::device::Device;
 use crate::harness::model::Model;
 use crate::images::content::unstamped::UnstampedData;
-use crate::programs::Journal;
+use crate::programs::{Journal, WriteRequest};
 
 /// The unit of QEMU's sizes, and of a device.
 pub(super) const SECTOR_BYTES: u64 = 512;
@@ -201,6 +202,14 @@ impl BuiltDisks {
     /// Returns the cluster size of the image.
     pub(super) fn cluster_bytes(&self) -> u64 {
         self.cluster_bytes
+    }
+
+    /// Returns the device on which these requests lay the image, if they do.
+    pub(super) fn device(&self, requests: &[WriteRequest]) -> Option<Device> {
+        let WriteRequest::Device { spare_clusters, old } = *requests.first()? else {
+            return None;
+        };
+        Some(Device { spare_clusters, old, cluster_bytes: self.cluster_bytes })
     }
 
     /// Returns the disk itself.

@@ -120,6 +120,19 @@ impl Damage {
         self.is_cut
     }
 
+    /// Reports whether an engine that writes to the image at the top may destroy data, through no fault of its own, in
+    /// guest ranges that the damage has not touched: it has touched more than entries that map guest ranges. A wrong
+    /// refcount, say, makes a cluster free that is in use.
+    pub fn may_mislead_writers(&self) -> bool {
+        let maps = |changed: &ChangedElement| {
+            let Element { part, guest, .. } = &changed.element;
+            matches!(part, Part::L1 | Part::L2 | Part::Bitmap)
+                && !guest.is_empty()
+                && *guest != EVERYTHING
+        };
+        self.is_unsteady() || self.is_cut || !self.changed.iter().all(maps)
+    }
+
     /// Reports whether bytes of an image change during reads.
     pub fn is_trapped(&self) -> bool {
         !self.traps.is_empty()

@@ -65,7 +65,7 @@ impl Vm {
             | Operation::ZeroAt { .. }
             | Operation::Zero { .. }
             | Operation::Discard { .. } => self.request_for_bytes(operation),
-            Operation::InFlight { requests, at_once, order } => {
+            Operation::InFlight { requests, at_once, order } if self.limits.in_flight > 1 => {
                 let (requests, at_once) = (requests.get(), at_once.get());
                 self.request(WriteRequest::InFlight(Schedule { requests, at_once, order }))
             }
@@ -95,7 +95,8 @@ impl Vm {
                     false => Effect::None,
                 }
             }
-            _ => Effect::None,
+            // An attack damages the image that the program has built, before the engine opens it.
+            _ => self.step_attack(operation),
         }
     }
 

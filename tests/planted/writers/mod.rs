@@ -4,6 +4,7 @@
 mod altered;
 mod contents;
 mod failing;
+mod hostile;
 mod in_flight;
 mod meddling;
 mod not_given;

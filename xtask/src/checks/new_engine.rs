@@ -2,7 +2,7 @@
 //! that the command refuses.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
@@ -25,13 +25,17 @@ const PROFILES: [(&str, &str); 4] = [
     ("CARGO_PROFILE_RELEASE_DEBUG", "0"),
 ];
 
-/// Makes all checks.
-pub fn check() -> Result<()> {
+/// Checks the page and a crate with our walker, or that crate on OSS-Fuzz.
+pub fn check(on_oss_fuzz: bool) -> Result<()> {
     // The profile of the tests, which use the same binary.
     let mut build = command("cargo");
     build.args(["build", "-q", "--locked", "--bin", "qcowfuzz"]);
     quiet(build.env("CARGO_TARGET_DIR", root().join("target")))?;
     let folder = tempfile::tempdir()?;
+    if on_oss_fuzz {
+        let walker = new_walker(folder.path())?;
+        return run(command("cargo").args(["xtask", "oss-fuzz", "--crate"]).arg(walker));
+    }
     follow_page(folder.path())?;
     fuzz_walker(folder.path())?;
     println!("check-new-engine: an empty folder becomes a fuzzer, and {PAGE} is true");
@@ -127,20 +131,24 @@ fn follow_page(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Fills in our walker: the self-test passes, the loop finds nothing in five seconds, and OSS-Fuzz's check passes. Then
-/// plants a bug in the adapter, which the loop must find.
-fn fuzz_walker(folder: &Path) -> Result<()> {
+/// Makes a crate whose engine is our walker, and returns its folder.
+fn new_walker(folder: &Path) -> Result<PathBuf> {
     shell("qcowfuzz new-engine walker", folder, &[0])?;
-    let folder = &folder.join("walker");
-    shell("cargo fmt --check && cd fuzz && cargo fmt --check", folder, &[0])?;
-    let adapter = folder.join("src/lib.rs");
-    fs::write(&adapter, ENGINE)?;
+    let folder = folder.join("walker");
+    shell("cargo fmt --check && cd fuzz && cargo fmt --check", &folder, &[0])?;
+    fs::write(folder.join("src/lib.rs"), ENGINE)?;
+    Ok(folder)
+}
+
+/// Fills in our walker: the self-test passes, and the loop finds nothing in five seconds. Then plants a bug in the
+/// adapter, which the loop must find.
+fn fuzz_walker(folder: &Path) -> Result<()> {
+    let folder = &new_walker(folder)?;
     shell("cargo run -q -- selftest", folder, &[0])?;
     let found = shell("cargo run -q -- fuzz --seconds 5", folder, &[0])?;
     ensure!(found.contains("found: nothing"), "{found}\nexpected 'found: nothing'");
-    run(command("cargo").args(["xtask", "oss-fuzz", "--crate"]).arg(folder))?;
     ensure!(ENGINE.contains(SOUND), "walker_engine.rs: expected the line '{}'", SOUND.trim());
-    fs::write(&adapter, ENGINE.replace(SOUND, PLANTED))?;
+    fs::write(folder.join("src/lib.rs"), ENGINE.replace(SOUND, PLANTED))?;
     shell("cargo run -q -- selftest", folder, &[1])?;
     let found = shell("cargo run -q -- fuzz --until-found --seconds 60", folder, &[1])?;
     ensure!(found.contains("data: "), "{found}\nthe planted bug was not found");

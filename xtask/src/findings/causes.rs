@@ -37,6 +37,11 @@ pub struct Cell<'a> {
     pub is_writing: bool,
 }
 
+/// Reports whether a fuzz target has requests to write.
+fn is_writing(target: &str) -> bool {
+    matches!(target, "writes" | "hostile_writes")
+}
+
 impl<'a> Causes<'a> {
     /// Groups findings by their causes.
     pub fn new(all: &'a [Findings], rules: &'a [Rule]) -> Self {
@@ -102,14 +107,14 @@ impl<'a> Causes<'a> {
                 severity: it.severity,
                 made_by_qemu: it.made_by_qemu
                     || self.rule_of(it).is_some_and(|rule| rule.made_by_qemu),
-                is_writing: it.target() == "writes",
+                is_writing: is_writing(it.target()),
             });
             let elsewhere = of.elsewhere.iter().map(move |it| Cell {
                 of,
                 row: &it.feature,
                 severity: it.severity,
                 made_by_qemu: it.made_by_qemu,
-                is_writing: it.target.as_deref() == Some("writes"),
+                is_writing: it.target.as_deref().is_some_and(is_writing),
             });
             findings.chain(elsewhere)
         })

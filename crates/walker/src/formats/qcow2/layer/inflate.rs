@@ -453,8 +453,8 @@ mod tests {
     /// The reads of a file are coverage, so they must not depend on the disks that an inflater has read before.
     #[test]
     fn earlier_disks_change_no_reads() {
-        // Reads some clusters, each from a file of its own, then the beginning of each again. Returns the number of reads:
-        // to inflate such a beginning takes more than one.
+        // Reads some clusters, each from a file of its own, then the beginning of each again. Returns the number of
+        // reads: to inflate such a beginning takes more than one.
         let reads_of = |inflater: &mut Inflater, cluster_bits: u32, clusters: u32| {
             let geometry = geometry(cluster_bits, Compression::Deflate);
             let payload = |step: u32| {

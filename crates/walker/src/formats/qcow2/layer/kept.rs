@@ -154,8 +154,8 @@ impl KeptClusters {
         &mut self.entries[index].content[..content_bytes]
     }
 
-    /// Raises what an entry needs. While all entries together need too much, forgets the oldest of the others. Which ones
-    /// are kept never depends on the buffers that an earlier disk has left: the reads of a file, which count as
+    /// Raises the bytes that an entry needs. While all entries together need too many, forgets the oldest of the
+    /// others. This never depends on the buffers that an earlier disk has left: the reads of a file, which count as
     /// coverage, are those of a new process.
     fn need(&mut self, index: usize, needed: [usize; 2]) {
         if self.entries[index].needed == needed {
