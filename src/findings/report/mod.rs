@@ -22,7 +22,7 @@ use serde::Serialize;
 use crate::disk::extent::Extent;
 use crate::disk::offsets::GuestOffset;
 use crate::harness::cases::lanes::{LEGEND, Lane};
-use crate::harness::cases::target::{Expectation, Inputs};
+use crate::harness::cases::target::Inputs;
 use crate::harness::targets::TargetKind;
 use crate::harness::{Outcome, Pipeline};
 use crate::programs::Effect;
@@ -148,7 +148,7 @@ impl Report {
                     report.effective = Some(outcome.effective);
                     report.images = Some(outcome.images);
                 }
-                if target.definition().expectation == Expectation::UntouchedExtents {
+                if target.limits().attacks > 0 {
                     report.refused = Some(outcome.refused);
                     report.failed = Some(outcome.failed);
                 }
@@ -358,11 +358,9 @@ fn differences(report: &Report, out: &mut impl Write) -> io::Result<()> {
     }
     writeln!(out, "\nextents around the first difference (guest, status, host):")?;
     // The model has no extents for a damaged image, so these are the extents before the damage.
-    let [expected, actual] = match report.target.definition().expectation {
-        Expectation::UntouchedExtents => ["before the damage", "actual"],
-        _ => ["expected", "actual"],
-    };
-    writeln!(out, "        {expected:44}{actual}")?;
+    let is_damaged = report.target.limits().attacks > 0;
+    let expected = if is_damaged { "before the damage" } else { "expected" };
+    writeln!(out, "        {expected:44}actual")?;
     let longest = evidence.expected.len().max(evidence.actual.len());
     let printed =
         |extents: &[Extent], at: usize| extents.get(at).map_or("—".to_string(), Extent::to_string);

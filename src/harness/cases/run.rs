@@ -374,7 +374,8 @@ impl Judging {
             Ok(CaseEnd::Failed) => ends.failed += 1,
         }
         if definition.judges_memory {
-            run.verdicts.judge(memory.check(engine.facts().policy.memory))?;
+            let policy = engine.facts().policy.memory;
+            run.verdicts.judge(memory.check(policy, judge.kept_bytes()))?;
         }
         match second.as_mut().filter(|_| !has_ended) {
             Some(second) => judge.compare(second, engine, &mut run, case),

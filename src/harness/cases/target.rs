@@ -109,6 +109,11 @@ pub(crate) trait JudgeCase {
         None
     }
 
+    /// Returns the number of bytes of written files that the harness may keep in memory while the engine works.
+    fn kept_bytes(&self) -> u64 {
+        0
+    }
+
     /// Returns the files of the last case as the engine has left them, or as the first cut did in which an oracle found
     /// a violation, known or not; `None` if no engine has written them.
     fn left(&self) -> Option<&Chain> {

@@ -218,6 +218,11 @@ impl Chain {
         self.written().map_or(0, WrittenFiles::version)
     }
 
+    /// Returns the number of bytes that were written to the files at the top, and written again.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        self.written().map_or(0, WrittenFiles::written_bytes)
+    }
+
     /// Returns the number of changes of the files at the top so far, for [`Chain::after_cut_since`].
     pub(crate) fn written_changes(&self) -> usize {
         self.written().map_or(0, WrittenFiles::changes)

@@ -88,6 +88,11 @@ impl WrittenFiles {
         self.lock().version
     }
 
+    /// Returns the number of bytes that were written, and written again.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        self.lock().written_bytes
+    }
+
     /// Returns the number of changes so far, if there is a log.
     pub(crate) fn changes(&self) -> usize {
         self.lock().log.as_ref().map_or(0, WriteLog::changes)

@@ -110,9 +110,11 @@ impl MemoryMeter {
         Self { before: PeakAlloc.current_usage() }
     }
 
-    /// Checks the highest number of bytes that were allocated at a time since the beginning.
-    pub fn check(self, policy: MemoryPolicy) -> OracleResult {
+    /// Checks the highest number of bytes that were allocated at a time since the beginning. The harness itself keeps
+    /// up to `kept_bytes` of them: what the engine has written to its files.
+    pub fn check(self, policy: MemoryPolicy, kept_bytes: u64) -> OracleResult {
         let MemoryPolicy::AtMost(allowed) = policy else { return Ok(()) };
+        let allowed = allowed.saturating_add(kept_bytes);
         let allocated = PeakAlloc.peak_usage().saturating_sub(self.before) as u64;
         if allocated <= allowed {
             return Ok(());

@@ -62,6 +62,8 @@ pub(crate) struct HostileWriterJudge {
     payload: Vec<u8>,
     /// The files that the engine left.
     written: Option<Chain>,
+    /// The number of bytes that it has written.
+    written_bytes: u64,
 }
 
 impl JudgeCase for HostileWriterJudge {
@@ -94,6 +96,7 @@ impl JudgeCase for HostileWriterJudge {
         if run.observer.observes() {
             run.observer.handled_bytes(handled_bytes(case.images, case.requests));
         }
+        self.written_bytes = chain.written_bytes();
         let written = self.written.insert(chain.into_written()).clone();
         let read_again = judged.and_then(|end| {
             let writes = run.meter.take_refused_writes();
@@ -122,8 +125,14 @@ impl JudgeCase for HostileWriterJudge {
         self.written.as_ref()
     }
 
+    fn kept_bytes(&self) -> u64 {
+        // A file in memory keeps some room for more.
+        self.written_bytes.saturating_mul(2)
+    }
+
     fn forget(&mut self) {
         self.written = None;
+        self.written_bytes = 0;
     }
 }
 

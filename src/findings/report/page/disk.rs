@@ -82,7 +82,9 @@ fn expected(report: &Report) -> ReaderExtents<'_> {
         }
         (Expectation::Bytes, _) => Some("QEMU made the disk, so it has no expected extents."),
         (_, true) => Some("no extents."),
-        (Expectation::UntouchedExtents, false) if is_damaged => Some("the disk before the damage."),
+        (Expectation::UntouchedExtents | Expectation::Written, false) if is_damaged => {
+            Some("the disk before the damage.")
+        }
         (Expectation::Written, false) => Some("the disk before the requests."),
         _ => None,
     };

@@ -70,6 +70,10 @@ impl Engine for QemuEngine {
         facts.without(FeatureSet::of(&[Feature::FileErrors]))
     }
 
+    fn begin_run(&mut self) {
+        self.io.begin_run();
+    }
+
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Opened<'s> {
         let path = self.files.write(chain)?;
         let header = Header::read(chain.image())?;

@@ -15,9 +15,10 @@ use std::path::{Path, PathBuf};
 use crate::disk::offsets::GuestOffset;
 use crate::harness::ChainFiles;
 use crate::harness::against::second_opinion::ReadDisk;
-use crate::harness::engine::{ErrorKind, failure};
+use crate::harness::engine::{EngineEnd, ErrorKind, failure};
 use crate::harness::engines::engine_process::{EndedProgram, EngineProcess, Silence, run_to_end};
 use crate::harness::files::chain::{Chain, ChainFolder};
+use crate::processes::cause_in;
 
 use super::answers::has_many_snapshots;
 
@@ -30,12 +31,18 @@ const OPEN_BLKVERIFY: &str = "open -r -o driver=blkverify,\
                               test.driver=null-co,test.size=512,test.read-zeroes=on,\
                               raw.driver=null-co,raw.size=512,raw.read-zeroes=on";
 
+/// The most runs of a process. With each image that qemu-io opens, it keeps more memory: after some 2,000 damaged
+/// ones, it has none left, and refuses valid images.
+const MAX_RUNS_OF_PROCESS: u32 = 128;
+
 /// A qemu-io, which starts with the first command.
 #[derive(Debug, Default)]
 pub(super) struct QemuIo {
     process: Option<EngineProcess>,
     /// The folder in which it works, if not that of this process.
     folder: Option<PathBuf>,
+    /// The runs since the process has started.
+    runs: u32,
     line: String,
     output: String,
 }
@@ -43,7 +50,15 @@ pub(super) struct QemuIo {
 impl QemuIo {
     /// Ends the process. The next command starts another one.
     pub(super) fn restart(&mut self) {
-        self.process = None;
+        (self.process, self.runs) = (None, 0);
+    }
+
+    /// Begins a run, in another process after [`MAX_RUNS_OF_PROCESS`].
+    pub(super) fn begin_run(&mut self) {
+        self.runs += 1;
+        if self.runs > MAX_RUNS_OF_PROCESS {
+            self.restart();
+        }
     }
 
     /// Waits until it waits for something itself.
@@ -80,6 +95,9 @@ impl QemuIo {
             Err(Silence::Failed(what)) => fail(&format!("qemu-io: {what}")),
             Err(Silence::Ended(end)) => {
                 let output = process.unread_text().trim().to_string();
+                // The errors of qemu-io are in its output.
+                let cause = end.cause.or_else(|| Some(cause_in(&output)?.message));
+                let end = EngineEnd { cause, detail: [end.detail, output.clone()].concat(), ..end };
                 Err(Box::new(EndedProgram { end, output }))
             }
         }
