@@ -111,7 +111,7 @@ impl MemoryMeter {
     }
 
     /// Checks the highest number of bytes that were allocated at a time since the beginning. The harness itself keeps
-    /// up to `kept_bytes` of them: what the engine has written to its files.
+    /// up to `kept_bytes` of them, which the engine has written to its files.
     pub fn check(self, policy: MemoryPolicy, kept_bytes: u64) -> OracleResult {
         let MemoryPolicy::AtMost(allowed) = policy else { return Ok(()) };
         let allowed = allowed.saturating_add(kept_bytes);
