@@ -184,11 +184,10 @@ impl HostileWriterJudge {
         damage: &Damage,
         run: &mut CaseRun,
     ) -> OracleResult {
-        // The damage may have changed the size.
+        // The damage may have changed the size of the disk, and that of clusters. A discard has whole ones.
         let size_bytes = disk.virtual_size_bytes();
         self.is_lost |= size_bytes != self.guest.size_bytes();
         let range = request.changed().or(request.read()).filter(|range| !range.is_empty());
-        // So it may have changed the size of clusters. A discard has whole ones.
         let is_odd = matches!(request, WriteRequest::Discard { .. })
             && damage.touched().contains(&EVERYTHING);
         let ends_behind = range.is_some_and(|range| range.end > size_bytes);
@@ -280,7 +279,7 @@ impl HostileWriterJudge {
 
 /// The bytes of a disk that are compared.
 enum Compared {
-    /// Those around its edges, and some others.
+    /// The bytes around its edges, and more, which the input selects.
     Disk,
     /// Those around some offsets.
     Edges([u64; 2]),
