@@ -11,7 +11,7 @@ use crate::findings::runner::Runner;
 use crate::harness::Checks;
 use crate::harness::cases::implementation::{Implementation, no_observer};
 use crate::images::files::FileNames;
-use crate::processes::{self, Executable, TemporaryFolder};
+use crate::processes::{self, Executable, Reply, TemporaryFolder};
 
 use super::Report;
 
@@ -93,16 +93,16 @@ impl Script {
         let ran = run(&[&before], &format!("{}{}", self.session, self.ending))?;
         if fs::read_dir(&after)?.next().is_none() {
             // QEMU has ended: the script must end so, too.
-            return Ok(match ran.0 {
-                true => Err(left_out("the process does not end", &ran.1)),
+            return Ok(match ran.is_success() {
+                true => Err(left_out("the process does not end", &ran)),
                 false => Ok(()),
             });
         }
         let image = self.session.lines().next().unwrap_or_default();
-        let (_, expected) = run(&[&before, &after], &format!("{image}\n{}", self.ending))?;
-        Ok(match ran.1.ends_with(&expected) {
+        let expected = run(&[&before, &after], &format!("{image}\n{}", self.ending))?;
+        Ok(match ran.stdout.ends_with(&expected.stdout) {
             true => Ok(()),
-            false => Err(left_out(&format!("expected\n{expected}"), &ran.1)),
+            false => Err(left_out(&format!("expected\n{}", expected.text()), &ran)),
         })
     }
 
@@ -126,8 +126,7 @@ impl Script {
 }
 
 /// Runs lines with a shell, on copies of the files in some folders; those of a later one replace others of their name.
-/// Returns whether they succeed, and what they print.
-fn run(folders: &[&Path], lines: &str) -> io::Result<(bool, String)> {
+fn run(folders: &[&Path], lines: &str) -> io::Result<Reply> {
     let scratch = TemporaryFolder::on_disk()?;
     for folder in folders {
         for file in fs::read_dir(folder)? {
@@ -137,12 +136,12 @@ fn run(folders: &[&Path], lines: &str) -> io::Result<(bool, String)> {
     }
     let arguments = ["-c".into(), format!("set -e; cd \"$0\"\n{lines}").into()];
     let shell = Executable::new("sh", arguments.into_iter().chain([scratch.path().into()]));
-    let reply = processes::run(&shell, LIMIT)?;
-    Ok((reply.is_success(), reply.text()))
+    processes::run(&shell, LIMIT)
 }
 
 /// Returns the reason why there is no script.
-fn left_out(what: &str, found: &str) -> String {
+fn left_out(what: &str, found: &Reply) -> String {
+    let found = found.text();
     format!("The session, repeated by a script, does not show the finding. {what}\nfound\n{found}")
 }
 

@@ -251,6 +251,12 @@ impl Chain {
         self.written().map(|files| files.faults(change))
     }
 
+    /// Returns the length of the block device on which the image at the top lies, if it does.
+    #[cfg(feature = "fuzzer")]
+    pub(crate) fn device_bytes(&self) -> Option<u64> {
+        self.written().and_then(WrittenFiles::device_bytes)
+    }
+
     /// Notes that the guest relies on all that was written so far.
     pub(crate) fn settle(&self) {
         self.written().into_iter().for_each(|files| files.note(WriteLog::settle));

@@ -39,6 +39,18 @@ impl FileFaults {
         self.is_active = is_active;
     }
 
+    /// Takes the fault that operations meet now, for an engine whose operations do not pass through these files.
+    #[cfg(feature = "fuzzer")]
+    pub(crate) fn take_armed(&mut self) -> Option<FileFault> {
+        if self.is_active { self.armed.take() } else { None }
+    }
+
+    /// Notes that an operation of such an engine may have failed.
+    #[cfg(feature = "fuzzer")]
+    pub(crate) fn note_met(&mut self) {
+        self.met = self.met.saturating_add(1);
+    }
+
     /// Returns the number of operations that have failed.
     pub(crate) fn met(&self) -> u32 {
         self.met

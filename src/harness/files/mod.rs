@@ -5,7 +5,7 @@
 pub mod chain;
 mod chain_file;
 pub(crate) mod device;
-mod file_faults;
+pub(crate) mod file_faults;
 pub(crate) mod meter;
 pub mod stream;
 #[cfg(feature = "fuzzer")]

@@ -64,6 +64,13 @@ impl WrittenFiles {
         self.lock().on_device
     }
 
+    /// Returns the length of the device on which the image lies, if it does.
+    #[cfg(feature = "fuzzer")]
+    pub(crate) fn device_bytes(&self) -> Option<u64> {
+        let state = self.lock();
+        state.on_device.then(|| state.files.file(LayerFile::Image).length_bytes())
+    }
+
     /// Returns a copy of the files as they are now.
     pub(crate) fn files(&self) -> LayerFiles {
         self.lock().files.clone()

@@ -4,6 +4,7 @@
 mod against;
 mod data;
 mod exported;
+mod failing;
 mod files;
 mod judge;
 mod payloads;

@@ -13,7 +13,7 @@ use crate::harness::engine::flights::{FlightRequest, Flights};
 use crate::harness::engine::{Answer, EngineError, Request};
 use crate::harness::files::chain::ChainFile;
 
-use super::engine::{QemuDisk, parse_dump};
+use super::disk::{QemuDisk, parse_dump};
 
 /// The events at which requests are suspended (QEMU, `qapi/block-core.json`, `BlkdebugEvent`): before data are read or
 /// written, and before those around them are copied to a new cluster.
@@ -47,6 +47,8 @@ struct FlightState<'d, 's> {
     dump: String,
     /// The beginning of a line whose rest is not printed yet.
     unfinished: String,
+    /// The line about a flush that has failed.
+    flush_failure: Option<String>,
     /// The requests that wait for others.
     waiting: Vec<Waker>,
     /// QEMU has ended. Another one would not have the image.
@@ -78,6 +80,7 @@ impl QemuDisk<'_> {
             just_suspended: Vec::new(),
             dump: String::new(),
             unfinished: String::new(),
+            flush_failure: None,
             waiting: Vec::new(),
             has_ended: false,
         };
@@ -133,9 +136,13 @@ impl QemuFlight<'_, '_> {
             }
             FlightRequest::Change(Request::Flush) => {
                 let mut state = self.state.borrow_mut();
-                state.say(format_args!("flush"))?;
+                let (command, _) = state.disk.flush();
+                state.flush_failure = None;
+                state.say(format_args!("{command}"))?;
                 state.settle()?;
-                state.disk.repeat()
+                state.disk.repeat()?;
+                let failure = state.flush_failure.take();
+                failure.map_or(Ok(()), |line| Err(EngineError::untyped(line)))
             }
             FlightRequest::Change(_) => Err(EngineError::NoAnswer),
         }
@@ -266,6 +273,9 @@ impl FlightState<'_, '_> {
             if let Some(tag) = tag.and_then(|digits| digits.parse().ok()) {
                 self.note_suspended(tag);
             }
+        } else if line.starts_with("write failed: ") {
+            self.flush_failure = Some(line.to_string());
+            self.disk.note_if_failed(&Err(EngineError::untyped(line)));
         } else if line.starts_with("aio_") && line.contains(" failed: ") {
             self.note_end(|_| true, Err(line.to_string()));
         } else if line.starts_with("wrote ") || line.starts_with("read ") {
@@ -304,6 +314,9 @@ impl FlightState<'_, '_> {
         let (before, from) = self.requests.split_at_mut(self.latest);
         let mut open = from.iter_mut().chain(before).filter(|it| it.is_open);
         let Some(request) = open.find(|it| is_it(it)) else { return };
+        if let Err(error) = &end {
+            self.disk.note_if_failed(&Err(EngineError::untyped(error.clone())));
+        }
         (request.is_open, request.ended) = (false, Some(end));
         let tags = std::mem::take(&mut request.suspended);
         tags.into_iter().for_each(|tag| self.suspend(tag));

@@ -9,9 +9,12 @@
 //! reads.
 
 pub(crate) mod answers;
+mod commands;
 mod compare;
+mod disk;
 mod engine;
 mod in_flight;
+mod injected;
 mod maps;
 mod qemu_img;
 mod recorded;
@@ -32,7 +35,8 @@ use crate::harness::oracles::{OracleResult, SetAside, Violation, disagreement};
 
 use answers::ORACLE;
 use compare::QemuComparison;
-pub use engine::{QemuDisk, QemuEngine};
+pub use disk::QemuDisk;
+pub use engine::QemuEngine;
 pub(crate) use session::printed_version;
 
 /// The runs that make costly comparisons.

@@ -15,7 +15,7 @@ use crate::harness::engines::image_answers::{ConvertedFile, NamedSnapshot, is_pl
 use crate::harness::files::chain::{Chain, ChainFile};
 use crate::processes::ProcessEnd;
 
-use super::recorded::ImageOptions;
+use super::recorded::{ImageOptions, name_of};
 use super::session::run_qemu_img;
 
 /// A change of the snapshots of an image.
@@ -71,13 +71,13 @@ pub(super) fn create(path: &Path, image: &NewImage) -> Answer {
     if image.is_zstd {
         options.push_str(",compression_type=zstd");
     }
-    let (path, size) = (path.display(), image.size_bytes);
-    run(&format!("create -q -f qcow2 -o {options} '{path}' {size}"))
+    let (name, size) = (name_of(path), image.size_bytes);
+    run(&format!("create -q -f qcow2 -o {options} '{name}' {size}"), path.parent())
 }
 
-/// Runs qemu-img to its end, which must succeed.
-pub(super) fn run(arguments: &str) -> Answer {
-    let ran = run_qemu_img(&format!("{arguments} 2>&1"), None);
+/// Runs qemu-img in a folder to its end, which must succeed.
+pub(super) fn run(arguments: &str, folder: Option<&Path>) -> Answer {
+    let ran = run_qemu_img(&format!("{arguments} 2>&1"), folder);
     match ran.end.process {
         ProcessEnd::Exit(0) => Ok(()),
         ProcessEnd::Exit(1) => Err(EngineError::untyped(ran.output.trim().to_string())),

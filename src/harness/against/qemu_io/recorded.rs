@@ -4,6 +4,7 @@
 //! QEMU's driver blklogwrites writes the records (block/blklogwrites.c): a sector with the size of the sectors, then a
 //! sector for each write or flush, with the written bytes behind it. All numbers are little-endian.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io;
@@ -15,12 +16,22 @@ use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::harness::engine::Answer;
 use crate::harness::files::chain::{Chain, ChainFile};
+use crate::harness::files::file_faults::FileFaults;
 
+use super::injected::{InjectedFault, RULES_NAME};
 use super::session::fail;
+
+/// The name of the file with the bytes of a write, in the folder in which QEMU works.
+pub(super) const PAYLOAD_NAME: &str = "payload";
 
 /// The files of an image that is open for writing.
 #[derive(Debug)]
 pub(super) struct RecordedFiles {
+    chain: Chain,
+    /// The operations of QEMU that fail.
+    fault: Option<InjectedFault>,
+    /// One may have failed, and the harness knows.
+    has_noted: bool,
     image: RecordedFile,
     data_file: Option<RecordedFile>,
     /// The options that name the data files of the layers below.
@@ -33,6 +44,14 @@ pub(super) struct ImageOptions {
     /// For commands that open no layer below: they refuse options about one.
     pub(super) alone: String,
     pub(super) with_layers_below: String,
+}
+
+/// The place of an image: operations on it fail, or a device ends.
+#[derive(Clone, Copy, Debug)]
+struct ImagePlace {
+    fault: Option<InjectedFault>,
+    /// The length of the device.
+    device_bytes: Option<u64>,
 }
 
 /// A file of the chain, its copy on disk, and the record of the writes to the copy.
@@ -49,12 +68,18 @@ impl RecordedFiles {
         let data_file = chain
             .data_file()
             .map(|file| RecordedFile::new(file, path.with_file_name(file.name()), "data-writes"));
-        let below = data_file_options(chain, &path, 1);
-        Self { image: RecordedFile::new(chain.image(), path, "writes"), data_file, below }
+        let below = data_file_options(chain, 1);
+        let image = RecordedFile::new(chain.image(), path, "writes");
+        Self { chain: chain.clone(), fault: None, has_noted: false, image, data_file, below }
     }
 
     pub(super) fn image(&self) -> &ChainFile {
         &self.image.file
+    }
+
+    /// Returns the folder in which QEMU works.
+    pub(super) fn folder(&self) -> Option<&Path> {
+        self.image.path.parent()
     }
 
     /// Returns the path of a file beside the image.
@@ -62,9 +87,32 @@ impl RecordedFiles {
         self.image.path.with_file_name(name)
     }
 
+    /// Takes the fault that the program lets the next operations meet. Returns true if there is one: QEMU meets it
+    /// when it has opened the image again.
+    pub(super) fn take_fault(&mut self) -> bool {
+        let armed = self.chain.faults(FileFaults::take_armed).flatten();
+        if let Some(fault) = armed {
+            (self.fault, self.has_noted) = (Some(InjectedFault::new(fault)), false);
+        }
+        armed.is_some()
+    }
+
+    /// Notes that operations may have failed.
+    pub(super) fn note_failed(&self) {
+        self.chain.faults(FileFaults::note_met);
+    }
+
+    /// Reports whether operations fail, or the image lies on a device, which ends.
+    pub(super) fn may_fail(&self) -> bool {
+        self.fault.is_some() || self.chain.device_bytes().is_some()
+    }
+
     /// Begins empty records. Returns the options by which QEMU opens the image and records its writes.
     pub(super) fn begin(&mut self) -> ImageOptions {
-        let mut alone = format!("driver=qcow2,{}", self.image.begin("file"));
+        let Recorded { writes, flushes, .. } = self.image.record.recorded;
+        self.fault = self.fault.and_then(|fault| fault.left(writes, flushes));
+        let place = ImagePlace { fault: self.fault, device_bytes: self.chain.device_bytes() };
+        let mut alone = format!("driver=qcow2,{}", self.image.begin_image(place));
         if let Some(file) = &mut self.data_file {
             // A string takes everything.
             let _ = write!(alone, ",{}", file.begin("data-file"));
@@ -72,13 +120,18 @@ impl RecordedFiles {
         ImageOptions { with_layers_below: format!("{alone}{}", self.below), alone }
     }
 
-    /// Returns the options by which QEMU reads the image in the current folder, without a record.
+    /// Returns the options by which QEMU reads the image, without a record.
     pub(super) fn options_to_read(&self) -> String {
         let children = ["file", "data-file"].into_iter().zip(self.names());
         let option = |(child, name)| format!(",{child}.driver=file,{child}.filename={name}");
         let options: String = children.map(option).collect();
-        let below = self.below.replace(&self.beside("").display().to_string(), "");
-        format!("driver=qcow2{options}{below}")
+        format!("driver=qcow2{options}{}", self.below)
+    }
+
+    /// Writes the bytes of a request to the file from which qemu-io takes them.
+    pub(super) fn write_payload(&self, bytes: &[u8]) {
+        let written = std::fs::write(self.beside(PAYLOAD_NAME), bytes);
+        written.unwrap_or_else(|error| fail(&format!("{PAYLOAD_NAME}: {error}")));
     }
 
     /// Returns the names of the files to which QEMU writes.
@@ -99,7 +152,15 @@ impl RecordedFiles {
     /// within a command. The data come first here: QEMU writes entries when it has written the data that they name.
     pub(super) fn repeat(&mut self) -> Answer {
         self.data_file.as_mut().map_or(Ok(()), RecordedFile::repeat)?;
-        self.image.repeat()
+        self.image.repeat()?;
+        let Recorded { writes, flushes } = self.image.record.recorded;
+        if let Some(fault) = self.fault.filter(|fault| fault.may_have_failed(writes, flushes))
+            && !(self.has_noted && fault.fails_once())
+        {
+            self.has_noted = true;
+            self.note_failed();
+        }
+        Ok(())
     }
 }
 
@@ -111,16 +172,33 @@ impl RecordedFile {
         Self { file: file.clone(), path, record }
     }
 
-    /// Begins an empty record. Returns the options of a child of QEMU's node, with the name `child`.
-    fn begin(&mut self, child: &str) -> String {
+    /// Begins an empty record. Returns the options of the image: QEMU raises events for this child only.
+    fn begin_image(&mut self, place: ImagePlace) -> String {
+        let mut options = "file.driver=blkdebug".to_string();
+        let mut node = "file.image".to_string();
+        if let Some(fault) = place.fault {
+            let rules = self.path.with_file_name(RULES_NAME);
+            std::fs::write(rules, fault.rules()).unwrap_or_else(|error| unreadable(&error));
+            let at = if fault.is_above() { "file" } else { &node };
+            // A string takes everything, here and below.
+            let _ = write!(options, ",{node}.driver=blkdebug,{at}.config={RULES_NAME}");
+            node.push_str(".image");
+        }
+        if let Some(length_bytes) = place.device_bytes {
+            // Above the record, which has writes that fail below it, too.
+            let _ = write!(options, ",{node}.driver=raw,{node}.size={length_bytes}");
+            node.push_str(".file");
+        }
+        format!("{options},{}", self.begin(&node))
+    }
+
+    /// Begins an empty record. Returns the options of `node`, which records the writes to the file.
+    fn begin(&mut self, node: &str) -> String {
         self.record.begin().unwrap_or_else(|error| unreadable(&error));
+        let [path, record] = [&self.path, &self.record.path].map(|path| name_of(path));
         format!(
-            "{child}.driver=blkdebug,{child}.image.driver=blklogwrites,\
-             {child}.image.file.driver=file,{child}.image.file.filename={},\
-             {child}.image.log.driver=file,{child}.image.log.filename={},\
-             {child}.image.log-sector-size={SECTOR_BYTES}",
-            self.path.display(),
-            self.record.path.display()
+            "{node}.driver=blklogwrites,{node}.file.driver=file,{node}.file.filename={path},\
+             {node}.log.driver=file,{node}.log.filename={record}"
         )
     }
 
@@ -135,22 +213,25 @@ impl RecordedFile {
     }
 }
 
-/// Returns the options that name the data files of `chain`, whose image lies at `path`, from the layer at `depth` on.
-/// QEMU would look for them in the current folder.
-pub(super) fn data_file_options(chain: &Chain, path: &Path, depth: usize) -> String {
+/// Returns the name of a file in the folder in which QEMU works.
+pub(super) fn name_of(path: &Path) -> Cow<'_, str> {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy()
+}
+
+/// Returns the options that name the data files of `chain` from the layer at `depth` on.
+pub(super) fn data_file_options(chain: &Chain, depth: usize) -> String {
     let mut options = String::new();
     for (depth, layer) in chain.layers().iter().enumerate().skip(depth) {
         if let Some(file) = &layer.data_file {
             let child = format!("{}data-file", "backing.".repeat(depth));
-            let path = path.with_file_name(file.name());
             // A string takes everything.
-            let _ = write!(options, ",{child}.driver=file,{child}.filename={}", path.display());
+            let _ = write!(options, ",{child}.driver=file,{child}.filename={}", file.name());
         }
     }
     options
 }
 
-/// The unit of the record: the size of a sector, which QEMU gets as an option.
+/// The unit of the record: the size of a sector, which QEMU takes if no option says otherwise.
 pub(super) const SECTOR_BYTES: u64 = 512;
 /// The flag of an entry that is a flush.
 const FLUSHED: u64 = 1;
@@ -165,6 +246,14 @@ struct WriteRecord {
     /// The offset of the next entry.
     position: u64,
     bytes: Vec<u8>,
+    recorded: Recorded,
+}
+
+/// The operations in a record.
+#[derive(Clone, Copy, Debug, Default)]
+struct Recorded {
+    writes: u32,
+    flushes: u32,
 }
 
 struct WriteEntry {
@@ -178,12 +267,13 @@ impl WriteRecord {
     fn create(path: PathBuf) -> io::Result<Self> {
         let file =
             File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
-        Ok(Self { path, file, position: SECTOR_BYTES, bytes: Vec::new() })
+        let recorded = Recorded::default();
+        Ok(Self { path, file, position: SECTOR_BYTES, bytes: Vec::new(), recorded })
     }
 
     /// Empties the record.
     fn begin(&mut self) -> io::Result<()> {
-        self.position = SECTOR_BYTES;
+        (self.position, self.recorded) = (SECTOR_BYTES, Recorded::default());
         self.file.set_len(0)
     }
 
@@ -202,10 +292,12 @@ impl WriteRecord {
                 self.read(from, length).unwrap_or_else(|error| unreadable(&error));
                 let offset = entry.first_sector.saturating_mul(SECTOR_BYTES);
                 if length > 0 {
+                    self.recorded.writes = self.recorded.writes.saturating_add(1);
                     file.write_at(HostOffset::new(offset), &self.bytes)?;
                 }
             }
             if entry.flags & FLUSHED != 0 {
+                self.recorded.flushes = self.recorded.flushes.saturating_add(1);
                 file.flush()?;
             }
         }

@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use super::injected::RULES_NAME;
 use super::recorded::RecordedFiles;
 use super::session::fail;
 
@@ -23,8 +24,8 @@ pub(super) struct SessionScript {
     folder: PathBuf,
     is_recording: bool,
     lines: Vec<Line>,
-    /// The beginning of the paths in the commands.
-    works_in: String,
+    /// The folder in which QEMU works.
+    works_in: PathBuf,
     /// The options by which the image is read.
     image: String,
     /// The names of the breakpoints that have suspended a request, by their tags.
@@ -57,7 +58,7 @@ impl SessionScript {
             Err(error) => fail(&format!("the script of the session: {error}")),
         }
         self.image = files.options_to_read();
-        self.works_in = files.beside("").display().to_string();
+        self.works_in = files.beside("");
     }
 
     /// Copies the files unless they are too long. Returns their length.
@@ -100,13 +101,14 @@ impl SessionScript {
         if command != "close" {
             self.lines.pop_if(is_read);
         }
-        let command = self.with_payload(command);
+        let command = self.with_faults(&self.with_payload(command));
         self.push(Line::Io, &command);
     }
 
     /// Notes the arguments of qemu-img.
     pub(super) fn note_image_command(&mut self, arguments: &str) {
-        self.push(Line::Image, arguments);
+        let arguments = self.with_faults(arguments);
+        self.push(Line::Image, &arguments);
     }
 
     /// Notes that nothing happens any more after the last command, and that breakpoints with these tags have suspended
@@ -123,10 +125,7 @@ impl SessionScript {
 
     fn push(&mut self, line: impl Fn(String) -> Line, command: &str) {
         if self.is_recording {
-            self.lines.push(line(match &*self.works_in {
-                "" => command.to_string(),
-                folder => command.replace(folder, ""),
-            }));
+            self.lines.push(line(command.to_string()));
         }
     }
 
@@ -134,20 +133,34 @@ impl SessionScript {
     /// copy.
     fn with_payload(&self, command: &str) -> String {
         let parts = command.strip_prefix("write -s ").and_then(|rest| rest.split_once(' '));
-        let Some((path, range)) = parts.filter(|_| self.is_recording) else {
+        let Some((name, range)) = parts.filter(|_| self.is_recording) else {
             return command.to_string();
         };
-        let copied = fs::read(path).and_then(|bytes| match bytes.split_first() {
+        let bytes = fs::read(self.works_in.join(name));
+        match bytes.unwrap_or_else(|error| fail(&format!("{name}: {error}"))).split_first() {
             Some((first, rest)) if rest.iter().all(|byte| byte == first) => {
-                Ok(format!("write -P {first} {range}"))
+                format!("write -P {first} {range}")
             }
-            _ => {
-                let name = format!("payload.{}", self.lines.len());
-                fs::write(self.folder.join("before").join(&name), bytes)?;
-                Ok(format!("write -s {name} {range}"))
-            }
-        });
-        copied.unwrap_or_else(|error| fail(&format!("{path}: {error}")))
+            _ => format!("write -s {} {range}", self.keep(name)),
+        }
+    }
+
+    /// Returns a command that opens the image, with the name of a copy of the file with the rules of faults, if there
+    /// is one.
+    fn with_faults(&self, command: &str) -> String {
+        let option = format!(".config={RULES_NAME}");
+        match self.is_recording && command.contains(&option) {
+            true => command.replace(&option, &format!(".config={}", self.keep(RULES_NAME))),
+            false => command.to_string(),
+        }
+    }
+
+    /// Keeps a copy of a file that QEMU reads. Returns its name.
+    fn keep(&self, name: &str) -> String {
+        let kept = format!("{name}.{}", self.lines.len());
+        let copied = fs::copy(self.works_in.join(name), self.folder.join("before").join(&kept));
+        copied.unwrap_or_else(|error| fail(&format!("{name}: {error}")));
+        kept
     }
 
     /// Writes the script of a session that has ended. If QEMU has closed `files`, their copies lie beside it. Without

@@ -31,6 +31,9 @@ const OPEN_BLKVERIFY: &str = "open -r -o driver=blkverify,\
                               test.driver=null-co,test.size=512,test.read-zeroes=on,\
                               raw.driver=null-co,raw.size=512,raw.read-zeroes=on";
 
+/// The longest command: qemu-io would take the rest of a longer line as another one (QEMU, `MAXREADLINESZ` in
+/// qemu-io.c).
+pub(super) const MAX_COMMAND_BYTES: usize = 1022;
 /// The most runs of a process. With each image that qemu-io opens, it keeps more memory: after some 2,000 damaged
 /// ones, it has none left, and refuses valid images.
 const MAX_RUNS_OF_PROCESS: u32 = 128;
@@ -66,7 +69,7 @@ impl QemuIo {
         self.process.iter().for_each(EngineProcess::wait_until_asleep);
     }
 
-    /// Has it work in a folder: QEMU looks for data files there.
+    /// Has it work in a folder, from which the names of files begin.
     pub(super) fn work_in(&mut self, folder: Option<&Path>) {
         if self.folder.as_deref() != folder {
             self.folder = folder.map(Path::to_path_buf);
