@@ -73,11 +73,13 @@ fn scripts_show_bugs_of_qemu_without_this_project() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("script"), script).unwrap();
         let line = "qemu-img create -q -f qcow2 disk.qcow2 1M && \
-                    timeout 60 qemu-io -f qcow2 blkdebug::disk.qcow2 <script";
+                    { timeout 60 qemu-io -f qcow2 blkdebug::disk.qcow2 <script; \
+                    qemu-img check disk.qcow2 2>&1; }";
         let output =
             Command::new("sh").args(["-c", line]).current_dir(dir.path()).output().unwrap();
         let printed = String::from_utf8_lossy(&output.stdout);
-        assert!(printed.contains("Pattern verification failed"), "{}: {printed}", finding.name);
+        let signs = ["Pattern verification failed", "ERROR cluster "];
+        assert!(signs.iter().any(|sign| printed.contains(sign)), "{}: {printed}", finding.name);
         assert!(script.trim().lines().count() <= 12, "{}", finding.name);
         shown += 1;
     }

@@ -81,7 +81,7 @@ pub struct Finding {
     /// The text of the program.
     pub program: String,
     /// A script of qemu-io for an empty image of 1 MiB, which shows a bug of QEMU without this project: the pattern of
-    /// its last read is wrong.
+    /// its last read is wrong, or `qemu-img check` finds an error behind it.
     pub script: Option<String>,
 }
 

@@ -122,9 +122,12 @@ fn show(of: &Findings, finding: &Finding, rules: &Rules) -> Result<()> {
         engine.arg("--engine-command").arg(format!("'{}' {}", path.display(), of.name));
     }
     if let Some(script) = &finding.script {
-        println!("Without this project, the pattern of the last read is wrong:\n");
+        println!(
+            "Without this project, the pattern of the last read is wrong, or the check finds an error:\n"
+        );
         println!("qemu-img create -f qcow2 disk.qcow2 1M");
-        println!("qemu-io -f qcow2 blkdebug::disk.qcow2 <<'EOF'\n{}EOF\n", script.trim_start());
+        println!("qemu-io -f qcow2 blkdebug::disk.qcow2 <<'EOF'\n{}EOF", script.trim_start());
+        println!("qemu-img check disk.qcow2\n");
     }
     let tested = &of.implementation;
     println!("{} {}: {}", tested.title, tested.version, finding.shown());

@@ -149,7 +149,8 @@ impl QemuDisk<'_> {
         self.commands.ask(command)
     }
 
-    /// Notes in the script that nothing happens any more: see [`SessionScript::note_settled`].
+    /// Notes in the script that nothing happens any more, as
+    /// [`SessionScript::note_settled`](super::script::SessionScript::note_settled) does.
     pub(super) fn note_settled(&mut self, suspended: &[u32]) {
         if let Some(script) = &mut self.commands.script {
             script.note_settled(suspended);
@@ -300,10 +301,9 @@ impl OpenDisk for QemuDisk<'_> {
 
     fn in_flight(&mut self, flights: Flights<'_>) -> Answer {
         match self.meet_fault() {
-            Ok(()) => self.fly(flights),
             Err(error @ EngineError::Ended(_)) => Err(error),
-            // No image is open any more.
-            Err(error) => flights.run(|_| ready(Err(EngineError::untyped(error.to_string())))),
+            _ if self.is_open => self.fly(flights),
+            _ => flights.run(|_| ready(Err(EngineError::untyped("no image is open any more")))),
         }
     }
 
