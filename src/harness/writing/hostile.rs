@@ -6,7 +6,9 @@
 //! their bytes, or have those of the last request that the engine has reported as successful: an entry describes its
 //! own guest range alone, and a cluster is free only if its refcount is 0 (QEMU's specification of qcow2, "Cluster
 //! mapping" and "Host cluster management"). The oracle reads them while the image is open, when it is closed, and when
-//! the engine has opened it again.
+//! the engine has opened it again. If the engine has refused a read or a request, it may give the image up, and only
+//! bytes that it has flushed are certain in the closed file (QEMU, `qapi/block-core.json`, `BLOCK_IMAGE_CORRUPTED`: a
+//! fatal error makes the image unusable).
 //!
 //! Does not check: the bytes of images without damage, which `writes` judges; reads that fail, and the refcounts and
 //! the length of the file, about which nothing is promised after damage. Nor the bytes after other damage; or after a
@@ -55,6 +57,8 @@ pub(crate) struct HostileWriterJudge {
     guest: GuestDisk,
     /// Nothing is known about the bytes of the disk.
     is_lost: bool,
+    /// The engine has refused a read or a request since it has opened the image.
+    has_refused: bool,
     reader: Walker,
     bytes: WrittenBuffers,
     /// Selects the bytes that are compared.
@@ -166,12 +170,14 @@ impl HostileWriterJudge {
                 }
                 Ok(disk) => disk,
             };
-            end = CaseEnd::Judged;
+            (end, self.has_refused) = (CaseEnd::Judged, false);
             for request in requests {
                 self.carry_out((chain, &mut disk), request, case.damage, run)?;
             }
             self.compare((Moment::Open, Compared::Disk), &mut |at, into| disk.read(at, into), run)?;
             note_answer(&disk.close(), run);
+            // It may have given the image up, with all that it had not flushed.
+            self.is_lost |= self.has_refused && !self.guest.note_failed_close();
         }
         Ok(end)
     }
@@ -212,7 +218,10 @@ impl HostileWriterJudge {
             Ok(()) => self.guest.note(request),
             Err(error @ EngineError::NotGiven(_)) => return Err(not_given(&error)),
             Err(EngineError::NoAnswer) => return Ok(()),
-            Err(_) => self.guest.note_failed(request, RequestResult::Unknown),
+            Err(_) => {
+                self.has_refused = true;
+                self.guest.note_failed(request, RequestResult::Unknown);
+            }
         }
         let Some(changed) = request.changed() else { return Ok(()) };
         let read = &mut |at, into: &mut [u8]| disk.read(at, into);
@@ -253,7 +262,7 @@ impl HostileWriterJudge {
         read: &mut GuestRead,
         run: &mut CaseRun,
     ) -> OracleResult {
-        let Self { built, guest, bytes: buffers, entropy, payload, .. } = self;
+        let Self { built, guest, bytes: buffers, entropy, payload, has_refused, .. } = self;
         if self.is_lost {
             if let Compared::Whole(Range { start, end }) = place {
                 // Any bytes and any error are right. A request to read has at most some KiB.
@@ -264,7 +273,10 @@ impl HostileWriterJudge {
         }
         let set_aside = &mut |found: Box<Violation>| match found.error_kind() {
             // The engine may refuse to read a damaged image.
-            Some(_) => Ok(()),
+            Some(_) => {
+                *has_refused = true;
+                Ok(())
+            }
             None => run.verdicts.set_aside(found),
         };
         let mut reader = DiskReader { read, disk: &guest.over(built), moment, buffers };

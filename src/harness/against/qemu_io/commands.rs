@@ -10,6 +10,17 @@ use super::recorded::RecordedFiles;
 use super::script::SessionScript;
 use super::session::{MAX_COMMAND_BYTES, QemuIo};
 
+/// Parts of the lines that QEMU prints when it opens an image all the same: the warning about bitmaps that a program
+/// without support for them has left, and the repair of an image that a crash has left marked as dirty.
+const NOTICES: [&str; 6] = [
+    "warning: a program lacking bitmap support modified this file",
+    "Some clusters may be leaked",
+    "Leaked cluster ",
+    "ERROR cluster ",
+    "Repairing cluster ",
+    "Rebuilding refcount structure",
+];
+
 /// A qemu-io, and the files that it opens.
 #[derive(Debug, Default)]
 pub(super) struct QemuCommands {
@@ -18,18 +29,9 @@ pub(super) struct QemuCommands {
     pub(super) script: Option<SessionScript>,
 }
 
-/// Reports whether a line is part of the warning about bitmaps, or about the repair of an image that a crash has left
-/// marked as dirty.
+/// Reports whether a line is one of the [`NOTICES`].
 fn is_notice(line: &str) -> bool {
-    line.contains("warning: a program lacking bitmap support modified this file")
-        || [
-            "Some clusters may be leaked",
-            "Leaked cluster ",
-            "ERROR cluster ",
-            "Repairing cluster ",
-        ]
-        .iter()
-        .any(|notice| line.starts_with(notice))
+    NOTICES.iter().any(|notice| line.contains(notice))
 }
 
 /// The header of an image may have no room for the feature names that QEMU adds when it writes a header. The harness
