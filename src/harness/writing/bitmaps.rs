@@ -198,8 +198,14 @@ impl TrackedBitmaps {
         }
     }
 
-    /// Judges the bitmaps of a closed file, except those that are dropped.
-    pub(super) fn check(&mut self, files: &Chain, set_aside: &mut SetAside) -> OracleResult {
+    /// Judges the bitmaps of a closed file, except those that are dropped. After an operation on the file has failed, a
+    /// writer may leave them marked as in use, which says that their bits are not reliable.
+    pub(super) fn check(
+        &mut self,
+        files: &Chain,
+        has_failed: bool,
+        set_aside: &mut SetAside,
+    ) -> OracleResult {
         if self.are_dropped || self.all.is_empty() && !self.are_supported {
             return Ok(());
         }
@@ -210,7 +216,7 @@ impl TrackedBitmaps {
             }
             if entry.in_use() {
                 bitmap.in_use = true;
-                if self.are_supported {
+                if self.are_supported && !has_failed {
                     bitmaps::not_kept("in use").or_else(&mut *set_aside)?;
                 }
                 continue;

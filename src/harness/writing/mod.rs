@@ -356,7 +356,8 @@ impl WriterJudge {
         };
         steps.each(|set_aside| self.kept_bits(chain, set_aside))?;
         steps.each(|set_aside| self.kept(chain, set_aside))?;
-        steps.each(|set_aside| self.guest.bitmaps.check(chain, set_aside))?;
+        let has_failed = self.faults.may_leak;
+        steps.each(|set_aside| self.guest.bitmaps.check(chain, has_failed, set_aside))?;
         steps.each(|set_aside| self.raw_data_file(chain, set_aside))?;
         Ok(ClosedFile { has_harm: steps.has_harm(), has_disk })
     }

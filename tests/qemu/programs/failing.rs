@@ -66,6 +66,18 @@ fn qemu_meets_the_faults_of_programs() {
     }
 }
 
+#[test]
+fn qemu_may_leave_bitmaps_in_use_after_an_error() {
+    let Some(()) = qemu::tools() else { return };
+    let mut target = TargetKind::Writes.judging(QemuEngine::default());
+    // QEMU closes the image without an error, although it has not stored the bitmap.
+    let program = "write_at at=start+0 inside=0 length=1<<0\n\
+                   bitmap granularity=9 flags=none name=0\n\
+                   fail_file of=read before=2 error=io failures=all\n\
+                   snapshot\n";
+    assert_eq!(found(&mut target, program), None);
+}
+
 /// A crash leaves an image marked as dirty, which QEMU repairs when it opens the image again.
 const DIRTY: &str = "image version=3 cluster_bits=12 refcount_order=4 features=lazy_refcounts size=64<<12+0 \
                      rng_seed=0 blocks=append table=append tolerance=0\n\
