@@ -82,6 +82,7 @@ fn qemu_may_leave_bitmaps_in_use_after_an_error() {
 const DIRTY: &str = "image version=3 cluster_bits=12 refcount_order=4 features=lazy_refcounts size=64<<12+0 \
                      rng_seed=0 blocks=append table=append tolerance=0\n\
                      write_at at=start+0 inside=0 length=2<<12\n\
+                     sync kind=flush choice=0\n\
                      crash kind=process choice=65535\n\
                      write_at at=start+6 inside=0 length=1<<12\n";
 
