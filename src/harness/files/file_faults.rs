@@ -45,8 +45,7 @@ impl FileFaults {
         if self.is_active { self.armed.take() } else { None }
     }
 
-    /// Notes that an operation of such an engine may have failed.
-    #[cfg(feature = "fuzzer")]
+    /// Notes that an operation has failed; or that one of such an engine may have failed.
     pub(crate) fn note_met(&mut self) {
         self.met = self.met.saturating_add(1);
     }
@@ -68,7 +67,7 @@ impl FileFaults {
 
     /// Counts an operation that needs room behind the end of a device, and returns its error.
     pub(crate) fn meet_end(&mut self, offset: HostOffset) -> StorageError {
-        self.met = self.met.saturating_add(1);
+        self.note_met();
         StorageError { offset, kind: ErrorKind::StorageFull }
     }
 

@@ -52,32 +52,50 @@ impl QemuDisk<'_> {
         said
     }
 
-    /// Notes an error that follows from a failing operation.
-    pub(super) fn note_if_failed(&self, said: &Answer) {
+    /// Reports whether operations of QEMU on the image may fail.
+    fn may_fail(&self) -> bool {
+        self.written.as_ref().is_some_and(RecordedFiles::may_fail)
+    }
+
+    /// Notes an error of QEMU, which follows from a failing operation if one may fail.
+    pub(super) fn note_error(&self) {
         let may_fail = self.written.as_ref().filter(|files| files.may_fail());
-        may_fail.filter(|_| said.is_err()).into_iter().for_each(RecordedFiles::note_failed);
+        may_fail.into_iter().for_each(RecordedFiles::note_failed);
+    }
+
+    fn note_if_failed(&self, said: &Answer) {
+        if said.is_err() {
+            self.note_error();
+        }
     }
 
     /// Opens the image again if the program lets operations fail from now on.
     pub(super) fn meet_fault(&mut self) -> Answer {
         let takes_fault = self.written.as_mut().is_some_and(RecordedFiles::take_fault);
         match takes_fault && self.is_open {
-            true => self.reopen(),
+            true => {
+                self.close_image()?;
+                self.open_again()
+            }
             false => Ok(()),
         }
     }
 
     /// Returns the command for a flush, and the beginning of its output.
     pub(super) fn flush(&self) -> (&'static str, &'static str) {
-        match self.written.as_ref().is_some_and(RecordedFiles::may_fail) {
+        match self.may_fail() {
             true => FLUSH_THAT_MAY_FAIL,
             false => ("flush", ""),
         }
     }
 
-    fn reopen(&mut self) -> Answer {
+    fn close_image(&mut self) -> Answer {
         self.is_open = false;
-        self.change(format_args!("close"), "")?;
+        self.change(format_args!("close"), "")
+    }
+
+    /// Opens the closed image, with empty records.
+    fn open_again(&mut self) -> Answer {
         let Some(files) = &mut self.written else { return Err(EngineError::NoAnswer) };
         let opened = self.commands.open_recorded(files);
         self.note_if_failed(&opened);
@@ -89,15 +107,14 @@ impl QemuDisk<'_> {
     /// and returns the arguments of qemu-img. If the header has no room, the image is not judged.
     fn change_closed(&mut self, command: impl FnOnce(&ImageOptions) -> String) -> Answer {
         let changed = self.reopen_changed(command);
-        match self.written.as_ref().is_some_and(RecordedFiles::may_fail) {
+        match self.may_fail() {
             true => changed,
             false => changed.map_err(not_given_without_room),
         }
     }
 
     fn reopen_changed(&mut self, command: impl FnOnce(&ImageOptions) -> String) -> Answer {
-        self.is_open = false;
-        self.change(format_args!("close"), "")?;
+        self.close_image()?;
         let Some(files) = &mut self.written else { return Err(EngineError::NoAnswer) };
         let arguments = command(&files.begin());
         if let Some(script) = &mut self.commands.script {
@@ -108,12 +125,11 @@ impl QemuDisk<'_> {
             return changed;
         }
         files.repeat()?;
-        let opened = self.commands.open_recorded(files);
-        self.is_open = opened.is_ok();
-        self.size_bytes = Header::read(files.image())?.virtual_size_bytes();
-        let changed = opened.and(changed);
+        let header = Header::read(files.image());
         self.note_if_failed(&changed);
-        changed
+        let opened = self.open_again();
+        self.size_bytes = header?.virtual_size_bytes();
+        opened.and(changed)
     }
 
     /// Returns the snapshots of the image, in the order of its table.
@@ -309,8 +325,7 @@ impl OpenDisk for QemuDisk<'_> {
 
     fn close(mut self: Box<Self>) -> Answer {
         self.meet_fault()?;
-        self.is_open = false;
-        let closed = self.change(format_args!("close"), "");
+        let closed = self.close_image();
         self.finish_script();
         closed
     }

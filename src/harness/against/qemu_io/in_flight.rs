@@ -137,7 +137,6 @@ impl QemuFlight<'_, '_> {
             FlightRequest::Change(Request::Flush) => {
                 let mut state = self.state.borrow_mut();
                 let (command, _) = state.disk.flush();
-                state.flush_failure = None;
                 state.say(format_args!("{command}"))?;
                 state.settle()?;
                 state.disk.repeat()?;
@@ -275,7 +274,7 @@ impl FlightState<'_, '_> {
             }
         } else if line.starts_with("write failed: ") {
             self.flush_failure = Some(line.to_string());
-            self.disk.note_if_failed(&Err(EngineError::untyped(line)));
+            self.disk.note_error();
         } else if line.starts_with("aio_") && line.contains(" failed: ") {
             self.note_end(|_| true, Err(line.to_string()));
         } else if line.starts_with("wrote ") || line.starts_with("read ") {
@@ -314,8 +313,8 @@ impl FlightState<'_, '_> {
         let (before, from) = self.requests.split_at_mut(self.latest);
         let mut open = from.iter_mut().chain(before).filter(|it| it.is_open);
         let Some(request) = open.find(|it| is_it(it)) else { return };
-        if let Err(error) = &end {
-            self.disk.note_if_failed(&Err(EngineError::untyped(error.clone())));
+        if end.is_err() {
+            self.disk.note_error();
         }
         (request.is_open, request.ended) = (false, Some(end));
         let tags = std::mem::take(&mut request.suspended);

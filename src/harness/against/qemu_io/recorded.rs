@@ -46,14 +46,6 @@ pub(super) struct ImageOptions {
     pub(super) with_layers_below: String,
 }
 
-/// The place of an image: operations on it fail, or a device ends.
-#[derive(Clone, Copy, Debug)]
-struct ImagePlace {
-    fault: Option<InjectedFault>,
-    /// The length of the device.
-    device_bytes: Option<u64>,
-}
-
 /// A file of the chain, its copy on disk, and the record of the writes to the copy.
 #[derive(Debug)]
 struct RecordedFile {
@@ -109,10 +101,10 @@ impl RecordedFiles {
 
     /// Begins empty records. Returns the options by which QEMU opens the image and records its writes.
     pub(super) fn begin(&mut self) -> ImageOptions {
-        let Recorded { writes, flushes, .. } = self.image.record.recorded;
+        let Recorded { writes, flushes } = self.image.record.recorded;
         self.fault = self.fault.and_then(|fault| fault.left(writes, flushes));
-        let place = ImagePlace { fault: self.fault, device_bytes: self.chain.device_bytes() };
-        let mut alone = format!("driver=qcow2,{}", self.image.begin_image(place));
+        let image = self.image.begin_image(self.fault, self.chain.device_bytes());
+        let mut alone = format!("driver=qcow2,{image}");
         if let Some(file) = &mut self.data_file {
             // A string takes everything.
             let _ = write!(alone, ",{}", file.begin("data-file"));
@@ -172,11 +164,12 @@ impl RecordedFile {
         Self { file: file.clone(), path, record }
     }
 
-    /// Begins an empty record. Returns the options of the image: QEMU raises events for this child only.
-    fn begin_image(&mut self, place: ImagePlace) -> String {
+    /// Begins an empty record. Returns the options of the image, for which alone QEMU raises events. Operations meet
+    /// `fault`, and end with the device, if there are these.
+    fn begin_image(&mut self, fault: Option<InjectedFault>, device_bytes: Option<u64>) -> String {
         let mut options = "file.driver=blkdebug".to_string();
         let mut node = "file.image".to_string();
-        if let Some(fault) = place.fault {
+        if let Some(fault) = fault {
             let rules = self.path.with_file_name(RULES_NAME);
             std::fs::write(rules, fault.rules()).unwrap_or_else(|error| unreadable(&error));
             let at = if fault.is_above() { "file" } else { &node };
@@ -184,7 +177,7 @@ impl RecordedFile {
             let _ = write!(options, ",{node}.driver=blkdebug,{at}.config={RULES_NAME}");
             node.push_str(".image");
         }
-        if let Some(length_bytes) = place.device_bytes {
+        if let Some(length_bytes) = device_bytes {
             // Above the record, which has writes that fail below it, too.
             let _ = write!(options, ",{node}.driver=raw,{node}.size={length_bytes}");
             node.push_str(".file");
