@@ -1,5 +1,5 @@
-//! The options that choose the implementation under test and the one that judges it: `--engine-command`, `--against`,
-//! the known findings that `--known` adds, the claims that `--without` drops.
+//! The options that choose the implementation under test and those beside it: `--engine-command`, `--in-turn`,
+//! `--against`, the known findings that `--known` adds, the claims that `--without` drops.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::base::features::{Feature, FeatureSet};
 use crate::base::files;
 use crate::harness::KnownFindings;
-use crate::harness::against::qemu_io::{CostlyComparisons, Qemu};
+use crate::harness::against::qemu_io::{CostlyComparisons, Qemu, QemuEngine};
 use crate::harness::cases::implementation::Implementation;
 use crate::harness::engines::command::EngineCommand;
 use crate::harness::engines::image_program::ImageProgram;
@@ -36,6 +36,10 @@ pub struct UnderTestOptions {
     /// docs/engines.md describes what it must print
     #[arg(long, global = true, value_name = "CMD", conflicts_with = "engine_command")]
     engine_qemu_img: Option<String>,
+    /// Let another implementation open the image every second time that a program opens it for writing, after a crash,
+    /// too: 'qemu', or an implementation in this executable. The commands that take --known take this option
+    #[arg(long, value_name = "NAME", global = true)]
+    in_turn: Option<String>,
     /// Compare each answer with that of another implementation: 'qemu', the installed qemu-io and qemu-img; or an
     /// implementation in this executable, such as 'map_extents'. docs/differential.md describes the comparison. The
     /// commands that take --known take this option
@@ -70,12 +74,13 @@ const QEMU_NAME: &str = "qemu";
 
 impl UnderTestOptions {
     /// Returns the name of each field, by which the parser knows the option, and whether the user has set it.
-    pub fn given(&self) -> [(&'static str, bool); 6] {
+    pub fn given(&self) -> [(&'static str, bool); 7] {
         [
             ("known", !self.known.is_empty()),
             ("without", !self.without.is_empty()),
             ("engine_command", self.engine_command.is_some()),
             ("engine_qemu_img", self.engine_qemu_img.is_some()),
+            ("in_turn", self.in_turn.is_some()),
             ("against", self.against.is_some()),
             ("against_command", self.against_command.is_some()),
         ]
@@ -156,26 +161,44 @@ impl UnderTestOptions {
                     implementation: ChosenImplementation::Engine(engine),
                 }
             }
-            (Some(name), None) if name == QEMU_NAME => {
-                let qemu = Qemu::start(costly).map_err(|what| failed("--against qemu", what))?;
-                Chosen {
-                    name: "QEMU".to_string(),
-                    argument: format!("--against={QEMU_NAME}"),
-                    identity: format!("against qemu {}", qemu.version()),
-                    implementation: ChosenImplementation::Qemu(qemu),
-                }
-            }
-            (Some(name), None) => match compiled.iter().find(|it| it.facts().name == *name) {
-                Some(found) => Chosen {
-                    name: name.clone(),
-                    argument: format!("--against={name}"),
-                    identity: format!("against {name}"),
-                    implementation: ChosenImplementation::Engine(found.clone()),
-                },
-                None => return Err(failed("--against", unknown(name, compiled))),
-            },
+            (Some(name), None) => named("--against", name, costly, compiled)?,
         }))
     }
+
+    /// Starts the implementation that takes turns with the one under test, if an option names one.
+    fn start_in_turn(
+        &self,
+        costly: CostlyComparisons,
+        compiled: &[Implementation],
+    ) -> Result<Option<Chosen>, CommandError> {
+        self.in_turn.as_ref().map(|name| named("--in-turn", name, costly, compiled)).transpose()
+    }
+}
+
+/// Returns the implementation that `option` names: QEMU, or one of those in this executable.
+fn named(
+    option: &str,
+    name: &str,
+    costly: CostlyComparisons,
+    compiled: &[Implementation],
+) -> Result<Chosen, CommandError> {
+    let failed = |place: &str, what| CommandError::Message(format!("{place}: {what}"));
+    let (identity, implementation) = if name == QEMU_NAME {
+        let place = format!("{option} {QEMU_NAME}");
+        let qemu = Qemu::start(costly).map_err(|what| failed(&place, what))?;
+        (format!("{option} {name} {}", qemu.version()), ChosenImplementation::Qemu(qemu))
+    } else {
+        let found = compiled.iter().find(|it| it.facts().name == *name);
+        let found = found.ok_or_else(|| failed(option, unknown(name, compiled)))?;
+        (format!("{option} {name}"), ChosenImplementation::Engine(found.clone()))
+    };
+    let title = if name == QEMU_NAME { "QEMU" } else { name };
+    Ok(Chosen {
+        name: title.to_string(),
+        argument: format!("{option}={name}"),
+        identity,
+        implementation,
+    })
 }
 
 /// An implementation, and what else a verb needs to run inputs with it.
@@ -189,6 +212,7 @@ pub struct UnderTest {
     /// The implementation that judges the images, too.
     pub against: Option<Chosen>,
     engine: Option<Chosen>,
+    in_turn: Option<Chosen>,
     files: Vec<PathBuf>,
     unclaimed: FeatureSet,
 }
@@ -202,10 +226,19 @@ impl UnderTest {
         costly: CostlyComparisons,
     ) -> Result<Self, CommandError> {
         let engine = options.start_engine()?;
-        let against = options.start_second(costly, &[Implementation::our_walker(), own.clone()])?;
+        let compiled = [Implementation::our_walker(), own.clone()];
+        let against = options.start_second(costly, &compiled)?;
+        let in_turn = options.start_in_turn(costly, &compiled)?;
         let implementation = match &engine {
             Some(Chosen { implementation: ChosenImplementation::Engine(it), .. }) => it.clone(),
             _ => own,
+        };
+        let implementation = match in_turn.as_ref().map(|it| &it.implementation) {
+            Some(ChosenImplementation::Qemu(_)) => {
+                implementation.in_turn_with(QemuEngine::under_test())
+            }
+            Some(ChosenImplementation::Engine(other)) => implementation.in_turn_with(other.clone()),
+            None => implementation,
         };
         let known = implementation.facts().known.and(&options.known()?);
         let (folders, files): (Vec<_>, Vec<_>) =
@@ -219,7 +252,7 @@ impl UnderTest {
             }
             None => implementation,
         };
-        Ok(Self { implementation, known, folders, against, engine, files, unclaimed })
+        Ok(Self { implementation, known, folders, against, engine, in_turn, files, unclaimed })
     }
 
     /// Rejects folders, which only `triage` reads.
@@ -253,7 +286,7 @@ impl UnderTest {
 
     /// Returns the options that choose the same implementations and the same claims in another process.
     pub fn options(&self) -> Vec<String> {
-        let chosen = [&self.engine, &self.against].into_iter().flatten();
+        let chosen = [&self.engine, &self.in_turn, &self.against].into_iter().flatten();
         let chosen = chosen.map(|it| it.argument.clone());
         let without = self.unclaimed.iter().map(|it| format!("--without={}", it.name()));
         chosen.chain(without).collect()
@@ -274,13 +307,13 @@ impl UnderTest {
 
     /// Returns a text that changes with all that decides how an input runs, beside the executable and the target.
     pub fn identity(&self) -> String {
-        let [engine, second] = [&self.engine, &self.against]
+        let [engine, in_turn, second] = [&self.engine, &self.in_turn, &self.against]
             .map(|chosen| chosen.as_ref().map_or("", |it| it.identity.as_str()));
         let without = match self.unclaimed == FeatureSet::EMPTY {
             true => String::new(),
             false => format!("without {}", self.unclaimed),
         };
-        format!("{engine}{:?}{second}{without}", self.known)
+        format!("{engine}{in_turn}{:?}{second}{without}", self.known)
     }
 }
 

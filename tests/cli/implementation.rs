@@ -388,6 +388,13 @@ fn the_end_of_the_other_process_is_a_finding() {
 }
 
 #[test]
+fn an_implementation_that_takes_turns_writes() {
+    let ran = with_programs().run("fuzz --target=writes --runs=50 --in-turn=map_extents").exits(2);
+    let both = "'map_extents 0.1.0 in turn with map_extents 0.1.0' does not write images";
+    assert!(ran.line().contains(both), "{ran:?}");
+}
+
+#[test]
 fn an_implementation_in_the_executable_is_named() {
     let engine = pipes("");
     let fuzz = ["fuzz", "--runs=200", "--jobs=1", "--against=map_extents", "--engine-command"];
@@ -401,7 +408,10 @@ fn options_that_cannot_be_used_are_one_line() {
     let dir = with_programs();
     dir.write("file", "no image");
     for [words, expected] in rows(
-        "replay empty --against=nosuch | --against: found 'nosuch', expected one of: qemu, map_extents
+        "replay empty --in-turn=nosuch | --in-turn: found 'nosuch', expected one of: qemu, map_extents
+         replay empty --in-turn=map_extents \
+         | --in-turn: found the target map_extents, expected one of: writes, hostile_writes
+         replay empty --against=nosuch | --against: found 'nosuch', expected one of: qemu, map_extents
          replay empty --against=map_extents --against-command=cat \
          | --against-command: found --against, too, expected one of them
          fuzz --runs=1 --against-command=false | --against-command:

@@ -24,6 +24,8 @@ pub struct Implementation {
     unclaimed: FeatureSet,
     /// Creates another implementation that judges the images of a run, too.
     second: Option<Rc<CreateOpinion>>,
+    /// Two implementations take turns.
+    pub(crate) takes_turns: bool,
     /// How a test creates the implementation, if that is known.
     expression: Option<Expression>,
 }
@@ -67,8 +69,8 @@ impl Implementation {
     /// Creates an implementation whose engines are those that `create` returns.
     pub fn new(create: impl Fn(&Rc<dyn Observer>) -> Box<dyn Engine> + 'static) -> Self {
         let unclaimed = FeatureSet::EMPTY;
-        let (known, second, expression) = Default::default();
-        Self { create: Rc::new(create), known, unclaimed, second, expression }
+        let (known, second, takes_turns, expression) = Default::default();
+        Self { create: Rc::new(create), known, unclaimed, second, takes_turns, expression }
     }
 
     /// Returns our walker as the implementation under test.
@@ -103,6 +105,15 @@ impl Implementation {
     /// Returns the implementation without its claims about `features`.
     pub fn without(self, features: FeatureSet) -> Self {
         Self { unclaimed: features, ..self }
+    }
+
+    /// Returns the implementation, whose engines are those that `create` returns: each is two engines in turn.
+    #[cfg(feature = "fuzzer")]
+    pub(crate) fn taking_turns(
+        self,
+        create: impl Fn(&Rc<dyn Observer>) -> Box<dyn Engine> + 'static,
+    ) -> Self {
+        Self { create: Rc::new(create), takes_turns: true, ..self }
     }
 
     /// Returns the implementation, whose images another one judges, too: the one that `create` returns.

@@ -302,6 +302,12 @@ impl TargetKind {
                 self.name()
             ));
         }
+        if implementation.takes_turns && self.limits().requests == 0 {
+            let target = self.name();
+            failure::fail(format!(
+                "--in-turn: found the target {target}, expected one of: writes, hostile_writes"
+            ));
+        }
         let engine = implementation.tested(&observer);
         Harness::of(self, engine, observer).named(names).judged_by(second)
     }

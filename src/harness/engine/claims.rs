@@ -68,6 +68,13 @@ impl Claims {
         Self { no: self.no.with(features), refuse_or_be_right }
     }
 
+    /// Returns the claims that two engines make together: about each feature, the weaker one.
+    pub const fn and(self, other: Self) -> Self {
+        let no = self.no.with(other.no);
+        let refuse_or_be_right = self.refuse_or_be_right.with(other.refuse_or_be_right);
+        Self { no, refuse_or_be_right: refuse_or_be_right.without(no) }
+    }
+
     /// Returns these claims, except that the engine knows `features`.
     pub const fn yes(self, features: &[Feature]) -> Self {
         let features = FeatureSet::of(features);
@@ -220,5 +227,10 @@ mod tests {
             claims.no(&[Feature::Corrupt]).about(FeatureSet::of(&[Feature::Corrupt])),
             Claim::No
         );
+        let both = claims.and(Claims::ALL.no(&[Feature::Corrupt]));
+        let about = |feature| both.about(FeatureSet::of(&[feature]));
+        assert_eq!(about(Feature::Dirty), Claim::RefuseOrBeRight);
+        assert_eq!((about(Feature::Corrupt), about(Feature::Zstd)), (Claim::No, Claim::No));
+        assert_eq!(both, Claims::ALL.no(&[Feature::Corrupt]).and(claims));
     }
 }

@@ -6,6 +6,7 @@ mod contents;
 mod failing;
 mod hostile;
 mod in_flight;
+mod in_turn;
 mod meddling;
 mod not_given;
 
@@ -24,6 +25,8 @@ const OPERATIONS: usize = 12;
 const LONG_WRITES: u64 = 4;
 /// The number of programs with cuts while a snapshot is taken.
 const CUT_SNAPSHOTS: u64 = 16;
+/// The number of programs that write a disk again and again.
+const REWRITTEN: u64 = 2;
 /// The number of generated programs with a data file, half of which are raw images of the disk.
 const DATA_FILES: u64 = 91;
 /// The number of programs whose images qemu-img checks.
@@ -98,6 +101,13 @@ fn cut_discard(number: u64) -> Program {
     lines::program("cluster_bits=9 size=9<<9+0", &operations)
 }
 
+/// Returns a program that writes a small disk and discards it again and again.
+fn rewritten(number: u64) -> Program {
+    let again = "write_at at=start+0 inside=0 length=4<<9\ndiscard at=start+0 clusters=4\n";
+    let image = format!("cluster_bits=9 size=4<<9+0 rng_seed={number}");
+    lines::program(&image, &again.repeat(12))
+}
+
 /// Returns a program that makes a disk with a raw data file larger, or smaller.
 fn resized_data_file(clusters: u64) -> Program {
     let operations = format!(
@@ -107,12 +117,13 @@ fn resized_data_file(clusters: u64) -> Program {
 }
 
 /// Returns all programs: those that resize a raw data file, those with a number, those with a data file, those with a
-/// cut snapshot, then the seeds.
+/// cut snapshot, those that write a disk again and again, then the seeds.
 fn programs() -> Vec<Program> {
     let mut programs: Vec<Program> = [5, 14].map(resized_data_file).into();
     programs.extend((0..PROGRAMS + LONG_WRITES).map(program));
     programs.extend((0..DATA_FILES).map(with_data_file));
     programs.extend((0..CUT_SNAPSHOTS).map(cut_snapshot));
+    programs.extend((0..REWRITTEN).map(rewritten));
     // The target's seeds, which follow: requests that are rare in generated programs.
     programs.extend(corpus::inputs("writes").iter().map(|seed| Program::decode(seed)));
     programs
@@ -151,6 +162,7 @@ fn found_by(fault: WriterFault) -> &'static [&'static str] {
         SharedInside => &["written: a snapshot, the bytes of the guest → "],
         SharedTable | CompressedNeighbour | SnapshotKeepsCopied => &["refcounts: ", "written: "],
         CountNotRaised | CountNotLowered | TableNotStored => &["refcounts: "],
+        FreedNotUsed => &["written: length of the file, bounded → longer"],
         CopiedNotSet => &["refcounts: data, copied → not copied"],
         HeadLost | TailLost | BelowLost => &["written: the rest, the bytes of the guest → zeros"],
         ZerosPastEnd => &["written: the rest, ", "written: a write, "],
@@ -173,7 +185,8 @@ fn found_by(fault: WriterFault) -> &'static [&'static str] {
         BlockNotCounted => &["refcounts: refcount block, the references → fewer"],
         EntryBeforeData | FreedEarly => &["power_cut: ", "killed: "],
         CountedLate => &["killed: data, the references → fewer", "power_cut: "],
-        SnapshotNotCounted => &["refcounts: "],
+        // A cluster that a snapshot shares is freed, and used again.
+        SnapshotNotCounted => &["refcounts: ", "written: "],
         SnapshotTableLate => &["power_cut: "],
         AppliedTableShared => &["refcounts: L1 table, a cluster of its own → an overlap"],
         AppliedSizeIgnored => &["model: virtual size, ", "written: "],

@@ -101,6 +101,31 @@ fn qemu_writes_data_files_without_a_fault() {
     assert!(files >= DATA_FILES / 2, "{files} data files");
 }
 
+/// The number of programs in which QEMU and another writer take turns.
+const IN_TURN: u64 = 24;
+
+#[test]
+fn qemu_and_another_writer_take_turns() {
+    let Some(()) = qemu::tools() else { return };
+    let [qemu, small] = [QemuEngine::under_test(), small_writer::implementation(None)];
+    for both in [small.clone().in_turn_with(qemu.clone()), qemu.in_turn_with(small)] {
+        let mut target = TargetKind::Writes.create(&both, FileNames::default(), no_observer());
+        for number in 0..IN_TURN {
+            let text = format!(
+                "image version=3 cluster_bits=12 refcount_order=4 features=none size=40<<12+0 rng_seed=0 \
+                 blocks=append table=append tolerance=0\nwrite_at at=start+0 inside=9 length=20<<9\n\
+                 sync kind=flush choice=0\nzero_at at=start+2 inside=0 length=8<<9\n\
+                 crash kind={} choice={number}\ndiscard at=start+1 clusters=3\n\
+                 write_at at=start+5 inside=1 length=9<<9\ncheckpoint\n\
+                 write_at at=start+3 inside=7 length=30<<9\ncheckpoint\nresize size=80<<12+0\n\
+                 write at=start+2 clusters=1",
+                ["process", "power"][(number % 2) as usize]
+            );
+            assert_eq!(judged(&mut target, &assemble(&text).unwrap()), Some(None), "{number}");
+        }
+    }
+}
+
 /// QEMU, which says that it has flushed, and has not.
 #[derive(Clone)]
 struct WithoutFlush;

@@ -10,6 +10,7 @@ use std::path::Path;
 
 use crate::disk::offsets::HostOffset;
 use crate::formats::qcow2::header::Header;
+use crate::harness::cases::implementation::{Expression, Implementation};
 use crate::harness::engine::{AccessFeedback, Answer, Engine, Facts, NewImage, Opened};
 use crate::harness::files::chain::{Chain, ChainFile};
 
@@ -26,6 +27,14 @@ const NEW_PIECE_BYTES: usize = 64 << 10;
 #[derive(Debug, Default)]
 pub struct QemuEngine {
     commands: QemuCommands,
+}
+
+impl QemuEngine {
+    /// Returns QEMU as the implementation under test.
+    pub fn under_test() -> Implementation {
+        let expression = "qcowfuzz::harness::against::qemu_io::QemuEngine::default()";
+        Implementation::from(Self::default()).written_as(Expression::Engine(expression.into()))
+    }
 }
 
 /// A clone has a process and files of its own, and no script.
