@@ -1,5 +1,5 @@
-//! Mutations that add groups of requests to programs: requests in flight together, and requests while file operations
-//! fail. They do nothing in targets without requests.
+//! Mutations that add groups of requests to programs: requests in flight together, requests while file operations fail,
+//! and writes again and again. They do nothing in targets without requests.
 
 use crate::programs::generate::groups;
 use crate::programs::operation::Class;
@@ -26,6 +26,12 @@ pub(super) fn flight(program: &mut Program, context: &mut MutationContext) -> bo
 /// Adds requests that meet failing file operations, behind the first request.
 pub(super) fn fault(program: &mut Program, context: &mut MutationContext) -> bool {
     let made = groups::failing(&mut context.entropy, &program.operations);
+    add(program, context, made)
+}
+
+/// Adds writes of clusters that are freed and written again.
+pub(super) fn rewrite(program: &mut Program, context: &mut MutationContext) -> bool {
+    let made = groups::rewriting(&mut context.entropy, &program.operations);
     add(program, context, made)
 }
 

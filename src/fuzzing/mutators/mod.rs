@@ -90,6 +90,7 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation::of_programs(("tail", 1), operations::tail),
     Mutation::of_programs(("flight", 3), groups::flight),
     Mutation::of_programs(("fault", 2), groups::fault),
+    Mutation::of_programs(("rewrite", 1), groups::rewrite),
     Mutation::of_programs(("accessed entry", 2), accessed::change),
     Mutation::of_programs(("bytes", 4), operand::bytes).of_libfuzzer(),
     Mutation::of_programs(("crossover", 4), operations::from_other).of_libfuzzer(),

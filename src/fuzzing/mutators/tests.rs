@@ -71,7 +71,16 @@ fn mutations_change_data_and_never_take_them_for_operations() {
             longer += usize::from(new.len() > old.len());
             changed += usize::from(new.len() == old.len() && new != old);
             // These mutations add operations of random kinds, or change an opcode.
-            let adds = ["insert", "tail", "bytes", "flight", "fault", "accessed entry", "operand"];
+            let adds = [
+                "insert",
+                "tail",
+                "bytes",
+                "flight",
+                "fault",
+                "rewrite",
+                "accessed entry",
+                "operand",
+            ];
             if adds.contains(&mutation.name) {
                 continue;
             }

@@ -376,6 +376,16 @@ pub fn check_new_image(field: &'static str, expected: u64, actual: u64) -> Oracl
     }
 }
 
+/// Checks that a closed file is no longer than it may be.
+pub fn check_length(actual_bytes: u64, most_bytes: u64) -> OracleResult {
+    match actual_bytes <= most_bytes {
+        true => Ok(()),
+        false => violation(ORACLE, "length of the file", ("bounded", "longer"), || {
+            format!("expected at most {most_bytes} bytes, actual {actual_bytes}")
+        }),
+    }
+}
+
 /// Checks that an engine has not tried to write to files that are open for reading only. `files` names them. Such a
 /// write fails, and an engine that ignores the error would change the files of its users.
 pub fn check_read_only(files: &'static str, writes: u64) -> OracleResult {

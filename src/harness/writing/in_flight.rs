@@ -22,8 +22,8 @@ use super::WriterJudge;
 use super::changed_disk::ChangedDisk;
 use super::faults::exposed;
 use super::flown::{self, Flown};
-use super::left_files::whole_clusters;
 use super::requests::{asked, kind_of};
+use super::state::whole_clusters;
 
 /// The course of a request in flight. Moments are counts of events.
 #[derive(Debug, Default)]

@@ -8,8 +8,6 @@
 //! the image has the dirty bit, its counts, its raw data file and the engine's answers; a write that the end of the
 //! process tears.
 
-use std::ops::Range;
-
 use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
 use crate::formats::qcow2::constants::{AUTOCLEAR_RAW_DATA_FILE, INCOMPATIBLE_DIRTY};
@@ -28,7 +26,7 @@ use crate::programs::CutKind;
 use super::WriterJudge;
 use super::changed_disk::ChangedDisk;
 use super::guest::Cut;
-use super::state::{BuiltDisks, DiskState, GuestChange};
+use super::state::{BuiltDisks, DiskState, GuestChange, whole_clusters};
 use super::steps::FileSteps;
 
 impl WriterJudge {
@@ -300,11 +298,6 @@ impl WriterJudge {
         reader.check(BeyondEdges::Nothing, set_aside)?;
         disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))
     }
-}
-
-pub(super) fn whole_clusters(range: &Range<u64>, cluster_bytes: u64) -> Range<u64> {
-    let end = range.end.div_ceil(cluster_bytes).saturating_mul(cluster_bytes);
-    range.start / cluster_bytes * cluster_bytes..end
 }
 
 /// Returns the offset of the first byte that must be as before. That is the second cluster if the header is another one

@@ -11,7 +11,9 @@ mod guest;
 pub(crate) mod hostile;
 mod in_flight;
 mod left_files;
+mod length;
 mod pattern;
+mod reopened;
 mod requests;
 mod state;
 mod steps;
@@ -23,20 +25,19 @@ use crate::base::features::Feature;
 use crate::disk::extent::{Extent, Window};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Event, State};
+use crate::disk::storage::Storage;
 use crate::harness::Walker;
 use crate::harness::against::second_opinion::Opinion;
 use crate::harness::cases::accesses::AccessReport;
 use crate::harness::cases::case::{Case, Verdicts};
 use crate::harness::cases::explored::Explored;
 use crate::harness::cases::target::{CaseEnd, CaseRun, JudgeCase};
-use crate::harness::engine::claims::SizePolicy;
-use crate::harness::engine::tested::{TestedDisk, TestedEngine};
+use crate::harness::engine::tested::TestedEngine;
 use crate::harness::engine::{Engine, EngineError, OpenDisk};
 use crate::harness::files::chain::Chain;
 use crate::harness::files::meter::Meter;
 use crate::harness::oracles::bounds::Collector;
 use crate::harness::oracles::data::GuestRead;
-use crate::harness::oracles::extents::window::WholeWalk;
 use crate::harness::oracles::qcow2::recount::Recount;
 use crate::harness::oracles::written::{self, BeyondEdges, DiskReader, Moment};
 use crate::harness::oracles::{self, OracleResult, SetAside};
@@ -45,7 +46,7 @@ use crate::images::files::{FileNames, Images};
 use crate::programs::WriteRequest;
 
 use guest::{Cut, GuestDisk, SessionEnd};
-use state::{BuiltDisks, MetFaults, SECTOR_BYTES};
+use state::{BuiltDisks, MetFaults};
 use steps::FileSteps;
 use work::handled_bytes;
 
@@ -73,6 +74,8 @@ pub(crate) struct WriterJudge {
     /// The bytes of requests in flight.
     flight_bytes: Vec<Vec<u8>>,
     faults: MetFaults,
+    /// The most bytes that the closed file may have, if that is known.
+    most_bytes: Option<u64>,
     explored: Explored,
     /// The cuts of a session, which are judged when the image is closed.
     cuts: Vec<Cut>,
@@ -148,7 +151,7 @@ impl WriterJudge {
     ) -> OracleResult {
         self.meter = Arc::clone(run.meter);
         self.cuts.clear();
-        self.faults = MetFaults::default();
+        (self.faults, self.most_bytes) = Default::default();
         self.begin(case);
         let has_cuts = case.requests.iter().any(WriteRequest::is_cut);
         self.meter.take_refused_writes();
@@ -162,6 +165,7 @@ impl WriterJudge {
                 Chain::metered(case.images, &self.meter).writable(device, has_cuts)
             }
         };
+        self.most_bytes = length::most_bytes(case, self.before.as_ref().unwrap_or(&chain));
         let feedback = engine.facts().writes();
         AccessReport::begin(feedback, &self.meter, run.observer);
         let ran = self.sessions(engine, case, &mut chain, run);
@@ -318,27 +322,6 @@ impl WriterJudge {
         Ok(SessionEnd::Closed)
     }
 
-    fn check_open_size(&self, policy: SizePolicy, actual_bytes: u64) -> OracleResult {
-        let has_first_size = self.guest.has_first_size();
-        self.check_size(policy, has_first_size, (self.guest.size_bytes(), actual_bytes))
-    }
-
-    /// Checks the size of an open disk. The policy may excuse a last sector that is not whole.
-    fn check_size(
-        &self,
-        policy: SizePolicy,
-        has_first_size: bool,
-        (expected_bytes, actual_bytes): (u64, u64),
-    ) -> OracleResult {
-        let stored = self.built.active().stored_size_bytes();
-        let is_near = actual_bytes == stored
-            || Some(actual_bytes) == stored.checked_next_multiple_of(SECTOR_BYTES);
-        match policy == SizePolicy::Near && has_first_size && is_near {
-            true => Ok(()),
-            false => oracles::extents::model::check_size(expected_bytes, actual_bytes),
-        }
-    }
-
     /// Judges the file that the engine has left, step by step.
     fn closed(&mut self, chain: &Chain, verdicts: &mut Verdicts) -> OracleResult<ClosedFile> {
         let mut steps = FileSteps::new(verdicts, written::in_file);
@@ -347,6 +330,9 @@ impl WriterJudge {
         match self.faults.may_leak {
             true => self.count_with_leaks(chain, &mut steps)?,
             false => steps.each(|set_aside| self.count(chain, are_dropped, set_aside)).map(drop)?,
+        }
+        if let (Some(most_bytes), false) = (self.most_bytes, self.faults.may_leak) {
+            steps.judge(written::check_length(chain.image().length_bytes(), most_bytes))?;
         }
         let mut reader = std::mem::take(&mut self.reader);
         let walked = self.walk(&mut reader, chain, &mut steps);
@@ -403,54 +389,6 @@ impl WriterJudge {
         walked.map_err(refused)?;
         oracles::extents::check_partition(&self.extents, &(0..size_bytes))?;
         Ok(disk)
-    }
-
-    /// Opens the image for reading only, and reads it. It must not be written.
-    fn read_again(
-        &mut self,
-        engine: &mut TestedEngine,
-        chain: &Chain,
-        verdicts: &mut Verdicts,
-    ) -> OracleResult {
-        let engine_size = engine.facts().policy.size;
-        let refused = |error| oracles::unexpected_error("open", "written image", &error);
-        let mut disk = match engine.open(chain) {
-            // The engine is not to blame, as in a session.
-            Err(error @ EngineError::NotGiven(_)) => return Err(refused(error)),
-            opened => opened.map_err(|error| written::in_file(refused(error)))?,
-        };
-        let sized = self.check_open_size(engine_size, disk.virtual_size_bytes());
-        if verdicts.judge(sized)?.is_none() {
-            return Ok(());
-        }
-        let read = &mut |at, into: &mut [u8]| disk.read(at, into);
-        let compared = self.compare(Moment::Reopened, read, &mut |it| verdicts.set_aside(it));
-        verdicts.judge_answer(compared)?;
-        verdicts.judge(self.walk_again(&mut disk))?;
-        disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))
-    }
-
-    /// Has the engine walk the image that it has written: as a whole, up to a stop, and from there on. The extents must
-    /// be those of our walker. An engine that emits no extents, or rounds the size of the disk, is judged by its reads.
-    fn walk_again(&mut self, disk: &mut TestedDisk) -> OracleResult {
-        let Self { guest, extents, again, entropy, .. } = self;
-        let size_bytes = disk.virtual_size_bytes();
-        if size_bytes != guest.size_bytes() {
-            return Ok(());
-        }
-        let mut collector = Collector::new(again, MAX_WALK_STEPS);
-        let walked = disk.map(Window::ALL, &mut collector);
-        oracles::bounds::check_steps(collector.exhausted(), MAX_WALK_STEPS)?;
-        match walked {
-            Err(EngineError::NoAnswer) => return Ok(()),
-            walked => walked.map_err(|error| oracles::unexpected_error("walk", "image", &error))?,
-        }
-        oracles::extents::check_partition(again, &(0..size_bytes))?;
-        oracles::extents::model::check(extents, again)?;
-        // A stream of its own, so that the choices of the other oracles stay as they are.
-        let mut own = Entropy::new(entropy.state().rotate_left(16));
-        let stop_after = own.below(extents.len() as u64) as usize + 1;
-        WholeWalk::complete(extents).check_resumed(disk, stop_after, MAX_WALK_STEPS, again)
     }
 
     /// Judges whether the engine has tried to write to files that are open for reading only.

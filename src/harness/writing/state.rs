@@ -324,6 +324,12 @@ impl SavedDisks {
     }
 }
 
+/// Returns the whole clusters that a range touches.
+pub(super) fn whole_clusters(range: &Range<u64>, cluster_bytes: u64) -> Range<u64> {
+    let end = range.end.div_ceil(cluster_bytes).saturating_mul(cluster_bytes);
+    range.start / cluster_bytes * cluster_bytes..end
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

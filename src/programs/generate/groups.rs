@@ -1,5 +1,5 @@
-//! Groups of requests that have an effect together: requests in flight on few clusters, where they meet; and requests
-//! while file operations fail.
+//! Groups of requests that have an effect together: requests in flight on few clusters, where they meet; requests while
+//! file operations fail; and writes again and again.
 
 use crate::images::content::entropy::Entropy;
 use crate::programs::operand::{
@@ -12,6 +12,10 @@ use super::position_of;
 
 /// The most requests of a group.
 const MOST_REQUESTS: u64 = 4;
+/// The most clusters that are written again and again.
+const MOST_REWRITTEN: u64 = 8;
+/// The fewest times that they are written.
+const LEAST_TIMES: usize = 4;
 /// The largest shift of a length: most requests are shorter than a cluster.
 const MAX_LENGTH_SHIFT: u64 = 10;
 
@@ -83,6 +87,18 @@ pub(crate) fn failing(entropy: &mut Entropy, earlier: &[Operation]) -> Vec<Opera
         made.push(cut(entropy));
     }
     made
+}
+
+/// Generates writes of the same clusters, which are freed after each.
+pub(crate) fn rewriting(entropy: &mut Entropy, earlier: &[Operation]) -> Vec<Operation> {
+    let at = position(entropy, earlier);
+    let clusters = Count::new(1 + entropy.below(MOST_REWRITTEN) as u8).unwrap_or(Count::ONE);
+    let free = match entropy.one_in(2) {
+        true => Operation::Discard { at, clusters },
+        false => Operation::Zero { at, clusters, keep: Keep::default() },
+    };
+    let times = LEAST_TIMES << entropy.below(3);
+    [Operation::Write { at, clusters }, free].repeat(times)
 }
 
 /// Returns a position: half of the time that of one of the operations `earlier`, else one near the start of the disk.

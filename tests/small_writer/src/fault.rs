@@ -34,6 +34,8 @@ faults! {
     CountNotRaised "count_not_raised",
     /// A cluster without a reference keeps its refcount.
     CountNotLowered "count_not_lowered",
+    /// A freed cluster is never used again.
+    FreedNotUsed "freed_not_used",
     /// The entry of a new cluster is not marked as copied.
     CopiedNotSet "copied_not_set",
     /// The bytes before a write in a new cluster are lost.

@@ -103,7 +103,7 @@ impl SmallWriter<'_> {
     /// Allocates a cluster with `bytes` from `inside` on. All other bytes are zeros: the cluster is a hole of the file.
     fn new_cluster(&mut self, inside: u64, bytes: &[u8]) -> Result<HostOffset, WriteError> {
         let new = match self.tables.has(WriterFault::CountedLate) || self.tables.counts_later {
-            true => self.tables.append(1)?,
+            true => self.tables.reserve(1)?,
             false => self.tables.allocate(1)?,
         };
         self.tables.write_to_hole(new + inside, bytes)?;

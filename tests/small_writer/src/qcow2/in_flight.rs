@@ -343,9 +343,9 @@ impl<'w, 's> Twin<'w, 's> {
             let length_bytes = part.end.saturating_sub(part.start);
             let freed = {
                 let mut writer = self.step().await;
-                let before = writer.tables.freed.len();
+                let before = writer.tables.free.clusters.len();
                 zero(*writer, GuestOffset::new(part.start), length_bytes)?;
-                writer.tables.freed.get(before..).map(<[_]>::to_vec).unwrap_or_default()
+                writer.tables.free.clusters.get(before..).map(<[_]>::to_vec).unwrap_or_default()
             };
             self.zero_late(&freed).await?;
         }

@@ -19,12 +19,6 @@ const FAR_FROM_EDGES_BYTES: u64 = 1024;
 const MOST_COUNTED: u64 = 4096;
 
 impl WrittenTables<'_> {
-    /// Reports whether a fault needs clusters that are freed and used again. Without it, a freed cluster stays free.
-    pub(super) fn uses_freed(&self) -> bool {
-        use WriterFault::*;
-        [StaleZeroes, WriteOverTaken, ReadOfTaken].into_iter().any(|fault| self.has(fault))
-    }
-
     /// Frees each cluster that has a count and no reference, and the cluster behind it.
     pub(super) fn free_leaks_too_far(&mut self) -> Result<(), WriteError> {
         let clusters = self.cluster_size().host_cluster(self.end()).get();

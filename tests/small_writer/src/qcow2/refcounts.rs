@@ -14,6 +14,16 @@ use crate::{WriteError, WriterFault};
 const TABLE_OFFSET_AT: HostOffset = HostOffset::new(header::REFCOUNT_TABLE_OFFSET.at as u64);
 /// The clusters behind the end of the file for which a longer table has room.
 const SPARE_CLUSTERS: u64 = 64;
+/// The most counts of the first refcount block among which the writer searches for free clusters.
+const MOST_SEARCHED: u64 = 256;
+
+/// Free clusters before the end, which new clusters take first.
+#[derive(Debug, Default)]
+pub(super) struct FreeClusters {
+    pub(super) clusters: Vec<HostCluster>,
+    /// The clusters that were free when the image was opened have been searched for.
+    has_searched: bool,
+}
 
 /// The place of a count in a refcount block.
 struct CountPlace {
@@ -35,7 +45,7 @@ impl WrittenTables<'_> {
 
     /// Allocates clusters at the end of the file. Returns the offset of the first.
     pub(super) fn allocate(&mut self, clusters: u64) -> Result<HostOffset, WriteError> {
-        let first = self.append(clusters)?;
+        let first = self.reserve(clusters)?;
         if !self.has(WriterFault::CountNotRaised) {
             self.count_run(first, clusters)?;
         }
@@ -79,10 +89,42 @@ impl WrittenTables<'_> {
         count: u64,
     ) -> Result<(), WriteError> {
         self.set_count(cluster, count.saturating_sub(1))?;
-        if count == 1 && self.uses_freed() {
-            self.freed.push(cluster);
+        if count == 1 {
+            self.free.clusters.push(cluster);
         }
         Ok(())
+    }
+
+    /// Takes a free cluster before the end: one that was freed, or one that was free when the image was opened. No
+    /// entry in the file names it, not even after a power cut: a cluster is freed behind a flush.
+    pub(super) fn take_free(&mut self) -> Result<Option<HostCluster>, WriteError> {
+        if self.has(WriterFault::FreedNotUsed) {
+            return Ok(None);
+        }
+        // Later, a cluster without a count may be one that is about to get it.
+        if !std::mem::replace(&mut self.free.has_searched, true) {
+            let mut free = self.free_in_first_block()?;
+            self.free.clusters.retain(|cluster| !free.contains(cluster));
+            free.append(&mut self.free.clusters);
+            self.free.clusters = free;
+        }
+        Ok(self.free.clusters.pop())
+    }
+
+    /// Returns the clusters before the end that the first refcount block counts as free, the last one first.
+    fn free_in_first_block(&self) -> Result<Vec<HostCluster>, WriteError> {
+        let table = self.entry(self.header.refcount_table_offset)?;
+        let Some(block) = entry::refcount_block_offset(table) else { return Ok(Vec::new()) };
+        let clusters = self.cluster_size().host_cluster(self.end()).get();
+        let clusters = clusters.min(self.per_block()).min(MOST_SEARCHED);
+        let mut counts = vec![0; (clusters as usize * self.width_bits() as usize).div_ceil(8)];
+        self.file.read_at(block, &mut counts)?;
+        let is_free = |cluster: &HostCluster| {
+            let CountPlace { at, shift } = self.place(HostOffset::ZERO, *cluster);
+            let bytes = counts.get(at.get() as usize..).unwrap_or_default();
+            self.count_in(bytes, shift) == 0
+        };
+        Ok((1..clusters).rev().map(HostCluster::new).filter(is_free).collect())
     }
 
     /// Returns the place of the table's entry for a cluster, if the table is long enough.
@@ -116,13 +158,19 @@ impl WrittenTables<'_> {
     pub(super) fn count(&self, cluster: HostCluster) -> Result<u64, WriteError> {
         let Some(slot) = self.table_slot(cluster) else { return Ok(0) };
         let Some(block) = entry::refcount_block_offset(self.entry(slot)?) else { return Ok(0) };
-        let place = self.place(block, cluster);
-        let width = self.width_bits();
+        let CountPlace { at, shift } = self.place(block, cluster);
         let mut bytes = [0; 8];
-        let length = width.div_ceil(8) as usize;
-        self.file.read_at(place.at, &mut bytes[8 - length..])?;
-        let number = u64::from_be_bytes(bytes);
-        Ok(if width < 8 { number >> place.shift & ((1 << width) - 1) } else { number })
+        let count = &mut bytes[..self.width_bits().div_ceil(8) as usize];
+        self.file.read_at(at, count)?;
+        Ok(self.count_in(count, shift))
+    }
+
+    /// Returns the count at the beginning of `bytes`, in a narrow one from the bit `shift` on.
+    fn count_in(&self, bytes: &[u8], shift: u32) -> u64 {
+        let width = self.width_bits();
+        let bytes = bytes.iter().take(width.div_ceil(8) as usize);
+        let number = bytes.fold(0, |number, byte| number << 8 | u64::from(*byte));
+        if width < 8 { number >> shift & ((1 << width) - 1) } else { number }
     }
 
     /// Gives a cluster another count.
@@ -159,7 +207,7 @@ impl WrittenTables<'_> {
     /// Appends the refcount block for a cluster, counts it, and gives it to its entry of the table. The block may count
     /// itself.
     fn add_block(&mut self, cluster: HostCluster) -> Result<HostOffset, WriteError> {
-        let block = self.append(1)?;
+        let block = self.reserve(1)?;
         self.end_file_behind(block, 1)?;
         let own = self.cluster_size().host_cluster(block);
         let counts_itself = own.get() / self.per_block() == cluster.get() / self.per_block();
@@ -203,7 +251,7 @@ impl WrittenTables<'_> {
             return Err(WriteError::TooLong);
         }
         let clusters = cluster_size.clusters_for(wanted.saturating_mul(8));
-        let new = self.append(clusters)?;
+        let new = self.reserve(clusters)?;
         self.copy_table((old, old_entries * 8), (new, clusters), |_| ())?;
         self.header.refcount_table_offset = new;
         self.header.refcount_table_clusters =

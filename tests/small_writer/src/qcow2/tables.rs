@@ -17,6 +17,7 @@ use qcowfuzz::formats::qcow2::head::each_extension;
 use qcowfuzz::formats::qcow2::header::Header;
 use qcowfuzz::harness::files::chain::ChainFile;
 
+use super::refcounts::FreeClusters;
 use super::stored_bitmaps::StoredBitmaps;
 use crate::{WriteError, WriterFault};
 
@@ -46,8 +47,8 @@ pub(super) struct WrittenTables<'s> {
     end: HostOffset,
     /// That end when the image was opened.
     first_end: HostOffset,
-    /// The freed clusters that some faults use again.
-    pub(super) freed: Vec<HostCluster>,
+    /// Free clusters before the end.
+    pub(super) free: FreeClusters,
     /// New clusters get their counts later.
     pub(super) counts_later: bool,
     /// A flush has failed, which a fault forgets.
@@ -87,7 +88,7 @@ impl<'s> WrittenTables<'s> {
             bitmaps,
             end,
             first_end: end,
-            freed: Vec::new(),
+            free: FreeClusters::default(),
             counts_later: false,
             failed_flush: Cell::new(false),
         };
@@ -121,10 +122,11 @@ impl<'s> WrittenTables<'s> {
         self.end
     }
 
-    /// Reserves clusters of zeros behind those in use. Their refcounts stay 0.
-    pub(super) fn append(&mut self, clusters: u64) -> Result<HostOffset, WriteError> {
-        if let Some(freed) = self.freed.pop_if(|_| clusters == 1) {
-            let start = self.cluster_size().host_offset(freed);
+    /// Reserves clusters of zeros: a free one, or those behind the last one in use. Their refcounts stay 0.
+    pub(super) fn reserve(&mut self, clusters: u64) -> Result<HostOffset, WriteError> {
+        let free = if clusters == 1 { self.take_free()? } else { None };
+        if let Some(free) = free {
+            let start = self.cluster_size().host_offset(free);
             self.clear(start..start + self.cluster_size().bytes())?;
             return Ok(start);
         }
