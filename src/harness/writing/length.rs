@@ -74,13 +74,14 @@ fn is_unbounded(request: &WriteRequest) -> bool {
     )
 }
 
-/// Returns the ranges that requests change on a disk of `size_bytes`. A disk that grows changes all that is new.
+/// Returns the ranges that requests change on a disk of `size_bytes`. Another size changes all between both ends: a
+/// writer may store there that it is zeros.
 fn changed(requests: &[WriteRequest], size_bytes: u64) -> Vec<Range<u64>> {
     let mut size_bytes = size_bytes;
     let mut range_of = |request: &WriteRequest| match *request {
         WriteRequest::Resize { size_bytes: new } => {
             let before = std::mem::replace(&mut size_bytes, new);
-            Some(before.min(new)..new)
+            Some(before.min(new)..before.max(new))
         }
         _ => request.changed(),
     };

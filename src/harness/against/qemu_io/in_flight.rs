@@ -276,7 +276,9 @@ impl FlightState<'_, '_> {
             self.flush_failure = Some(line.to_string());
             self.disk.note_error();
         } else if line.starts_with("aio_") && line.contains(" failed: ") {
-            self.note_end(|_| true, Err(line.to_string()));
+            self.note_end(|it| it.end.starts_with("wrote "), Err(line.to_string()));
+        } else if line.starts_with("readv failed: ") {
+            self.note_end(|it| it.end.starts_with("read "), Err(line.to_string()));
         } else if line.starts_with("wrote ") || line.starts_with("read ") {
             let dump = std::mem::take(&mut self.dump);
             // qemu-io prints the same line for requests for the same bytes. A suspended one has not ended, and one that

@@ -72,14 +72,14 @@ pub(super) fn create(path: &Path, image: &NewImage) -> Answer {
         options.push_str(",compression_type=zstd");
     }
     let (name, size) = (name_of(path), image.size_bytes);
-    run(&format!("create -q -f qcow2 -o {options} '{name}' {size}"), path.parent())
+    run(&format!("create -q -f qcow2 -o {options} '{name}' {size}"), path.parent()).map(drop)
 }
 
-/// Runs qemu-img in a folder to its end, which must succeed.
-pub(super) fn run(arguments: &str, folder: Option<&Path>) -> Answer {
+/// Runs qemu-img in a folder to its end, which must succeed. Returns all that it prints.
+pub(super) fn run(arguments: &str, folder: Option<&Path>) -> Answer<String> {
     let ran = run_qemu_img(&format!("{arguments} 2>&1"), folder);
     match ran.end.process {
-        ProcessEnd::Exit(0) => Ok(()),
+        ProcessEnd::Exit(0) => Ok(ran.output),
         ProcessEnd::Exit(1) => Err(EngineError::untyped(ran.output.trim().to_string())),
         _ => Err(EngineError::Ended(Box::new(ran.end))),
     }

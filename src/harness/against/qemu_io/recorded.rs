@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use crate::disk::error::StorageError;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
-use crate::harness::engine::Answer;
+use crate::harness::engine::{Answer, EngineError};
 use crate::harness::files::chain::{Chain, ChainFile};
 use crate::harness::files::file_faults::FileFaults;
 
@@ -196,13 +196,22 @@ impl RecordedFile {
     }
 
     fn repeat(&mut self) -> Answer {
-        self.record.repeat(&self.file)?;
+        self.record.repeat(&self.file).map_err(not_given_if_too_large)?;
         // QEMU records no change of the length.
         let length_bytes = self.path.metadata().unwrap_or_else(|error| unreadable(&error)).len();
         if length_bytes != self.file.length_bytes() {
             self.file.set_length(length_bytes)?;
         }
         Ok(())
+    }
+}
+
+/// The harness takes only so many writes. QEMU may need more: each snapshot copies the L1 table, which has 32 MiB at
+/// most.
+fn not_given_if_too_large(error: StorageError) -> EngineError {
+    match error.kind {
+        io::ErrorKind::FileTooLarge => EngineError::NotGiven(error.into()),
+        _ => error.into(),
     }
 }
 
