@@ -206,7 +206,7 @@ impl RecordedFile {
     }
 }
 
-/// The harness takes only so many writes. QEMU may need more: each snapshot copies the L1 table, which has 32 MiB at
+/// The harness takes a limited number of writes. QEMU may need more: each snapshot copies the L1 table, of 32 MiB at
 /// most.
 fn not_given_if_too_large(error: StorageError) -> EngineError {
     match error.kind {
