@@ -168,8 +168,9 @@ impl EnginePolicy {
     };
 }
 
-/// The size that an engine reports for a disk whose stored size is no whole number of sectors.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The size that an engine reports for a disk whose stored size is no whole number of sectors. A later policy excuses
+/// more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SizePolicy {
     /// Whole sectors, as QEMU: the last one does not count.
     #[default]

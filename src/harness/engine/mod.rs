@@ -62,8 +62,8 @@ pub struct Facts {
 
 /// The part of an engine's accesses to its files that is feedback: the parts of the images that it reads and writes.
 /// Feedback must depend on the input alone, so the engine keeps nothing from run to run, or forgets it in
-/// [`Engine::begin_run`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// [`Engine::begin_run`]. A later one is more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AccessFeedback {
     /// None: an engine that keeps caches from run to run, or reads the files in another process.
     None,

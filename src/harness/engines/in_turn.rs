@@ -5,10 +5,8 @@
 //! one, so they judge both as one engine.
 
 use crate::harness::cases::implementation::{Expression, Implementation, no_observer};
-use crate::harness::engine::claims::{EnginePolicy, SizePolicy};
-use crate::harness::engine::{
-    AccessFeedback, Answer, Engine, EngineQuestion, Facts, NewImage, Opened,
-};
+use crate::harness::engine::claims::EnginePolicy;
+use crate::harness::engine::{Answer, Engine, EngineQuestion, Facts, NewImage, Opened};
 use crate::harness::files::chain::Chain;
 
 impl Implementation {
@@ -35,22 +33,13 @@ struct InTurn {
 impl Engine for InTurn {
     fn facts(&self) -> Facts {
         let [first, other] = self.engines.each_ref().map(|engine| engine.facts());
-        let feedback = match (first.writes(), other.writes()) {
-            (AccessFeedback::None, _) | (_, AccessFeedback::None) => AccessFeedback::None,
-            (AccessFeedback::Parts, _) | (_, AccessFeedback::Parts) => AccessFeedback::Parts,
-            (AccessFeedback::Ordered, AccessFeedback::Ordered) => AccessFeedback::Ordered,
-        };
-        let size = match (first.policy.size, other.policy.size) {
-            (SizePolicy::WholeSectors, SizePolicy::WholeSectors) => SizePolicy::WholeSectors,
-            _ => SizePolicy::Near,
-        };
         Facts {
             name: format!("{} in turn with {}", first.title(), other.title()).into(),
             version: "".into(),
             write_claims: Some(first.write_claims().and(other.write_claims())),
             known: first.known.and(&other.known),
-            policy: EnginePolicy { size, ..first.policy },
-            writes: Some(feedback),
+            policy: EnginePolicy { size: first.policy.size.max(other.policy.size), ..first.policy },
+            writes: Some(first.writes().min(other.writes())),
             sector_bytes: first.sector_bytes.max(other.sector_bytes),
             ..first
         }

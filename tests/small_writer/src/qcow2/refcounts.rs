@@ -43,7 +43,7 @@ impl WrittenTables<'_> {
         self.cluster_size().saturating_bytes(clusters) / 8
     }
 
-    /// Allocates clusters at the end of the file. Returns the offset of the first.
+    /// Reserves clusters of zeros, and counts them. Returns the offset of the first.
     pub(super) fn allocate(&mut self, clusters: u64) -> Result<HostOffset, WriteError> {
         let first = self.reserve(clusters)?;
         if !self.has(WriterFault::CountNotRaised) {
@@ -204,7 +204,7 @@ impl WrittenTables<'_> {
         self.write(at, &[byte[0] & !mask | (count << shift) as u8 & mask])
     }
 
-    /// Appends the refcount block for a cluster, counts it, and gives it to its entry of the table. The block may count
+    /// Adds the refcount block for a cluster, counts it, and gives it to its entry of the table. The block may count
     /// itself.
     fn add_block(&mut self, cluster: HostCluster) -> Result<HostOffset, WriteError> {
         let block = self.reserve(1)?;

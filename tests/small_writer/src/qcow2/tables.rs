@@ -117,7 +117,7 @@ impl<'s> WrittenTables<'s> {
         self.header.virtual_size_bytes()
     }
 
-    /// Returns the end of the last cluster in use. New clusters follow it.
+    /// Returns the end of the last cluster in use. New clusters follow it, unless they are free ones before it.
     pub(super) fn end(&self) -> HostOffset {
         self.end
     }
