@@ -23,48 +23,73 @@ const MAX_LENGTH_SHIFT: u64 = 10;
 /// one.
 pub(crate) fn flight(entropy: &mut Entropy, earlier: &[Operation]) -> Vec<Operation> {
     let at = position(entropy, earlier);
-    let (requests, has_cut) = together(at, entropy);
+    let Group { before, requests, at_once, has_cut } = together(at, earlier, entropy);
     let count = requests.len().min(usize::from(u8::MAX)) as u8;
-    let at_once = 2 + entropy.below(u64::from(count) - 1) as u8;
+    let at_once = at_once.unwrap_or_else(|| 2 + entropy.below(u64::from(count) - 1) as u8);
     let group = Operation::InFlight {
         requests: Number::new(count).unwrap_or(Number::LOWEST),
         at_once: Number::new(at_once).unwrap_or(Number::LOWEST),
         order: order(entropy),
     };
     let cut = (has_cut || entropy.one_in(3)).then(|| cut(entropy));
-    std::iter::once(group).chain(requests).chain(cut).collect()
+    before.into_iter().chain([group]).chain(requests).chain(cut).collect()
 }
 
-/// Generates two to four requests at a position, and returns whether a cut should follow: two times in three requests
-/// as in the races that writers had, which few random ones repeat.
-fn together(at: At, entropy: &mut Entropy) -> (Vec<Operation>, bool) {
+/// Two to four requests, which are in flight together.
+struct Group {
+    /// A request before them.
+    before: Option<Operation>,
+    requests: Vec<Operation>,
+    /// The number of requests that are in flight at once; `None` for any.
+    at_once: Option<u8>,
+    /// A cut should follow.
+    has_cut: bool,
+}
+
+/// Generates requests at a position: two times in three requests as in the races that writers had, which few random
+/// ones repeat.
+fn together(at: At, earlier: &[Operation], entropy: &mut Entropy) -> Group {
     let clusters = Count::ONE;
     let flush = Operation::Sync { kind: SyncKind::Flush, choice: 0 };
-    let behind = |steps: u16| At { steps: at.steps.wrapping_add(steps), ..at };
-    match entropy.below(6) {
+    let taker = |entropy: &mut Entropy, freed| Operation::Write {
+        at: further(freed, 1 + entropy.below(4) as u16),
+        clusters,
+    };
+    let write = Operation::Write { at, clusters };
+    let (before, requests, at_once, has_cut) = match entropy.below(6) {
         // A cluster is freed while a request uses it, and used again.
-        0 | 1 => {
-            let taker = Operation::Write { at: behind(1 + entropy.below(4) as u16), clusters };
+        0 => {
             let mut requests = vec![request(at, entropy)];
             if entropy.one_in(2) {
                 // While it is in flight, the first one may take its first steps.
-                requests.push(near(behind(1), entropy));
+                requests.push(near(further(at, 1), entropy));
             }
-            requests.extend([Operation::Discard { at, clusters }, taker]);
-            (requests, false)
+            requests.extend([Operation::Discard { at, clusters }, taker(entropy, at)]);
+            (None, requests, None, false)
         }
-        // Two writes change one table and one count.
+        // A cluster is freed while a write to it waits, and then used again. The write gets there before the request
+        // that frees, because the flush is in flight with it.
+        1 => {
+            let (inside, length) = (Inside::default(), short(entropy));
+            let again = Operation::WriteAt { at, inside, length };
+            let discard = Operation::Discard { at, clusters };
+            let requests = vec![again, flush, discard, taker(entropy, at)];
+            (Some(write), requests, Some(2), false)
+        }
+        // Two writes change one table and one count: that of compressed clusters, if there are any.
         2 => {
-            let writes = [at, behind(1)].map(|at| Operation::Write { at, clusters });
-            (writes.into(), true)
+            let at = earlier.iter().rev().find_map(compressed).unwrap_or(at);
+            let writes = [at, further(at, 1)].map(|at| Operation::Write { at, clusters });
+            (None, writes.into(), None, true)
         }
         // A flush begins behind a write, while another flush is in flight.
-        3 => (vec![flush, Operation::Write { at, clusters }, flush], true),
+        3 => (None, vec![flush, write, flush], None, true),
         _ => {
             let count = 2 + entropy.below(MOST_REQUESTS - 1);
-            ((0..count).map(|_| near(at, entropy)).collect(), false)
+            (None, (0..count).map(|_| near(at, entropy)).collect(), None, false)
         }
-    }
+    };
+    Group { before, requests, at_once, has_cut }
 }
 
 /// Generates requests while some operations on the files fail.
@@ -101,6 +126,14 @@ pub(crate) fn rewriting(entropy: &mut Entropy, earlier: &[Operation]) -> Vec<Ope
     [Operation::Write { at, clusters }, free].repeat(times)
 }
 
+/// Returns the position of an operation that compresses clusters.
+fn compressed(operation: &Operation) -> Option<At> {
+    match *operation {
+        Operation::Compress { at, .. } | Operation::CompressAs { at, .. } => Some(at),
+        _ => None,
+    }
+}
+
 /// Returns a position: half of the time that of one of the operations `earlier`, else one near the start of the disk.
 fn position(entropy: &mut Entropy, earlier: &[Operation]) -> At {
     let nth = entropy.below(earlier.len().max(1) as u64) as usize;
@@ -112,10 +145,14 @@ fn position(entropy: &mut Entropy, earlier: &[Operation]) -> At {
     of_earlier.filter(|_| entropy.one_in(2)).unwrap_or(near_start)
 }
 
+/// Returns a position some steps further.
+fn further(at: At, steps: u16) -> At {
+    At { steps: at.steps.wrapping_add(steps), ..at }
+}
+
 /// Generates a request at a position, or one cluster further.
 fn near(at: At, entropy: &mut Entropy) -> Operation {
-    let next = At { steps: at.steps.wrapping_add(1), ..at };
-    request(if entropy.one_in(3) { next } else { at }, entropy)
+    request(if entropy.one_in(3) { further(at, 1) } else { at }, entropy)
 }
 
 /// Generates a cut.
@@ -124,16 +161,33 @@ fn cut(entropy: &mut Entropy) -> Operation {
     Operation::Sync { kind, choice: entropy.next_u64() as u16 }
 }
 
-/// Generates an order of file operations.
+/// The bound of the choices before an operation is held back in an order that is not random. Most have few.
+const MOST_IN_ORDER: u64 = 8;
+
+/// Generates an order of file operations. In half of the orders, from some point on, the operation that has waited
+/// longest there waits until all others are done: so a request meets every step of others in its midst. Before that
+/// point, half of these orders are that of the waiting.
 pub(crate) fn order(entropy: &mut Entropy) -> TurnOrder {
-    TurnOrder::from_bits(entropy.next_u64() as u32)
+    let random = TurnOrder::from_bits(entropy.next_u64() as u32);
+    match entropy.below(4) {
+        0 => random.holding_back_from(entropy.below(TurnOrder::CHOICES as u64) as usize),
+        1 => {
+            let first = entropy.below(MOST_IN_ORDER).min(entropy.below(MOST_IN_ORDER));
+            TurnOrder::default().holding_back_from(first as usize)
+        }
+        _ => random,
+    }
+}
+
+/// Generates a length, mostly shorter than a cluster.
+fn short(entropy: &mut Entropy) -> Gap {
+    Gap::new(1 + entropy.below(4) as u8, entropy.below(MAX_LENGTH_SHIFT) as u8)
 }
 
 /// Generates a request at a position.
 fn request(at: At, entropy: &mut Entropy) -> Operation {
     let inside = if entropy.one_in(2) { Inside::default() } else { Inside(1 << 15) };
-    let length = Gap::new(1 + entropy.below(4) as u8, entropy.below(MAX_LENGTH_SHIFT) as u8);
-    let clusters = Count::ONE;
+    let (length, clusters) = (short(entropy), Count::ONE);
     match entropy.below(13) {
         0..4 => Operation::WriteAt { at, inside, length },
         4 => Operation::Write { at, clusters },
@@ -154,7 +208,8 @@ mod tests {
         let mut entropy = Entropy::new(7);
         for _ in 0..200 {
             let made = flight(&mut entropy, &[]);
-            let [Operation::InFlight { requests, at_once, .. }, rest @ ..] = &*made else {
+            let made = made.split_at(usize::from(matches!(made[0], Operation::Write { .. }))).1;
+            let [Operation::InFlight { requests, at_once, .. }, rest @ ..] = made else {
                 panic!("{made:?}")
             };
             let is_cut = |it: &&Operation| {

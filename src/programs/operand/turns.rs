@@ -22,6 +22,17 @@ impl TurnOrder {
         Self(bits)
     }
 
+    /// Returns this order, but from the choice `first` on, the operation that has waited longest is not chosen while
+    /// another one waits.
+    pub(crate) const fn holding_back_from(self, first: usize) -> Self {
+        // The second of those that wait, for each choice.
+        let second = 0x5555_5555;
+        match first < Self::CHOICES {
+            true => Self(self.0 & !(u32::MAX << (2 * first)) | second << (2 * first)),
+            false => self,
+        }
+    }
+
     /// Returns the choices, in their order.
     pub fn choices(self) -> impl Iterator<Item = usize> {
         (0..Self::CHOICES).map(move |nth| (self.0 >> (2 * nth)) as usize % Self::MOST_WAITING)
@@ -63,6 +74,15 @@ operand!(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_operation_that_has_waited_longest_is_held_back() {
+        let held = |first| TurnOrder(u32::MAX).holding_back_from(first).to_string();
+        assert_eq!(held(0), "1111111111111111");
+        assert_eq!(held(3), "3331111111111111");
+        assert_eq!(held(15), "3333333333333331");
+        assert_eq!(held(16), "3333333333333333");
+    }
 
     #[test]
     fn choices_are_digits() {
