@@ -14,13 +14,19 @@ pub mod cli {
 pub mod differential {
     pub use crate::differential::*;
 }
-#[cfg(feature = "fuzzer")]
 pub mod base {
+    #[cfg(feature = "fuzzer")]
     pub mod files {
         pub use crate::base::files::*;
     }
+    pub mod limits {
+        pub use crate::base::limits::MAX_OPERATIONS;
+    }
 }
 pub mod findings {
+    pub mod crash_state {
+        pub use crate::findings::crash_state::*;
+    }
     pub mod explain {
         pub use crate::findings::explain::*;
     }
@@ -69,6 +75,10 @@ pub mod harness {
         }
     }
     pub mod engine {
+        #[cfg(feature = "fuzzer")]
+        pub mod failure {
+            pub use crate::harness::engine::failure::line_of;
+        }
         pub mod tested {
             pub use crate::harness::engine::tested::TestedEngine;
         }

@@ -15,7 +15,7 @@ use crate::images::files::{FileNames, LayerFiles};
 
 use super::panics::{self, PanicNote};
 
-#[cfg(feature = "fuzzer")]
+#[cfg(feature = "cli")]
 use crate::harness::cases::implementation::no_observer;
 
 /// The result of a run.
@@ -86,7 +86,7 @@ pub(crate) fn finding_of_two(first: &Ran, again: &Ran) -> Option<Finding> {
 
 /// Returns `implementation`, with the known findings under which `input` shows a finding: its own; or none, if all that
 /// the input shows is known.
-#[cfg(feature = "fuzzer")]
+#[cfg(feature = "cli")]
 pub(crate) fn showing(
     implementation: &Implementation,
     kind: TargetKind,

@@ -23,7 +23,7 @@ pub(crate) use cause::cause_in;
 pub use end::ProcessEnd;
 #[cfg(feature = "fuzzer")]
 pub(crate) use folder::TemporaryFolder;
-#[cfg(feature = "fuzzer")]
+#[cfg(feature = "cli")]
 pub(crate) use limits::{CPU_OPTION, MEMORY_OPTION};
 #[cfg(feature = "fuzzer")]
 pub use limits::{ProcessLimits, RunCounter};

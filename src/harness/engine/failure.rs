@@ -129,6 +129,21 @@ pub(crate) fn pass_on(payload: &(dyn std::any::Any + Send)) {
     }
 }
 
+/// Returns a line for the user about a panic that has ended a run: that of the engine's failure, or the message of a
+/// panic of the harness.
+#[cfg(feature = "fuzzer")]
+pub fn line_of(payload: &(dyn std::any::Any + Send)) -> String {
+    let message = payload.downcast_ref::<&str>().copied().map(str::to_string);
+    match payload.downcast_ref() {
+        Some(EngineFailure(line)) => line.clone(),
+        None => {
+            let message = message.or_else(|| payload.downcast_ref::<String>().cloned());
+            // Panics have a message, unless code passes on another payload.
+            format!("a panic of the harness: {}", message.unwrap_or_default())
+        }
+    }
+}
+
 /// Runs `work`.
 ///
 /// # Errors

@@ -8,6 +8,7 @@ pub(crate) mod known;
 pub mod questions;
 mod request;
 mod sectors;
+pub(crate) mod statement;
 pub mod status;
 pub(crate) mod tested;
 

@@ -48,6 +48,7 @@ impl EngineCommand {
     }
 
     /// Returns a text that changes with the name, the claims, the policy and the verbs of the command.
+    #[cfg(feature = "cli")]
     pub(crate) fn first_lines(&self) -> String {
         format!("{:?}", self.hello)
     }

@@ -8,8 +8,9 @@ use std::fmt;
 
 use crate::disk::extent::{Extent, Mapping, Window};
 use crate::disk::offsets::{GuestOffset, HostOffset};
-use crate::harness::engine::claims::{Claims, EnginePolicy, SizePolicy};
+use crate::harness::engine::claims::{Claims, EnginePolicy};
 use crate::harness::engine::questions::{QuestionKind, QuestionKinds};
+use crate::harness::engine::statement::Statement;
 use crate::harness::engine::status::{GuestRun, GuestStatus};
 use crate::harness::engine::{EngineQuestion, ErrorKind};
 
@@ -220,9 +221,7 @@ pub(super) struct Hello {
 pub(super) struct HelloParser {
     is_begun: bool,
     name: Option<String>,
-    version: String,
-    claims: Claims,
-    size: SizePolicy,
+    stated: Statement,
     answers: Option<QuestionKinds>,
 }
 
@@ -239,16 +238,14 @@ impl HelloParser {
         let (key, value) = line.split_once(' ').unwrap_or((line, ""));
         match key {
             "name" if !value.is_empty() => self.name = Some(value.to_string()),
-            "version" => self.version = value.to_string(),
-            "yes" => self.claims = self.claims.yes(&[value.parse()?]),
-            "no" => self.claims = self.claims.no(&[value.parse()?]),
-            "refuse" => self.claims = self.claims.refuse_or_be_right(&[value.parse()?]),
-            "size" => self.size = size(value)?,
             "answers" => self.answers = Some(answers(value)?),
             "ready" if value.is_empty() => return self.ready().map(Some),
+            _ if self.stated.take(key, value)? => {}
             _ => {
-                let keys = "'name', 'version', 'yes', 'no', 'refuse', 'size', 'answers' or 'ready'";
-                return Err(format!("expected a line with {keys}, found '{line}'"));
+                let keys = Statement::KEYS;
+                return Err(format!(
+                    "expected a line with 'name', {keys}, 'answers' or 'ready', found '{line}'"
+                ));
             }
         }
         Ok(None)
@@ -256,19 +253,11 @@ impl HelloParser {
 
     fn ready(&mut self) -> Result<Hello, String> {
         let missing = |key: &str| format!("expected a line with '{key}' before 'ready'");
-        let policy = EnginePolicy { size: self.size, ..EnginePolicy::OTHER_PROCESS };
         let name = self.name.take().ok_or_else(|| missing("name"))?;
         let answers = self.answers.ok_or_else(|| missing("answers"))?;
-        let version = std::mem::take(&mut self.version);
-        Ok(Hello { name, version, claims: self.claims, policy, answers })
-    }
-}
-
-fn size(value: &str) -> Result<SizePolicy, String> {
-    match value {
-        "sectors" => Ok(SizePolicy::WholeSectors),
-        "near" => Ok(SizePolicy::Near),
-        _ => Err(format!("expected 'size sectors' or 'size near', found 'size {value}'")),
+        let Statement { version, claims, size } = std::mem::take(&mut self.stated);
+        let policy = EnginePolicy { size, ..EnginePolicy::OTHER_PROCESS };
+        Ok(Hello { name, version, claims, policy, answers })
     }
 }
 
@@ -295,7 +284,7 @@ fn answers(value: &str) -> Result<QuestionKinds, String> {
 #[cfg(test)]
 mod tests {
     use crate::base::features::{Feature, FeatureSet};
-    use crate::harness::engine::claims::Claim;
+    use crate::harness::engine::claims::{Claim, SizePolicy};
 
     use super::*;
 

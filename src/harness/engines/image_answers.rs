@@ -37,6 +37,7 @@ pub(crate) struct QemuMapRecord {
 
 impl QemuMapRecord {
     /// Reports whether the record states that data are compressed, or not.
+    #[cfg(feature = "cli")]
     pub(crate) fn has_compressed(&self) -> bool {
         self.compressed.is_some()
     }

@@ -79,6 +79,7 @@ impl ImageProgram {
     }
 
     /// Returns a text that changes with the version and the options of the program.
+    #[cfg(feature = "cli")]
     pub(crate) fn identity(&self) -> String {
         let Self { version, answers, has_windows, .. } = self;
         format!("{version}{answers:?}{has_windows}")
