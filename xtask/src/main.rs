@@ -5,6 +5,7 @@
 
 mod against;
 mod bugs;
+mod c_library;
 mod checks;
 mod coverage;
 mod findings;
@@ -32,6 +33,19 @@ struct Arguments {
 /// The subcommands, by what they are for.
 #[derive(Subcommand)]
 enum Verb {
+    /// Make the header of the C library and compare it, or write it
+    CHeader {
+        /// Write it
+        #[arg(long)]
+        write: bool,
+    },
+    /// Check the C library as a user in C would, and follow docs/c.md
+    CheckC,
+    /// Install the C library: the header, the libraries, and the file of pkg-config
+    InstallC {
+        /// The folder that gets the folders include and lib
+        prefix: std::path::PathBuf,
+    },
     /// Check licences, sources and duplicates of all locked dependencies
     CheckDependencies {
         /// Check them against the advisory database, too, which is cloned from GitHub
@@ -110,6 +124,9 @@ fn main() -> ExitCode {
 
 fn run(verb: Verb) -> Result<()> {
     match verb {
+        Verb::CHeader { write } => c_library::header(write),
+        Verb::CheckC => c_library::check(),
+        Verb::InstallC { prefix } => c_library::install(&prefix),
         Verb::CheckDependencies { advisories } => checks::dependencies(advisories),
         Verb::CheckDocs { write } => checks::docs(write),
         Verb::CheckMsrv { build } => checks::msrv(build),

@@ -5,6 +5,7 @@ pub mod crash_states;
 pub mod fuzzing;
 pub mod new_engine;
 pub mod package;
+pub mod page;
 pub mod planted_runs;
 pub mod shared_corpus;
 

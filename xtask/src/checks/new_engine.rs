@@ -3,12 +3,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Instant;
 
 use anyhow::{Result, ensure};
 
-use crate::process::{captured, command, quiet, read, root, run};
+use crate::process::{command, quiet, read, root, run};
+
+use super::page::{self, Page, Step};
 
 const PAGE: &str = "docs/engines.md";
 /// Our walker as the engine.
@@ -42,87 +42,35 @@ pub fn check(on_oss_fuzz: bool) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command of the shell in a folder, and returns its output. It must end with one of the exit codes, and without
-/// a warning. Builds share dependencies with those of this repository.
+/// Runs a command of the shell in a folder, as [`page::shell`] does. Builds share dependencies with those of this
+/// repository.
 fn shell(line: &str, folder: &Path, codes: &[i32]) -> Result<String> {
-    let start = Instant::now();
     let target = root().join("target");
     let path = std::env::var("PATH").unwrap_or_default();
-    let mut shell = Command::new("bash");
-    shell.args(["-c", line]).current_dir(folder).envs(PROFILES).env("CARGO_TARGET_DIR", &target);
-    shell.env("PATH", format!("{}/debug:{path}", target.display()));
-    let (status, output) = captured(&mut shell)?;
-    println!("{line}: {:.1} s", start.elapsed().as_secs_f32());
-    let warns = output.lines().any(|line| line.starts_with("warning: "));
-    let ends = status.code().is_some_and(|code| codes.contains(&code));
-    ensure!(ends && !warns, "{output}\n{line}: {status}, expected {codes:?} and no warning");
-    Ok(output)
-}
-
-/// A step of the page.
-#[derive(Debug, PartialEq)]
-enum Step<'a> {
-    /// A command and the lines below it.
-    Command(&'a str, Vec<&'a str>),
-    /// The code of `src/lib.rs`.
-    Code(&'a str),
-}
-
-/// Returns the steps of the page.
-fn parse(page: &str) -> Vec<Step<'_>> {
-    let mut steps = Vec::new();
-    for (number, block) in page.split("```").enumerate() {
-        if number % 2 == 1 {
-            steps.extend(block.strip_prefix("rust\n").map(Step::Code));
-            continue;
-        }
-        for line in block.lines().filter_map(|line| line.strip_prefix("    ")) {
-            match (line.strip_prefix("$ "), steps.last_mut()) {
-                (Some(command), _) => steps.push(Step::Command(command, Vec::new())),
-                (None, Some(Step::Command(_, lines))) => lines.push(line),
-                (None, _) => {}
-            }
-        }
-    }
-    steps
-}
-
-/// Fails unless the output has the expected lines in their order. `...` stands for any lines.
-fn compare(output: &str, expected: &[&str]) -> Result<()> {
-    let mut rest = output.lines().peekable();
-    let mut skips = expected.is_empty();
-    for line in expected {
-        if *line == "..." {
-            skips = true;
-            continue;
-        }
-        let found = if skips { rest.find(|it| it == line) } else { rest.next_if_eq(line) };
-        ensure!(found.is_some(), "{output}\nthe output lacks '{line}', which {PAGE} shows there");
-        skips = false;
-    }
-    let more = rest.next().filter(|_| !skips);
-    ensure!(more.is_none(), "the output contains {more:?}, which {PAGE} does not show");
-    Ok(())
+    let mut variables = PROFILES.map(|(name, value)| (name, value.to_string())).to_vec();
+    variables.push(("CARGO_TARGET_DIR", target.display().to_string()));
+    variables.push(("PATH", format!("{}/debug:{path}", target.display())));
+    page::shell(line, folder, &variables, codes)
 }
 
 /// Runs the commands of the page, and writes its adapter.
 fn follow_page(folder: &Path) -> Result<()> {
-    let page = read(PAGE)?;
-    let steps = parse(&page);
-    let commands = steps.iter().filter(|step| matches!(step, Step::Command(..))).count();
-    let is_short = (5..=10).contains(&commands) && steps.len() > commands;
+    let text = read(PAGE)?;
+    let page = Page::parse(PAGE, &text);
+    let commands = page.commands();
+    let is_short = (5..=10).contains(&commands) && page.steps.len() > commands;
     ensure!(is_short, "{PAGE}: {commands} commands, expected 5 to 10, and an adapter");
     let mut folder = folder.to_owned();
-    for step in steps {
+    for step in &page.steps {
         match step {
-            Step::Code(code) => {
-                fs::write(folder.join("src/lib.rs"), code)?;
+            Step::Code(file, code) => {
+                fs::write(folder.join(file), code)?;
                 shell("cargo fmt --check", &folder, &[0])?;
             }
             Step::Command(line, expected) => match line.strip_prefix("cd ") {
                 Some(inner) => folder.push(inner),
                 // The exit code of a violation is 1, and the lines below say whether one is expected.
-                None => compare(&shell(line, &folder, &[0, 1])?, &expected)?,
+                None => page.compare(&shell(line, &folder, &[0, 1])?, expected)?,
             },
         }
     }
@@ -153,29 +101,4 @@ fn fuzz_walker(folder: &Path) -> Result<()> {
     let found = shell("cargo run -q -- fuzz --until-found --seconds 60", folder, &[1])?;
     ensure!(found.contains("data: "), "{found}\nthe planted bug was not found");
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pages_have_steps() {
-        let page =
-            "a\n\n    $ b\n    c\n    ...\n\n```rust\nd\n```\n\n    e\n\n```text\n    $ f\n```\n";
-        assert_eq!(parse(page), [Step::Command("b", vec!["c", "..."]), Step::Code("d\n")]);
-    }
-
-    #[test]
-    fn other_lines_are_found() {
-        let matches = |output: &str, expected: &[&str]| compare(output, expected).is_ok();
-        assert!(matches("a\nb\nc\n", &["a", "...", "c"]) && matches("a\nb\n", &["a", "..."]));
-        assert!(matches("a\n", &[]) && matches("a\n", &["...", "a"]));
-        assert!(
-            !matches("a\nb\n", &["a"])
-                && !matches("a\nb\n", &["b"])
-                && !matches("a\n", &["a", "b"])
-        );
-        assert!(!matches("a\nb\nc\n", &["a", "...", "d"]));
-    }
 }
