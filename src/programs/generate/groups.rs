@@ -1,10 +1,11 @@
 //! Groups of requests that have an effect together: requests in flight on few clusters, where they meet; requests while
 //! file operations fail; and writes again and again.
 
+use crate::images::content::Shape;
 use crate::images::content::entropy::Entropy;
 use crate::programs::operand::{
     Anchor, At, Count, DeviceError, Failures, FileOperation, Gap, Inside, Keep, Number, Operand,
-    SyncKind, TurnOrder,
+    Skew, SyncKind, TurnOrder,
 };
 use crate::programs::operation::Operation;
 
@@ -67,20 +68,32 @@ fn together(at: At, earlier: &[Operation], entropy: &mut Entropy) -> Group {
             requests.extend([Operation::Discard { at, clusters }, taker(entropy, at)]);
             (None, requests, None, false)
         }
-        // A cluster is freed while a write to it waits, and then used again. The write gets there before the request
-        // that frees, because the flush is in flight with it.
+        // A cluster is freed while a write or a read of it waits, and then used again. That one gets there before the
+        // request that frees, because the flush is in flight with it.
         1 => {
             let (inside, length) = (Inside::default(), short(entropy));
-            let again = Operation::WriteAt { at, inside, length };
+            let again = match entropy.one_in(2) {
+                true => Operation::WriteAt { at, inside, length },
+                false => Operation::ReadAt { at, length },
+            };
             let discard = Operation::Discard { at, clusters };
             let requests = vec![again, flush, discard, taker(entropy, at)];
             (Some(write), requests, Some(2), false)
         }
-        // Two writes change one table and one count: that of compressed clusters, if there are any.
+        // Two writes change one table and one count: that of the file cluster of two compressed clusters. Only a
+        // program whose requests begin here compresses them.
         2 => {
-            let at = earlier.iter().rev().find_map(compressed).unwrap_or(at);
+            let earlier = earlier.iter().rev().find_map(compressed);
+            let at = earlier.unwrap_or(at);
+            let (shape, skew) = (Shape::default(), Skew::Packed);
+            let compress = Operation::Compress {
+                at,
+                clusters: Count::new(2).unwrap_or(clusters),
+                shape,
+                skew,
+            };
             let writes = [at, further(at, 1)].map(|at| Operation::Write { at, clusters });
-            (None, writes.into(), None, true)
+            (earlier.is_none().then_some(compress), writes.into(), None, true)
         }
         // A flush begins behind a write, while another flush is in flight.
         3 => (None, vec![flush, write, flush], None, true),
@@ -164,9 +177,10 @@ fn cut(entropy: &mut Entropy) -> Operation {
 /// The bound of the choices before an operation is held back in an order that is not random. Most have few.
 const MOST_IN_ORDER: u64 = 8;
 
-/// Generates an order of file operations. In half of the orders, from some point on, the operation that has waited
-/// longest there waits until all others are done: so a request meets every step of others in its midst. Before that
-/// point, half of these orders are that of the waiting.
+/// Generates an order of file operations. A quarter of the orders are that of the waiting: the requests take turns, as
+/// two changes of one count must. In half of the orders, from some point on, the operation that has waited longest
+/// waits until all others are done: so a request meets every step of others in its midst. Before that point, half of
+/// these orders are that of the waiting. The rest is random.
 pub(crate) fn order(entropy: &mut Entropy) -> TurnOrder {
     let random = TurnOrder::from_bits(entropy.next_u64() as u32);
     match entropy.below(4) {
@@ -175,6 +189,7 @@ pub(crate) fn order(entropy: &mut Entropy) -> TurnOrder {
             let first = entropy.below(MOST_IN_ORDER).min(entropy.below(MOST_IN_ORDER));
             TurnOrder::default().holding_back_from(first as usize)
         }
+        2 => TurnOrder::default(),
         _ => random,
     }
 }
@@ -208,7 +223,8 @@ mod tests {
         let mut entropy = Entropy::new(7);
         for _ in 0..200 {
             let made = flight(&mut entropy, &[]);
-            let made = made.split_at(usize::from(matches!(made[0], Operation::Write { .. }))).1;
+            let has_one_before = !matches!(made[0], Operation::InFlight { .. });
+            let made = made.split_at(usize::from(has_one_before)).1;
             let [Operation::InFlight { requests, at_once, .. }, rest @ ..] = made else {
                 panic!("{made:?}")
             };
