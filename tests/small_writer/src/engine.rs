@@ -132,7 +132,7 @@ impl OpenDisk for WriterDisk<'_> {
             },
             Request::Flush => writer.flush(),
         };
-        Ok(done?)
+        Ok(done.inspect_err(|_| writer.read_header_again())?)
     }
 
     fn in_flight(&mut self, flights: Flights<'_>) -> Answer {

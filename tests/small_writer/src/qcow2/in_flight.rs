@@ -58,7 +58,10 @@ impl SmallWriter<'_> {
             late: RefCell::default(),
             is_flushing: Cell::default(),
         };
-        flights.run(async |request| Ok(twin.carry_out(request).await?))?;
+        flights.run(async |request| {
+            let done = twin.carry_out(request).await;
+            Ok(done.inspect_err(|_| twin.writer().read_header_again())?)
+        })?;
         for (guest, bytes) in twin.late.take() {
             twin.writer().write_piece(guest, &bytes, &mut None)?;
         }

@@ -24,12 +24,14 @@ use qcowfuzz::disk::storage::{Layer, Storage};
 use qcowfuzz::formats::qcow2::constants::{COPIED, L2_COMPRESSED, L2_ZERO, OFFSET_MASK};
 use qcowfuzz::formats::qcow2::entry::L2Entry;
 use qcowfuzz::formats::qcow2::geometry::{Geometry, Version};
+use qcowfuzz::formats::qcow2::header::Header;
 use qcowfuzz::harness::files::chain::{Chain, ChainFile, ChainLayer};
 use qcowfuzz::walkers;
 use qcowfuzz::walkers::Disk;
 
 use crate::{WriteError, WriterFault};
 pub use clusters::WriterBuffers;
+use stored_bitmaps::StoredBitmaps;
 use tables::WrittenTables;
 
 /// The bytes that the fault [`WriterFault::EndMissing`] loses.
@@ -88,6 +90,18 @@ impl<'s> SmallWriter<'s> {
             tables.toggle_lazy_refcounts()?;
         }
         Ok(Self { layers, tables, disk: None, buffers })
+    }
+
+    /// Reads the header again after a request that has failed: the file may have the old tables, and the writer new
+    /// ones. If it cannot be read, the next request that fails tries it.
+    pub(crate) fn read_header_again(&mut self) {
+        self.disk = None;
+        let file = self.tables.file;
+        if let Ok(header) = Header::read(file)
+            && let Ok(bitmaps) = StoredBitmaps::read(file, &header)
+        {
+            (self.tables.header, self.tables.bitmaps) = (header, bitmaps);
+        }
     }
 
     /// Returns the size of the disk.
