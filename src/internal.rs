@@ -141,6 +141,10 @@ pub mod recipes {
     pub use crate::recipes::*;
 }
 pub mod programs {
+    #[cfg(feature = "fuzzer")]
+    pub mod export {
+        pub use crate::programs::export::{names, write};
+    }
     pub mod interpreter {
         pub use crate::programs::interpreter::*;
     }

@@ -14,6 +14,7 @@ mod mutants;
 mod oss_fuzz;
 mod other_languages;
 mod process;
+mod python_package;
 mod tree;
 mod waits;
 
@@ -41,6 +42,13 @@ enum Verb {
     },
     /// Check the C library as a user in C would, and follow docs/c.md
     CheckC,
+    /// Make the wheel of the Python package, with the C library in it
+    PythonWheel {
+        /// The folder that gets the wheel
+        folder: std::path::PathBuf,
+    },
+    /// Check the Python package with its examples
+    CheckPython,
     /// Install the C library: the header, the libraries, and the file of pkg-config
     InstallC {
         /// The folder that gets the folders include and lib
@@ -126,6 +134,8 @@ fn run(verb: Verb) -> Result<()> {
     match verb {
         Verb::CHeader { write } => c_library::header(write),
         Verb::CheckC => c_library::check(),
+        Verb::PythonWheel { folder } => python_package::wheel(&folder).map(drop),
+        Verb::CheckPython => python_package::check(),
         Verb::InstallC { prefix } => c_library::install(&prefix),
         Verb::CheckDependencies { advisories } => checks::dependencies(advisories),
         Verb::CheckDocs { write } => checks::docs(write),

@@ -312,6 +312,23 @@ const char *qcowfuzz_last_error(void);
 int qcowfuzz_error(int code,
                    const char *text);
 
+// Builds the image of a program, writes it to the file `path`, and the files that it names beside it. Files that
+// exist are an error. Returns 0 or QCOWFUZZ_ERROR. If the program has requests, the image is that before the first.
+int qcowfuzz_export(struct qcowfuzz *handle,
+                    const uint8_t *data,
+                    size_t size,
+                    const char *path);
+
+// Returns the size in bytes of the disk that a guest must see in the image that was exported last; 0 without one.
+uint64_t qcowfuzz_expected_size(struct qcowfuzz *handle);
+
+// Fills `into` with the `length` bytes that a guest must read from `offset` on in the image that was exported last;
+// behind the end of the disk, with zeros. Returns 0 or QCOWFUZZ_ERROR.
+int qcowfuzz_expected(struct qcowfuzz *handle,
+                      uint64_t offset,
+                      uint8_t *into,
+                      size_t length);
+
 // Returns the number of files.
 size_t qcowfuzz_file_count(const struct qcowfuzz_files *files);
 

@@ -10,6 +10,7 @@ use harness::harness::targets::TargetKind;
 use harness::harness::{Checks, Failure, Harness, Outcome};
 use harness::internal::findings::crash_state::CrashState;
 use harness::internal::harness::engine::failure;
+use harness::internal::harness::model::Model;
 use harness::prelude::Facts;
 
 use crate::answer::{Answer, Reply, copied};
@@ -46,6 +47,8 @@ pub struct Handle {
     /// Counts the runs: the callbacks of an earlier run answer no question of this one.
     runs: u64,
     pub(crate) minimizing: Minimizing,
+    /// The disk of the image that was exported last.
+    pub(crate) model: Option<Box<Model>>,
     pub(crate) fingerprint: CString,
     report: CString,
     outcome: Outcome,
@@ -82,6 +85,7 @@ impl Handle {
             harness,
             runs: 0,
             minimizing: Minimizing::default(),
+            model: None,
             fingerprint: CString::default(),
             report: CString::default(),
             outcome: Outcome::default(),

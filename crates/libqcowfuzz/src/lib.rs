@@ -10,6 +10,7 @@ mod answer;
 mod case_files;
 mod engine;
 mod errors;
+mod export;
 mod file_functions;
 mod handle;
 mod libfuzzer;
