@@ -47,7 +47,7 @@ struct Group {
     has_cut: bool,
 }
 
-/// Generates requests at a position: two times in three requests as in the races that writers had, which few random
+/// Generates requests at a position: five times in seven requests as in the races that writers had, which few random
 /// ones repeat.
 fn together(at: At, earlier: &[Operation], entropy: &mut Entropy) -> Group {
     let clusters = Count::ONE;
@@ -57,7 +57,7 @@ fn together(at: At, earlier: &[Operation], entropy: &mut Entropy) -> Group {
         clusters,
     };
     let write = Operation::Write { at, clusters };
-    let (before, requests, at_once, has_cut) = match entropy.below(6) {
+    let (before, requests, at_once, has_cut) = match entropy.below(7) {
         // A cluster is freed while a request uses it, and used again.
         0 => {
             let mut requests = vec![request(at, entropy)];
@@ -80,23 +80,25 @@ fn together(at: At, earlier: &[Operation], entropy: &mut Entropy) -> Group {
             let requests = vec![again, flush, discard, taker(entropy, at)];
             (Some(write), requests, Some(2), false)
         }
-        // Two writes change one table and one count: that of the file cluster of two compressed clusters. Only a
-        // program whose requests begin here compresses them.
+        // Two writes change one table and one count: that of the file cluster of two compressed clusters.
         2 => {
-            let earlier = earlier.iter().rev().find_map(compressed);
-            let at = earlier.unwrap_or(at);
-            let (shape, skew) = (Shape::default(), Skew::Packed);
-            let compress = Operation::Compress {
-                at,
-                clusters: Count::new(2).unwrap_or(clusters),
-                shape,
-                skew,
-            };
+            let (at, before) = compressed(at, earlier);
             let writes = [at, further(at, 1)].map(|at| Operation::Write { at, clusters });
-            (earlier.is_none().then_some(compress), writes.into(), None, true)
+            (before, writes.into(), None, true)
+        }
+        // A read meets a write to a new cluster in its midst: the flushes let it begin later.
+        3 => {
+            let (at, before) = compressed(at, earlier);
+            let requests = vec![
+                Operation::WriteAt { at, inside: Inside::default(), length: short(entropy) },
+                flush,
+                flush,
+                Operation::ReadAt { at, length: short(entropy) },
+            ];
+            (before, requests, Some(2), false)
         }
         // A flush begins behind a write, while another flush is in flight.
-        3 => (None, vec![flush, write, flush], None, true),
+        4 => (None, vec![flush, write, flush], None, true),
         _ => {
             let count = 2 + entropy.below(MOST_REQUESTS - 1);
             (None, (0..count).map(|_| near(at, entropy)).collect(), None, false)
@@ -139,12 +141,19 @@ pub(crate) fn rewriting(entropy: &mut Entropy, earlier: &[Operation]) -> Vec<Ope
     [Operation::Write { at, clusters }, free].repeat(times)
 }
 
-/// Returns the position of an operation that compresses clusters.
-fn compressed(operation: &Operation) -> Option<At> {
-    match *operation {
+/// Returns the position of two compressed clusters of a program, and an operation that compresses them if the program
+/// has none. It does so only where requests have not begun.
+fn compressed(at: At, earlier: &[Operation]) -> (At, Option<Operation>) {
+    let position = |operation: &Operation| match *operation {
         Operation::Compress { at, .. } | Operation::CompressAs { at, .. } => Some(at),
         _ => None,
+    };
+    if let Some(at) = earlier.iter().rev().find_map(position) {
+        return (at, None);
     }
+    let clusters = Count::new(2).unwrap_or(Count::ONE);
+    let (shape, skew) = (Shape::default(), Skew::Packed);
+    (at, Some(Operation::Compress { at, clusters, shape, skew }))
 }
 
 /// Returns a position: half of the time that of one of the operations `earlier`, else one near the start of the disk.
