@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 
 use crate::c_library;
-use crate::process::{captured, command, expect, files_below, python, quiet, root};
+use crate::process::{captured, command, expect, files_below, python, quiet, root, target_folder};
 
 const PACKAGE: &str = "crates/libqcowfuzz/python";
 const EXAMPLES: &str = "examples/python";
@@ -75,8 +75,29 @@ pub fn check() -> Result<()> {
         let mut first = run("python", &["first_findings.py", engine, "300"]);
         print!("{engine}: {}", expect(&mut first, 0, "300 programs, ")?);
     }
+    self_test(&programs, &examples)?;
     types(&programs)?;
     println!("check-python: the examples find their bugs");
+    Ok(())
+}
+
+/// An adapter with a mistake: it reads the file in place of the disk.
+const MISTAKEN: &str = "import engine\n\n\nclass Engine(engine.Engine):\n    def open(self, files):\n        \
+    disk = super().open(files)\n        disk.read = files[0].read\n        return disk\n";
+
+/// Has the command test the adapter of the reader and one with a mistake: it distinguishes a bug from the mistake.
+fn self_test(programs: &Path, examples: &Path) -> Result<()> {
+    quiet(command("cargo").args(["build", "-q", "--locked", "--bin", "qcowfuzz"]))?;
+    fs::write(examples.join("mistaken.py"), MISTAKEN)?;
+    for (module, reason) in [
+        ("engine", "probably a bug of the implementation"),
+        ("mistaken", "reads return the file's bytes, not the guest's"),
+    ] {
+        let engine = format!("{}/python -m qcowfuzz {module}:Engine", programs.display());
+        let mut test = command(target_folder("").join("debug/qcowfuzz"));
+        test.current_dir(examples).args(["--engine-command", &engine, "selftest"]);
+        expect(&mut test, 1, reason)?;
+    }
     Ok(())
 }
 

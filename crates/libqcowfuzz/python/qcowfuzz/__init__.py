@@ -190,6 +190,13 @@ class Files(Sequence[File]):
     def __init__(self, files: int) -> None:
         self._all = [File(files, index) for index in range(_library.qcowfuzz_file_count(files))]
 
+    @classmethod
+    def of(cls, files: List[File]) -> "Files":
+        """Returns the files of a list."""
+        made = cls.__new__(cls)
+        made._all = list(files)
+        return made
+
     def __getitem__(self, index: Any) -> Any:
         return self._all[index]
 
