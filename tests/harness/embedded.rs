@@ -75,9 +75,15 @@ impl Change for WholeClusters {
     }
 
     fn read(&mut self, disk: &mut Inner, guest: GuestOffset, into: &mut [u8]) -> Answer {
-        if let GuestStatus::Exact(Mapping {
-            data: true, compressed: false, depth: 0, offset, ..
-        }) = disk.status(guest)?.status
+        // At the end of the disk, there is no status, and an empty read has an answer.
+        if let Ok(run) = disk.status(guest)
+            && let GuestStatus::Exact(Mapping {
+                data: true,
+                compressed: false,
+                depth: 0,
+                offset,
+                ..
+            }) = run.status
             && let Some(host) = offset
             && host.get() / self.cluster_bytes * self.cluster_bytes + self.cluster_bytes
                 > self.file_bytes

@@ -466,7 +466,7 @@ size_t qcowfuzz_cross_over(struct qcowfuzz *handle,
                            uint64_t seed);
 
 // Returns the program of an input as text, which `qcowfuzz_assemble` reads. The caller frees it by
-// `qcowfuzz_free_text`.
+// `qcowfuzz_free_text`. Returns null on an error of the library.
 char *qcowfuzz_disassemble(const uint8_t *data, size_t size);
 
 // Frees a text of the library. Does nothing with a null pointer.

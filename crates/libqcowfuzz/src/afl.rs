@@ -9,6 +9,7 @@ use harness::harness::targets::TargetKind;
 use harness::internal::images::entropy::Entropy;
 use harness::prelude::Facts;
 
+use crate::errors::guarded;
 use crate::handle::{bytes, target_named};
 use crate::programs::Inputs;
 
@@ -63,7 +64,9 @@ pub unsafe extern "C" fn afl_custom_fuzz(
     let (parent, other) = unsafe { (bytes(data, size), bytes(other, other_size)) };
     let other = Some(other).filter(|other| !other.is_empty());
     let inputs = Inputs { target: mutator.target, facts: &mutator.facts };
-    mutator.child = inputs.child(parent, other, max_size, mutator.entropy.next_u64());
+    let seed = mutator.entropy.next_u64();
+    let child = guarded("afl_custom_fuzz", || inputs.child(parent, other, max_size, seed));
+    mutator.child = child.unwrap_or_default();
     *into = mutator.child.as_ptr();
     mutator.child.len()
 }

@@ -2,6 +2,9 @@
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use harness::internal::harness::engine::failure::line_of;
 
 use crate::answer::copied;
 
@@ -21,6 +24,12 @@ pub(crate) fn c_text(text: &str) -> CString {
 pub(crate) fn misuse(text: impl AsRef<str>) -> c_int {
     LAST.set(c_text(text.as_ref()));
     -1
+}
+
+/// Does work of the library for `function`. A panic, which is a bug of the library, becomes an error.
+pub(crate) fn guarded<T>(function: &str, work: impl FnOnce() -> T) -> Option<T> {
+    let done = catch_unwind(AssertUnwindSafe(work));
+    done.map_err(|panic| misuse(format!("{function}: {}", line_of(&*panic)))).ok()
 }
 
 /// Returns the text of the last error of the library in this thread: one line that says what was wrong and what was

@@ -13,8 +13,8 @@ use harness::internal::images::export::Holes;
 use harness::internal::programs::export::{names, write};
 
 use crate::answer::copied;
-use crate::errors::misuse;
-use crate::handle::{Handle, Use};
+use crate::errors::{guarded, misuse};
+use crate::handle::{Handle, QCOWFUZZ_ERROR, Use};
 
 impl Handle {
     fn export(&mut self, input: &[u8], path: &Path) -> Result<(), String> {
@@ -55,9 +55,11 @@ pub unsafe extern "C" fn qcowfuzz_export(
     };
     // SAFETY: the caller's promise.
     let input = unsafe { crate::handle::bytes(data, size) };
-    match used.0.export(input, Path::new(OsStr::from_bytes(path.as_bytes()))) {
-        Ok(()) => 0,
-        Err(what) => misuse(format!("qcowfuzz_export: {what}")),
+    let path = Path::new(OsStr::from_bytes(path.as_bytes()));
+    match guarded("qcowfuzz_export", || used.0.export(input, path)) {
+        Some(Ok(())) => 0,
+        Some(Err(what)) => misuse(format!("qcowfuzz_export: {what}")),
+        None => QCOWFUZZ_ERROR,
     }
 }
 

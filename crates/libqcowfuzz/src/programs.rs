@@ -20,7 +20,7 @@ use harness::programs::generate::{generate_any, generate_writes};
 use harness::programs::text::assemble;
 
 use crate::answer::copied;
-use crate::errors::{c_text, misuse};
+use crate::errors::{c_text, guarded, misuse};
 use crate::handle::{Handle, QCOWFUZZ_FINDING, Use, bytes, qcowfuzz_run};
 use crate::stage::{Exchange, Stage, Step};
 
@@ -122,7 +122,8 @@ pub unsafe extern "C" fn qcowfuzz_generate(
         misuse("qcowfuzz_generate: expected a target whose inputs are programs");
         return 0;
     }
-    let made = used.0.inputs().generated(seed);
+    let made = guarded("qcowfuzz_generate", || used.0.inputs().generated(seed));
+    let made = made.unwrap_or_default();
     // SAFETY: the caller's promise.
     unsafe { given(&made, into, capacity, "qcowfuzz_generate") }
 }
@@ -143,7 +144,9 @@ pub unsafe extern "C" fn qcowfuzz_mutate(
     // SAFETY: the caller's promise.
     let Some(used) = (unsafe { Use::begin(handle, "qcowfuzz_mutate") }) else { return size };
     // SAFETY: the caller's promise.
-    let child = used.0.inputs().child(unsafe { bytes(data, size) }, None, capacity, seed);
+    let parent = unsafe { bytes(data, size) };
+    let made = || used.0.inputs().child(parent, None, capacity, seed);
+    let Some(child) = guarded("qcowfuzz_mutate", made) else { return size.min(capacity) };
     // SAFETY: the caller's promise. The parent is not used any more.
     unsafe { given(&child, data, capacity, "qcowfuzz_mutate") }
 }
@@ -167,20 +170,23 @@ pub unsafe extern "C" fn qcowfuzz_cross_over(
     let Some(used) = (unsafe { Use::begin(handle, "qcowfuzz_cross_over") }) else { return 0 };
     // SAFETY: the caller's promise.
     let (parent, other) = unsafe { (bytes(data, size), bytes(other, other_size)) };
-    let child = used.0.inputs().child(parent, Some(other), capacity, seed);
+    let made = || used.0.inputs().child(parent, Some(other), capacity, seed);
+    let child = guarded("qcowfuzz_cross_over", made).unwrap_or_default();
     // SAFETY: the caller's promise. The child is a copy.
     unsafe { given(&child, into, capacity, "qcowfuzz_cross_over") }
 }
 
 /// Returns the program of an input as text, which `qcowfuzz_assemble` reads. The caller frees it by
-/// `qcowfuzz_free_text`.
+/// `qcowfuzz_free_text`. Returns null on an error of the library.
 ///
 /// # Safety
 /// `data` has `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn qcowfuzz_disassemble(data: *const u8, size: usize) -> *mut c_char {
     // SAFETY: the caller's promise.
-    c_text(&Program::decode(unsafe { bytes(data, size) }).to_string()).into_raw()
+    let input = unsafe { bytes(data, size) };
+    let text = guarded("qcowfuzz_disassemble", || Program::decode(input).to_string());
+    text.map_or(ptr::null_mut(), |text| c_text(&text).into_raw())
 }
 
 /// Frees a text of the library. Does nothing with a null pointer.
@@ -210,13 +216,14 @@ pub unsafe extern "C" fn qcowfuzz_assemble(
         misuse("qcowfuzz_assemble: expected a text, found a null pointer");
         return 0;
     };
-    match assemble(&text) {
+    match guarded("qcowfuzz_assemble", || assemble(&text).map(|program| program.encode())) {
         // SAFETY: the caller's promise.
-        Ok(program) => unsafe { given(&program.encode(), into, capacity, "qcowfuzz_assemble") },
-        Err(error) => {
+        Some(Ok(input)) => unsafe { given(&input, into, capacity, "qcowfuzz_assemble") },
+        Some(Err(error)) => {
             misuse(format!("qcowfuzz_assemble: {error}"));
             0
         }
+        None => 0,
     }
 }
 
